@@ -26,7 +26,7 @@ FLOORS: Final = {
         __init__
         """,
     "lro_client": """
-        _errors _tokens _tracing filters
+        _addresses _errors _tokens _tracing filters
         _flow _arguments _watch
         transports google progress webhooks
         _client

@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from lro import Code, Operation
-from lro_client._tokens import public_address
+from lro_client._addresses import public_address
 
 log: Final = logging.getLogger("lro_client")
 """Lives at INFO, troubles at WARNING; each line begins with the operation's name."""

@@ -14,7 +14,8 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import AsyncClient, Client
-from lro_client._tokens import Token, dotted, public_address, read_token, server_of, token_of
+from lro_client._addresses import dotted, public_address, server_of
+from lro_client._tokens import Token, read_token, token_of
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 from tests.client.messages import ResizeMetadata, ResizeResponse
 

@@ -12,10 +12,11 @@ import attrs
 from lro import Any, Empty, InvalidArgument, LroError, Operation, Status, TypeRegistry
 from lro.errors import MessageUnreadable
 from lro.types import ErrorInfo, Json, full_name, simple_name
+from lro_client._addresses import server_of
 from lro_client._arguments import check_class, check_name
 from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._tokens import Token, read_token, server_of, token_of
+from lro_client._tokens import Token, read_token, token_of
 from lro_client._tracing import Trace, log_ended
 
 if TYPE_CHECKING:

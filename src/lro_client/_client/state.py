@@ -10,11 +10,11 @@ from typing import Final, Protocol
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
+from lro_client._addresses import public_address
 from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
-from lro_client._tokens import public_address
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy

@@ -15,8 +15,9 @@ from click.shell_completion import CompletionItem
 from lro import InvalidArgument, Operation, Struct
 from lro.types import Json
 from lro.wire import loads
+from lro_client._addresses import dotted
 from lro_client._client.client import Pager
-from lro_client._tokens import dotted, read_token
+from lro_client._tokens import read_token
 from lro_client.cli._connection import (
     Link,
     ServerOptions,

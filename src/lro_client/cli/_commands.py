@@ -15,8 +15,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from lro import Any, Operation
+from lro_client._addresses import dotted
 from lro_client._errors import CallError
-from lro_client._tokens import dotted
 from lro_client.cli._arguments import (
     check_path,
     message_for,

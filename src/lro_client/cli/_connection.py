@@ -17,9 +17,9 @@ import httpx
 from click.core import ParameterSource
 
 from lro import DeclarationError, InvalidArgument, TypeRegistry
+from lro_client._addresses import public_address
 from lro_client._client.client import Client
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
-from lro_client._tokens import public_address
 from lro_client.cli._terminal import set_address
 from lro_client.transports._own_clients import client_of
 from lro_client.transports.http import Routes

@@ -31,7 +31,7 @@ from lro.errors import LroError, PermissionDenied, StatusError, Unavailable
 from lro.http import HttpReply, error_reply, json_reply
 from lro.types import Json
 from lro.wire import code_from_http
-from lro_client._tokens import dotted, public_address
+from lro_client._addresses import dotted, public_address
 from lro_client.cli._arguments import check_path
 from lro_client.cli._connection import ServerOptions, server_options
 from lro_client.cli._terminal import ClientCommand, Exit

@@ -45,6 +45,7 @@ from lro.wire import (
     page_from_json,
     status_from_error_body,
 )
+from lro_client._addresses import public_address
 from lro_client._arguments import check_segments
 from lro_client._errors import (
     UNTRUSTED,
@@ -66,7 +67,6 @@ from lro_client._flow.steps import (
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client._tokens import public_address
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
 """What is said of a start beside its message (spec §9.1, §9.7), as a message may spell it too."""

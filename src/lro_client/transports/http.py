@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import httpx
 
 from lro import Code, Operation, Status, TypeRegistry
+from lro_client._addresses import public_address
 from lro_client._arguments import base_url_of, check_awaits, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late, ending_at
 from lro_client._flow.steps import Call, Reply
-from lro_client._tokens import public_address
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
 from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connections_of
 from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
