@@ -18,7 +18,7 @@ import psycopg
 from hypothesis import example, given
 from psycopg import errors
 
-from lro import Any, DeclarationError, InvalidArgument, State
+from lro import Any, DeclarationError, InvalidArgument, ListOperationsRequest, State
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
@@ -27,7 +27,7 @@ from lro.stores.postgres import PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
-from tests.filters.test_indexes import KEYED, WANTED, fill
+from tests.filters.test_indexes import KEYED, WANTED, fill, reported, service
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
 from tests.stores.samples import (
     METHODS,
@@ -622,6 +622,10 @@ def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema,
         store.index({"k1"})
         for narrowing in (WANTED, EVERYTHING):
             assert ids(store.page("", None, 9, narrowing).records) == ["a"]
+        exports = service(store)
+        name = reported(exports, {"progressPercent": 5})
+        request = ListOperationsRequest(filter="metadata.progress_percent >= 4")
+        assert [one.name for one in exports.list(request).operations] == [name]
 
 
 def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, monkeypatch):
