@@ -580,6 +580,7 @@ store.index({"k1"})
 child = os.fork()
 assert abs((store.now() - datetime.now(UTC)).total_seconds()) < 600
 use(store, "operations/parent" if child else "operations/child")
+store.create_schema()  # waits for the index, which a thread makes
 store.close()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
