@@ -31,5 +31,5 @@ def server_of(address: str) -> str:
 
 
 def dotted(path: str) -> bool:
-    """Whether a segment is ``.`` or ``..``, by which HTTP libraries leave the path it stands in."""
+    """Return whether a segment is ``.`` or ``..``, which HTTP libraries resolve."""
     return not _DOTS.isdisjoint(path.split("/"))

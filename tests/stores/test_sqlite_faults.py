@@ -246,15 +246,20 @@ def test_a_lost_log_is_unavailable_and_what_it_held_is_saved(path, clock, lost):
         assert listed(later) == ["a", "b", "c"]
 
 
+def restore_backup(store, path, clock):
+    """Rename a backup of ``operations/a`` over the file of a store with 50 newer records."""
+    saved = path.with_name("saved.db")
+    with plain(path) as source, plain(saved) as copy:
+        source.backup(copy)
+    for number in range(50):
+        insert(store, held(clock, str(number)), key_of(str(number)))
+    saved.rename(path)
+
+
 def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path, clock, caplog):
     """A backup is renamed over the file of a process that is then killed."""
-    saved = path.with_name("saved.db")
     with closing(filled(path, clock)) as store:
-        with plain(path) as source, plain(saved) as copy:
-            source.backup(copy)
-        for number in range(50):
-            insert(store, held(clock, str(number)), key_of(str(number)))
-        saved.rename(path)
+        restore_backup(store, path, clock)
         with pytest.raises(Unavailable, match="deleted or replaced"):
             store.get("operations/a")
         (kept,) = path.parent.glob("operations.db-wal-of-*")
@@ -272,13 +277,8 @@ def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path,
 def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock, monkeypatch):
     """By a process that is stopped before it has looked."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
-    saved = path.with_name("saved.db")
     with closing(filled(path, clock)) as store:
-        with plain(path) as source, plain(saved) as copy:
-            source.backup(copy)
-        for number in range(50):
-            insert(store, held(clock, str(number)), key_of(str(number)))
-        saved.rename(path)
+        restore_backup(store, path, clock)
     with closing(SQLiteStore(path, clock=clock)) as restored:
         assert listed(restored) == ["a"]
     with plain(path) as sound:

@@ -9,8 +9,8 @@ from typing import Final
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that control a terminal, turn text around, or are invisible.
 
-There are no exceptions: the joiners of some scripts and of emoji (U+200C, U+200D) also make two
-names look alike, and a text stays readable with them written out.
+They include U+200C and U+200D, which join letters of some scripts and emoji: two names that differ
+in one of them look the same. The text is still readable with its code in their place.
 """
 _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"

@@ -200,7 +200,7 @@ class Polling:
 
 
 def _asks_for_exception(wait: object) -> bool:
-    """Whether a wait of tenacity, or one that it is made of, needs the error of a failed call."""
+    """Return whether a wait of tenacity, or a part of it, calls a function with the error."""
     if any(cls.__name__ == "wait_exception" for cls in type(wait).__mro__):
         return True
     parts = (*getattr(wait, "wait_funcs", ()), *getattr(wait, "strategies", ()))

@@ -64,13 +64,19 @@ service.close()
 """
 
 
+def ended_program(program, *arguments):
+    """A program that has run to its end in a process of its own."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    command += map(str, arguments)
+    return subprocess.run(command, capture_output=True, text=True, timeout=360)
+
+
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_both_processes_live_on(tmp_path, store, executor):
     """The child has threads, connections and leases of its own; the parent keeps its work."""
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, where, executor]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=360)
+    ran = ended_program(PROGRAM, where, executor)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert len(set(ran.stdout.split())) == 2  # they never make the same names
 
@@ -109,13 +115,7 @@ print(noted.calls)
 @pytest.mark.parametrize("use", ["preloaded", "used"])
 def test_a_forked_process_begins_for_itself(tmp_path, use):
     """Where it is used: a server that only prepares others sends nothing."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
-    ran = subprocess.run(
-        [*command, str(tmp_path / "operations.db"), use],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    ran = ended_program(FORKED, tmp_path / "operations.db", use)
     assert (ran.returncode, ran.stderr) == (0, "")
     used = ["begin", "wake"] if use == "used" else []
     child, parent = ran.stdout.splitlines()
@@ -161,13 +161,7 @@ service.close()
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
     """It says nothing of the operation, which is its parent's; its status is that of a program."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEAVING]
-    ran = subprocess.run(
-        [*command, str(tmp_path / "operations.db"), executor],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    ran = ended_program(LEAVING, tmp_path / "operations.db", executor)
     assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
     assert ran.returncode == 0
     assert ran.stderr.count("its function has left in a process that it has forked") == 2

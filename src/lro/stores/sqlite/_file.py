@@ -188,7 +188,7 @@ class DatabaseFile:
     def log_closing(self) -> None:
         """Forget the log, which SQLite may now remove.
 
-        It does not if another file has taken the place: nobody may have looked since then.
+        If another file has replaced this one, SQLite keeps the log, and this process sets it aside.
         """
         known, self._log = self._log, ()
         if _identity_of(self.path) not in (None, self._identity):
