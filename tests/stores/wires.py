@@ -82,7 +82,7 @@ def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
             return super().executemany(statement, *values)
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        ours = {"factory": Tapped} if options.get("uri") else {}
+        ours = {"factory": Tapped} if "isolation_level" in options else {}  # not coverage's
         made = CONNECT(*arguments, **options, **ours)
         wire.connections += [made] if ours else []
         return made
