@@ -37,6 +37,7 @@ NAMES: Final = (
     "observed",
     "console",
     "browser",
+    "recovery",
 )
 
 

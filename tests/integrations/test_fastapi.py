@@ -464,7 +464,11 @@ def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) 
 
     app = FastAPI()
     app.include_router(router)
-    client = TestClient(app)
+    document, client = checked(app), TestClient(app)
+    replies = [
+        document["paths"][f"/v1/{one}:turn"]["post"]["responses"]["200"] for one in ("own", "pages")
+    ]
+    assert schema_of(document, replies[0]) is schema_of(document, replies[1])
     body = {"page_count": 1, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/own:turn", json=body).json() for _ in "ab")
     assert first["name"] == again["name"]

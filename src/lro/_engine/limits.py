@@ -229,11 +229,9 @@ class ByteBudget:
         with self._queued(wake) as mine:
             end = self.clock() + WAIT_SECONDS
             while (reservation := self._granted(mine, least, most)) is None:
-                timer = loop.call_later(self._look_within(end), woken.set)
-                try:
-                    await woken.wait()
-                finally:
-                    timer.cancel()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_within(end)):
+                        await woken.wait()
                 woken.clear()
             return reservation
 
