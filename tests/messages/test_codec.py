@@ -280,6 +280,7 @@ class Plain:
 def test_a_dataclass():
     """With defaults, factories, and fields that the constructor does not take."""
     assert TYPES.dump(Plain("a")) == {"text": "a", "count": 3}
+    assert TYPES.dump(Plain("", 0)) == {"count": 0}
     assert TYPES.load({"text": "a", "count": 0, "words": ["b"]}, Plain) == Plain("a", 0, ["b"])
     with pytest.raises(InvalidArgument, match="derived"):
         TYPES.load({"derived": "x"}, Plain)
