@@ -196,16 +196,24 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("sent", [b'{"steps": 3}', b""])
 def test_caller_who_leaves_within_the_body_is_no_error(
-    served: Served, own: bool, caplog: pytest.LogCaptureFixture
+    served: Served, sent: bytes, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is started, and the server has nothing to report."""
+
+    def count_of() -> int:
+        every = lro.ListOperationsRequest(page_size=1000)
+        return len(served.counting.service.list(every, caller="ann").operations)
+
+    before = count_of()
     url, path = served.http.base_url, served.own_path if own else served.prefix + START
     with socket.create_connection((url.host, url.port)) as line:
-        line.sendall(head_of(served, path, "content-length: 50") + b'{"steps": 3}')
+        line.sendall(head_of(served, path, "content-length: 50") + sent)
     for _ in range(3):
         served.http.get(f"{served.prefix}/v1/operations/x", headers=ANN)
     assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+    assert count_of() == before
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -138,7 +138,6 @@ class Operations:
     async def _answer(
         self, edge: OperationsEdge, rule: PathRule, request: web.Request
     ) -> web.StreamResponse:
-        edge.service.start_maintenance()
         scope, exchange = _scope(request), _Exchange(request)
         path = below_prefix(_raw_path(scope), request.path, rule.filled(request.match_info))
         try:

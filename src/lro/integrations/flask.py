@@ -134,7 +134,6 @@ class Operations:
         Returns:
             The response: the operation, or the error.
         """
-        self.edge.service.start_maintenance()
         asked = request_of(request.environ)
         try:
             asked = attrs.evolve(asked, body=self._body())
@@ -153,7 +152,6 @@ class Operations:
             return _response(self.edge.refusal(request_of(request.environ), _said(exc)))
 
     def _answer(self, edge: OperationsEdge, rule: PathRule, **values: Any) -> Response:
-        edge.service.start_maintenance()
         asked = request_of(request.environ)
         path = below_prefix(asked.path, request.path, rule.filled(values))
         asked = attrs.evolve(asked, path=path)
@@ -169,7 +167,6 @@ class Operations:
             RequestTooLarge, MalformedRequest: It is, or could not be read.
         """
         length = declared_length(request.environ) or 0
-        touched = "stream" in vars(request)
         own, limit = request.max_content_length, self.edge.max_body
         limit = limit if own is None else min(own, limit)
         request.max_content_length = limit + 1  # Flask cuts a body without a length off there
@@ -182,7 +179,7 @@ class Operations:
             raise MalformedRequest("body", "could not be read to its end") from exc
         if over:
             raise RequestTooLarge("body", f"must have at most {limit} bytes")
-        if body or not touched:  # else the application has read it, as a form for instance
+        if body:  # the edge refuses an empty one, which the application may have read
             check_whole(body, length)
         return body
 

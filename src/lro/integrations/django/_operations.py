@@ -126,7 +126,6 @@ def start(
     Returns:
         The response: the operation, or the error.
     """
-    edge().service.start_maintenance()
     asked = _asked(request)
     try:
         body = _body(request, edge().max_body)
@@ -154,7 +153,6 @@ def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
 
 def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str) -> HttpResponse:
     """The view of a route of ours, which an edge answers."""
-    edge.service.start_maintenance()
     asked = _asked(request)
     path = below_prefix(asked.path, request.path_info, rule.filled(values))
     asked = attrs.evolve(asked, path=path)
