@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import respx
 
 import lro
 from lro_client import CallError, Polling
-from tests.client.faces import Face
+from tests.client.faces import URL, Face
 from tests.client.messages import NAME, reply, succeeded
 
 pytest.importorskip("google.auth", reason="the extra google is not installed")
@@ -131,11 +131,20 @@ def test_a_token_that_is_refused(
     client(face, auth).cancel(NAME)
     assert sent(route) == ["Bearer t1", "Bearer t2"]
     assert [call.request.content for call in route.calls] == [b"{}", b"{}"]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"a piece"
+
+    answers += [reply({}), reply({}, 401)]
+    body = pieces() if face.name == "async" else iter([b"a piece"])
+    http = face.http(verify=False, auth=auth)
+    assert face.run(lambda: http.post(f"{URL}{GET}:cancel", content=body)).status_code == 200
+    assert [call.request.content for call in route.calls[2:]] == [b"a piece"] * 2
     refusing = server.get(GET).mock(return_value=reply({}, 401))
     with pytest.raises(CallError) as caught:  # a second 401 is the answer
         client(face, auth).get(NAME)
     assert caught.value.code is lro.Code.UNAUTHENTICATED
-    assert sent(refusing) == ["Bearer t2", "Bearer t3"]
+    assert sent(refusing) == ["Bearer t3", "Bearer t4"]
 
 
 def test_many_calls_fetch_one_token(

@@ -160,6 +160,7 @@ def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -
     assert ended.status == 0, ended.out
     assert "PASSED should result.success (grpc)" in ended.out
     assert "SKIPPED must result.failure (grpc)" in ended.out
+    assert "\nmust: 3 passed, 1 skipped\nshould: 1 passed, 1 skipped\n" in ended.out
     assert "the command prints nothing for the kind fail" in ended.out
 
 

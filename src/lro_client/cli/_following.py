@@ -133,10 +133,9 @@ def _looked_at(
                 handle.refresh()
             except CallError as exc:
                 account.lost(handle.name, exc)
-                if not exc.passing:
-                    continue
-                account.exits.update(dict.fromkeys(account.exits, Exit.CALL_FAILED))
-                return []
+                if exc.passing:
+                    return []
+                continue
             known = True
         if known and changes:
             account.seen(handle.operation, handle.name)
