@@ -16,6 +16,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
+from tests.http.counting_service import CountService, build
+from tests.service_steps import Step
 from tests.services.postgres import shared_server, store_maker
 
 MakeService = Callable[..., Service]
@@ -76,3 +78,15 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
     """Makes services that are closed after the test."""
     with services(clock) as make:
         yield make
+
+
+@pytest.fixture
+def counting() -> CountService:
+    """A counting service, in memory."""
+    return build()
+
+
+@pytest.fixture
+def step() -> Step:
+    """A function that stops in its midst."""
+    return Step()

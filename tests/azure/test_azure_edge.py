@@ -22,7 +22,7 @@ from lro.azure import AzureApp, AzureEdge
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpRequest, Start
 from tests.azure.works import APPS, PATH, MakeMedia, TranscodeRequest, each_kind
-from tests.http.counting_service import Wrapped, ask, build
+from tests.http.counting_service import CountService, Wrapped, ask, build
 from tests.http.servers import asgi_inside
 from tests.waiting import until
 
@@ -227,9 +227,8 @@ def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str
     assert replied["operation-location"] == f"{wanted}/v1/operations/{operation}"
 
 
-def test_url_of_the_monitor_has_mount_and_parent() -> None:
+def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None:
     """Both percent-encoded; of an operation that is not served here there is no URL."""
-    counting = build()
     start = Start(counting.count, parent=lambda request: request.headers["x-parent"])
     edge = AzureEdge(counting.service, starts={"/v1/x": start}, parents=["projects/*"])
 
@@ -246,9 +245,8 @@ def test_url_of_the_monitor_has_mount_and_parent() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
-def test_host_that_names_no_server_starts_nothing(host: str) -> None:
+def test_host_that_names_no_server_starts_nothing(host: str, counting: CountService) -> None:
     """The monitor could not be found."""
-    counting = build()
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
     assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
@@ -494,9 +492,8 @@ def test_head_and_options(make_media: MakeMedia) -> None:
     assert (allowed.status_code, allowed.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
 
 
-def test_too_many_headers_are_refused() -> None:
+def test_too_many_headers_are_refused(counting: CountService) -> None:
     """They cannot be read, so that the reply does not say what they ask for either."""
-    counting = build()
     app = AzureApp(counting.service, starts={"/v1/x": counting.count})
     headers = [(f"x-{number}", "1") for number in range(1100)]
     headers += [("repeatability-request-id", UUID)]
@@ -539,9 +536,8 @@ def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("kind", list(APPS))
-def test_paths_of_others_reach_the_fallback(kind: str) -> None:
+def test_paths_of_others_reach_the_fallback(kind: str, counting: CountService) -> None:
     """Such as the application of the service itself, which shows the same operations."""
-    counting = build()
     application, inside = APPS[kind]
     plain = {"asgi": asgi.OperationsApp, "wsgi": wsgi.OperationsApp}[kind](counting.service)
     app = application(counting.service, starts={"/v1/x": counting.count}, fallback=plain)

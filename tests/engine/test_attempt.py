@@ -291,9 +291,8 @@ def test_reports_after_the_end_are_dropped(service):
 
 
 @pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep"])
-def test_cancellation_reaches_a_function(service, way):
+def test_cancellation_reaches_a_function(service, way, step):
     """At its next report, look or pause."""
-    step = Step()
 
     def body(request, job):
         if way == "sleep":

@@ -16,7 +16,6 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo
 from tests.engine.engine_parts import NAME, declared
-from tests.service_steps import Step
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -84,9 +83,8 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
     assert ask(started, "wait") is final
 
 
-def test_result_on_loop_waits_without_limit(service):
+def test_result_on_loop_waits_without_limit(service, step):
     """While other tasks of the loop go on."""
-    step = Step()
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:

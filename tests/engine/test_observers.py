@@ -265,10 +265,9 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
     assert recorder.only(OperationEnded).cancel_seconds == 0.0
 
 
-def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock):
+def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step):
     """So that what was started is counted as ended, although callers do not see it."""
     service = observed()
-    step = Step()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.delete(name)
@@ -309,10 +308,9 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, policy, 
     assert found["attempt.superseded.7"] == 1
 
 
-def test_renewals_and_expiry_are_observed(observed, recorder, clock):
+def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     """The first renewal of new work finds all of its lease; a late one has less left."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
-    step = Step()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.run_maintenance()
@@ -364,10 +362,9 @@ def test_starts_within_transactions_are_observed(make_service, recorder, tmp_pat
 # -- the log --------------------------------------------------------------------------------------
 
 
-def test_other_events_are_logged_at_info(make_service, store, clock, caplog):
+def test_other_events_are_logged_at_info(make_service, store, clock, caplog, step):
     """A repeat, a request to cancel, work handed back and begun again, an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
-    step = Step()
     method = work(service, step)
     with caplog.at_level(logging.INFO, "lro"):
         name = method.start(WorkRequest(), request_id=ID).name
@@ -566,9 +563,8 @@ def test_successes_are_counted_with_their_times(make_service, store, clock):
     }
 
 
-def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, store):
+def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, store, step):
     service = make_service(store)
-    step = Step()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.cancel(name)

@@ -397,10 +397,9 @@ def test_a_full_queue_still_knows_its_requests(store, make_service):
 # -- validate only --------------------------------------------------------------------------------
 
 
-def test_a_validation_fails_as_the_real_call_would(store, make_service):
+def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
     """On a busy target, and on a request id that was used otherwise."""
     service = make_service(store, ThreadExecutor(1))
-    step = Step()
     method = method_of(service, step)
     first = method.start(WorkRequest(), target="t", request_id=ID)
     step.reached()
@@ -530,10 +529,9 @@ def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store,
     assert stored(service) == 0
 
 
-def test_a_start_that_is_refused_takes_no_room(store, make_service):
+def test_a_start_that_is_refused_takes_no_room(store, make_service, step):
     """What was reserved is given back, also after an error of the store."""
     service = make_service(store, ThreadExecutor(1, queue=1))
-    step = Step()
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), target="t", request_id=ID)
     step.reached()

@@ -16,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import maintenance_over
-from tests.service_steps import Step, answer, ended, reason, recovered, work
+from tests.service_steps import answer, ended, reason, recovered, work
 from tests.stores.samples import held, insert
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -86,10 +86,9 @@ def test_a_name_may_come_twice(service):
     service.run_operation("operations/unknown")
 
 
-def test_a_name_that_another_has_claimed(make_service, store, sending):
+def test_a_name_that_another_has_claimed(make_service, store, sending, step):
     service = make_service(store, sending)
     other = with_method(make_service(store, Sending()))
-    step = Step()
     name = work(service, step, NAME).start(WorkRequest("once")).name
     worker = threading.Thread(target=service.run_operation, args=(name,))
     worker.start()
@@ -277,10 +276,9 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
     assert service.late_writes == 1
 
 
-def test_a_clock_that_is_set(make_service, store, clock, caplog):
+def test_a_clock_that_is_set(make_service, store, clock, caplog, step):
     """All leases seem over: live processes renew theirs before any of them recovers orphans."""
     seconds = [0.0]
-    step = Step()
     one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
     name = work(one, step, NAME).start(WorkRequest("done")).name
     work(two, step, NAME)

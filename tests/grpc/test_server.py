@@ -23,7 +23,7 @@ from lro.protobuf import operation_from_proto
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountMetadata, CountRequest, build
+from tests.http.counting_service import CountMetadata, CountRequest, CountService, build
 from tests.waiting import PATIENCE
 
 OPERATIONS = "/google.longrunning.Operations/"
@@ -98,9 +98,8 @@ def test_bytes_that_are_no_message(kind: str) -> None:
             assert refused.message == "request: must have at most 100 bytes"
 
 
-def test_unknown_fields_are_tolerated(kind: str) -> None:
+def test_unknown_fields_are_tolerated(kind: str, counting: CountService) -> None:
     """A newer client may say more than this server knows."""
-    counting = build()
     with serving(kind, counting.service) as address:
         for path in (*VERBS, COUNT):
             payload = get(counting.start())
@@ -126,9 +125,8 @@ def test_methods_switched_off(kind: str) -> None:
         assert isinstance(ask(address, VERBS[1]), bytes)
 
 
-def test_a_method_declared_later_and_a_start_of_any_size(kind: str) -> None:
+def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: CountService) -> None:
     """It is served too; a large one is read in a thread, for which the executor knows the loop."""
-    counting = build()
     with serving(kind, counting.service) as address:
         counting.declare("Later.Count")
         for size in (10, 100_000):
@@ -136,9 +134,8 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str) -> None:
             assert counting.service.get(started.name) == lro.Operation(name=started.name)
 
 
-def test_parent_and_metadata_of_a_start(kind: str) -> None:
+def test_parent_and_metadata_of_a_start(kind: str, counting: CountService) -> None:
     """They are made of the request and of the call's metadata."""
-    counting = build()
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"

@@ -229,9 +229,8 @@ def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awai
     return event, receive
 
 
-def test_a_caller_who_leaves_as_the_operation_ends() -> None:
+def test_a_caller_who_leaves_as_the_operation_ends(counting: CountService) -> None:
     """Both at the same moment: the reply is sent, and no caller is there to read it."""
-    counting = build()
     ended, gone = later(GONE)
 
     def end(name: str) -> None:
@@ -251,9 +250,8 @@ def test_a_line_that_breaks_is_the_servers_error() -> None:
 
 
 @pytest.mark.parametrize("verb", ["wait", "watch"])
-def test_call_cancelled_by_the_server_is_answered(verb: str) -> None:
+def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountService) -> None:
     """The server that stops ends a wait with 503 and Retry-After, a stream as if it was over."""
-    counting = build()
     name, line = counting.start(), Line([part(b"")])
 
     async def both() -> None:
@@ -350,9 +348,8 @@ async def hasty(scope: Message, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("behind", [None, without_lifespan, hasty])
-def test_lifespan_closes_the_service(behind: Any) -> None:
+def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> None:
     """Whatever stands behind the edge, the end of the server is the end of the service."""
-    counting = build()
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     line = serve(OperationsApp(counting.service, fallback=behind), {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
@@ -361,9 +358,8 @@ def test_lifespan_closes_the_service(behind: Any) -> None:
         counting.start()
 
 
-def test_starts_and_stops_are_those_of_the_application_behind() -> None:
+def test_starts_and_stops_are_those_of_the_application_behind(counting: CountService) -> None:
     """One that takes notice of them may fail; the service is closed before it is notified."""
-    counting = build()
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -387,9 +383,8 @@ def test_other_protocols_are_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
-def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
+def test_wrong_parts_of_an_application_are_refused(make: Any, counting: CountService) -> None:
     """The service is a Service, and the fallback can be called."""
-    counting = build()
     with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
         make(counting)
     with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):

@@ -111,9 +111,8 @@ def test_method_that_is_not_allowed_lists_those_that_are() -> None:
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 @pytest.mark.parametrize("verb", ["batchGet", "describe"])
-def test_batch_is_in_the_order_asked_for(verb: str, parent: str) -> None:
+def test_batch_is_in_the_order_asked_for(verb: str, parent: str, counting: CountService) -> None:
     """What is there, each once, and what is not; descriptions as ProtoJSON."""
-    counting = build()
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
     counting.finish(second)
@@ -304,9 +303,8 @@ def follow(
     return stream
 
 
-def test_stream_sends_snapshots_changes_and_its_end() -> None:
+def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> None:
     """Snapshots, changes, the end: and the headers that keep it from being held up."""
-    counting = build()
     first, second = counting.start(metadata=CountMetadata(percent=1)), counting.start()
     stream = follow(
         counting,
@@ -399,16 +397,14 @@ def test_broken_line_frees_its_stream() -> None:
     assert counting.service.watching == 0
 
 
-def test_closing_service_ends_its_streams() -> None:
+def test_closing_service_ends_its_streams(counting: CountService) -> None:
     """The stream ends as if all had been sent."""
-    counting = build()
     stream = follow(counting, [counting.start()], counting.service.close)
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
-def test_large_operations_are_sent_piece_by_piece() -> None:
+def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> None:
     """However many there are, none is held back for the next."""
-    counting = build()
     names = [counting.start() for _ in "abc"]
     for name in names:
         assert counting.service.reporter(name).fail(lro.StatusError(Code.ABORTED, "x" * 40_000))

@@ -22,7 +22,7 @@ from lro.stores.memory import MemoryStore
 from lro.webhooks import EVENTS, Webhooks
 from tests.filters.messages import ExportMetadata
 from tests.http import servers
-from tests.http.counting_service import build
+from tests.http.counting_service import CountService, build
 from tests.messages.scalars_message import Scalars
 
 PATH = "/v1/things:count"
@@ -283,9 +283,8 @@ def test_document_says_title_servers_and_security() -> None:
     assert valid(describe(build().service))["info"]["title"] == "acme.example"
 
 
-def test_document_of_a_service_is_as_the_snapshot() -> None:
+def test_document_of_a_service_is_as_the_snapshot(counting: CountService) -> None:
     """A change of it is a change for all who generate clients: look at it, and delete the file."""
-    counting = build()
     made = describe(counting.service, starts={PATH: counting.count}, parents=["projects/*"])
     text = json.dumps(made, indent=1) + "\n"
     if not SNAPSHOT.exists():
@@ -371,10 +370,9 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 # -- FastAPI --------------------------------------------------------------------------------------
 
 
-def test_paths_are_in_the_document_of_fastapi_beside_its_own() -> None:
+def test_paths_are_in_the_document_of_fastapi_beside_its_own(counting: CountService) -> None:
     """Also those that are added later; where both have one, that of FastAPI wins."""
     fastapi = pytest.importorskip("fastapi")
-    counting = build()
     security = {"token": {"type": "http", "scheme": "bearer"}}
     operations = asgi.OperationsApp(
         counting.service, starts={PATH: counting.count}, openapi=Document(security=security)

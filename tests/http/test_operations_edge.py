@@ -19,6 +19,7 @@ from tests.http.counting_service import (
     URL,
     CountMetadata,
     CountRequest,
+    CountService,
     Wrapped,
     ask,
     begun,
@@ -55,9 +56,8 @@ def json_of(reply: HttpReply) -> Any:
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
-def test_an_operation_through_its_life(parent: str) -> None:
+def test_an_operation_through_its_life(parent: str, counting: CountService) -> None:
     """Started, read, listed, waited for, cancelled, ended, deleted: every verb answers."""
-    counting = build()
     edge = edge_of(counting, poll_seconds=7)
     name = counting.start(parent, metadata=CountMetadata(percent=1))
     running = {"name": name, "metadata": {"@type": URL + "acme.v1.CountMetadata", "percent": 1}}

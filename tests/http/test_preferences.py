@@ -26,7 +26,7 @@ from lro.http import OperationsEdge, Start
 from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
-from tests.http.counting_service import ask, build, headers_of
+from tests.http.counting_service import CountService, ask, build, headers_of
 from tests.http.test_asgi import GONE, Line, part, serve
 from tests.http.test_asgi import scope_of as asgi_scope
 from tests.waiting import until, until_async
@@ -206,9 +206,8 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
         assert why == "the service stops" or waiting.result(60).done
 
 
-def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
+def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService) -> None:
     """They are coroutines that wait; more of them than any pool has threads."""
-    counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def start_many() -> list[httpx.Response]:
@@ -226,9 +225,8 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
     assert counting.service.waiters.waits == 0
 
 
-def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
+def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountService) -> None:
     """Nothing is sent, no waiter is left, and the operation goes on."""
-    counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def leave() -> Any:
@@ -304,9 +302,8 @@ def test_mount_is_not_known_where_the_path_is_another() -> None:
     assert (asked.mount(asked), asked.mount(elsewhere)) == ("", None)
 
 
-def test_location_has_the_parent() -> None:
+def test_location_has_the_parent(counting: CountService) -> None:
     """Percent-encoded, where it is served; where it is not, there is no path to give."""
-    counting = build()
     for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
         start = Start(counting.count, parent=lambda request, parent=parent: parent)
         options: Any = {"accepted": True, "parents": parents}

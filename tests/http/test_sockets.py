@@ -138,9 +138,8 @@ def test_a_watcher_who_disconnects_frees_everything(
     assert (service.watching, caplog.records) == (0, [])
 
 
-def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
+def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
-    counting = build()
     with served("waitress", counting) as server:
         for end, status in ((counting.finish, 200), (counting.service.delete, 404)):
             name = counting.start()

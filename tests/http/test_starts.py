@@ -71,9 +71,8 @@ def names(counting: CountService) -> list[str]:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
-def test_a_json_body_starts_an_operation(content_type: str) -> None:
+def test_a_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
     """The operation comes back at once, not to be cached, with the polling interval."""
-    counting = build()
     body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
@@ -120,9 +119,8 @@ def test_a_request_says_where_its_end_is_notified() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])
-def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
+def test_a_request_id_makes_a_repeat_harmless(spelling: str, counting: CountService) -> None:
     """The same id gives the same operation, and a conflict for another request."""
-    counting = build()
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
     said = {"requestId": None, "steps": 1, spelling: UUID.upper()}
@@ -133,9 +131,8 @@ def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
-def test_validate_only_stores_nothing(spelling: str) -> None:
+def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> None:
     """All checks and a finished operation, but no record (spec §9.7)."""
-    counting = build()
     reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
     assert started(reply) == {"done": True, "response": {"@type": URL + "google.protobuf.Empty"}}
     assert "retry-after" not in headers_of(reply)
@@ -218,9 +215,8 @@ class OwnRequest:
     validate_only: bool = False
 
 
-def test_a_message_with_a_request_id_of_its_own() -> None:
+def test_a_message_with_a_request_id_of_its_own(counting: CountService) -> None:
     """It is honoured, and the message has it too."""
-    counting = build()
     edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
@@ -240,9 +236,8 @@ def read_image(media: str, body: bytes) -> CountRequest | None:
     return CountRequest(len(body), media)
 
 
-def test_a_raw_body() -> None:
+def test_a_raw_body(counting: CountService) -> None:
     """A body of another media type is read by the application."""
-    counting = build()
     for kind in ("image/png", "IMAGE/PNG; name=x"):
         reply = edge_of(counting, raw=read_image).handle(post(b"\x89PNG\xff", content_type=kind))
         packed = counting.service.store.request(started(reply)["name"])
@@ -297,9 +292,8 @@ def test_only_post() -> None:
     assert edge.handle(ask("HEAD", PATH)).body == b""
 
 
-def test_a_busy_target() -> None:
+def test_a_busy_target(counting: CountService) -> None:
     """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
-    counting = build()
     target = lambda request: f"things/{request.steps}"  # noqa: E731
     edge = edge_for(counting.service, declare(counting, "Lock", exclusive_target=target))
     started(edge.handle(post({"steps": 1})))
@@ -330,9 +324,8 @@ def test_a_full_queue_stores_nothing() -> None:
     check_error(edge.handle(post({})), 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
 
-def test_an_operation_done_at_once() -> None:
+def test_an_operation_done_at_once(counting: CountService) -> None:
     """Work that ends within the call comes back done, without a polling interval (spec §9.8)."""
-    counting = build()
 
     def quick(request: CountRequest) -> CountResponse:
         return CountResponse(total=request.steps)
@@ -346,9 +339,8 @@ def test_an_operation_done_at_once() -> None:
 # -- endpoints of the application's own -------------------------------------------------------
 
 
-def test_answer_gives_the_operation() -> None:
+def test_answer_gives_the_operation(counting: CountService) -> None:
     """An endpoint written by hand replies with what it started."""
-    counting = build()
     reply = answer(counting.service, lambda: counting.count.start(CountRequest(1)), 5)
     body, status, headers = reply.parts
     assert (json.loads(body), status) == ({"name": names(counting)[0]}, 200)
@@ -377,9 +369,8 @@ def test_answer_gives_the_error() -> None:
         answer(service, lambda: start(KeyError("theirs")))
 
 
-def test_answer_of_a_coroutine() -> None:
+def test_answer_of_a_coroutine(counting: CountService) -> None:
     """The operation, or the error: what the awaited start gives."""
-    counting = build()
 
     async def main() -> list[int]:
         started = await answer_async(counting.service, counting.count.start_async(CountRequest(1)))
@@ -398,8 +389,7 @@ def declare(counting: CountService, name: str, **options: Any) -> lro.Method[Any
     return counting.declare(f"acme.other.Things.{name}", options=lro.Options(**options))
 
 
-def test_starts_are_served_at_the_paths_of_the_dict() -> None:
-    counting = build()
+def test_starts_are_served_at_the_paths_of_the_dict(counting: CountService) -> None:
     own = declare(counting, "Count", path=OWN_PATH)
     count = Start(counting.count, metadata=lambda request: CountMetadata(percent=7))
     starts = {PATH: counting.count, "/v1/a:b": own, "/c": count}
@@ -411,9 +401,8 @@ def test_starts_are_served_at_the_paths_of_the_dict() -> None:
     assert len(names(counting)) == 3
 
 
-def test_all_methods_that_have_a_path_are_served_there() -> None:
+def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -> None:
     """True stands for them; a method without ``path=``, and one declared later, are not served."""
-    counting = build()
     declare(counting, "Count", path=OWN_PATH)
     edge = OperationsEdge(counting.service, starts=True)
     declare(counting, "Later", path="/v1/later")
@@ -423,9 +412,8 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
         check_error(one.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
 
 
-def test_path_that_is_served_twice_is_refused() -> None:
+def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
     """The sentence says what is served there; of two methods with one path a dict can say which."""
-    counting = build()
     one = declare(counting, "One", path=OWN_PATH)
     declare(counting, "Two", path=OWN_PATH)
     count = counting.count
@@ -442,9 +430,8 @@ def test_path_that_is_served_twice_is_refused() -> None:
     started(edge_for(counting.service, one, OWN_PATH).handle(ask("POST", OWN_PATH, {})))
 
 
-def test_query_of_a_start_is_refused() -> None:
+def test_query_of_a_start_is_refused(counting: CountService) -> None:
     """Its fields are all in the body (spec §5.8): work that was only to be checked must not run."""
-    counting = build()
     edge = edge_of(counting)
     for query in ("validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"):
         reply = edge.handle(ask("POST", f"{PATH}?{query}", {}))
@@ -452,9 +439,8 @@ def test_query_of_a_start_is_refused() -> None:
     assert names(counting) == []
 
 
-def test_start_beside_a_route_of_another_method() -> None:
+def test_start_beside_a_route_of_another_method(counting: CountService) -> None:
     """A path may have a GET of the interface and a POST that starts operations."""
-    counting = build()
     edge = OperationsEdge(counting.service, starts={"/v1/operations": counting.count})
     started(edge.handle(ask("POST", "/v1/operations", {})))
     assert edge.handle(ask("GET", "/v1/operations")).status == 200

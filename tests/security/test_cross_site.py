@@ -291,15 +291,13 @@ def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, fo
 
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
-def test_misspelt_option_is_refused(module: Any) -> None:
+def test_misspelt_option_is_refused(module: Any, counting: CountService) -> None:
     """The constructors name their options, so that a misspelt hook does not leave all open."""
-    counting = build()
     with pytest.raises(TypeError, match="autenticate"):
         module.OperationsApp(counting.service, autenticate=lambda headers: "ann")
 
 
-def test_reply_of_a_handmade_endpoint_is_not_sniffed() -> None:
+def test_reply_of_a_handmade_endpoint_is_not_sniffed(counting: CountService) -> None:
     """``lro.http.answer`` gives it the headers that every reply has."""
-    counting = build()
     reply = lro.http.answer(counting.service, lambda: counting.count.start(CountRequest(steps=1)))
     assert dict(reply.headers)["x-content-type-options"] == "nosniff"

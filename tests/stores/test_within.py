@@ -16,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.service_steps import Step, answer, ended
+from tests.service_steps import answer, ended
 from tests.stores.user_databases import KINDS, POSTGRES, SQLITE, database_of, run
 from tests.waiting import joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -548,9 +548,8 @@ def ticking(kind, tmp_path):
         yield made
 
 
-def test_work_begins_without_being_asked_for(ticking, kind):
+def test_work_begins_without_being_asked_for(ticking, kind, step):
     """By the thread of the maintenance, on threads; a full queue refuses no such start."""
-    step = Step()
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         step()

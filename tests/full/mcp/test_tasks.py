@@ -122,9 +122,8 @@ STATES: dict[str, tuple[Act, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_has_its_form(serve: Serve, state: str) -> None:
+def test_each_state_has_its_form(serve: Serve, state: str, counting: CountService) -> None:
     act, wanted = STATES[state]
-    counting = build()
     caller = serve(counting.service, poll_seconds=3)
     created = caller.call({"steps": 3}).result
     task_id = created["taskId"]
@@ -428,12 +427,11 @@ def test_caller_who_is_refused_gets_an_invalid_request(serve: Serve) -> None:
     assert refusals[0].error["message"] == "say who you are"
 
 
-def test_hook_gets_the_scope_of_the_request(serve: Serve) -> None:
+def test_hook_gets_the_scope_of_the_request(serve: Serve, counting: CountService) -> None:
     def by_scope(headers: Any, scope: Any) -> str:
         assert headers["x-caller"] == "ann"
         return f"{scope['type']}:{scope['path']}"
 
-    counting = build()
     caller = serve(counting.service, authenticate=by_scope)
     task_id = caller.call(headers={"X-Caller": "ann"}).result["taskId"]
     record = counting.service.store.get(f"operations/{task_id}")

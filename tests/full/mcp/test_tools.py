@@ -27,7 +27,7 @@ from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, Struct, TypeRegistry
 from tests.full.mcp.served import TOOL, Serve, envelope, served
-from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, build
+from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService, build
 from tests.http.servers import HOST
 from tests.waiting import until, until_async
 
@@ -206,8 +206,7 @@ def test_read_tool_has_no_operation_for_another_id(serve: Serve) -> None:
         assert refused["content"][0]["text"].startswith("task not found")
 
 
-def test_read_tool_shows_how_the_work_ended(serve: Serve) -> None:
-    counting = build()
+def test_read_tool_shows_how_the_work_ended(serve: Serve, counting: CountService) -> None:
     caller = serve(counting.service, wait=0)
     names = [counting.start() for _ in range(3)]
     counting.service.cancel(names[0])
@@ -298,10 +297,9 @@ def test_many_arguments_are_read_beside_the_event_loop(serve: Serve) -> None:
     assert caller.call({"label": ["x" * 100_000]}).result["isError"] is True
 
 
-def test_starts_carry_the_trace_of_their_request(serve: Serve) -> None:
+def test_starts_carry_the_trace_of_their_request(serve: Serve, counting: CountService) -> None:
     seen: list[Any] = []
 
-    counting = build()
     start = counting.service.start_flow
 
     def noted(name: str) -> Any:
