@@ -1,18 +1,24 @@
-"""What is special to an executor, beside the contract."""
+"""What is special to an executor beside the contract; contexts and transactions of each."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 
 import lro
-from lro.adapters import CancelSupport
+from lro import Service
+from lro.adapters import CancelSupport, Executor
 from lro.errors import Unavailable
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
@@ -20,11 +26,13 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from lro.testing._executors import Work
-from tests.service_steps import answer
+from tests.executors.process_methods import SEEN, context, context_async, echo
+from tests.service_steps import answer, ended
 from tests.stores.samples import together
 from tests.waiting import PATIENCE, joined
-from tests.work_messages import WorkRequest, WorkResponse
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Coroutine(Work):
@@ -337,3 +345,91 @@ def test_work_that_waits_is_replaced_and_counted_once():
     assert again.over.wait(PATIENCE)
     assert ends(executor)
     assert not waiting.over.is_set()
+
+
+CLASSES: Final[Any] = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+NAME: Final = "acme.v1.Works.Context"
+
+
+def celery_eager(_: int) -> Executor:
+    """Work is done as a worker of Celery does it, where it is sent."""
+    celery = pytest.importorskip("celery")
+    from lro.executors.celery import CeleryExecutor
+
+    app = celery.Celery("contexts", broker="memory://")
+    app.conf.task_always_eager = True
+    return CeleryExecutor(app)
+
+
+@pytest.mark.parametrize("function", [context, context_async])
+@pytest.mark.parametrize(
+    "make",
+    [lambda _: InlineExecutor(), celery_eager, ThreadExecutor, AsyncioExecutor, ProcessExecutor],
+)
+def test_work_sees_no_context_of_a_start_or_of_other_work(
+    make: Callable[[int], Executor], function: Any
+) -> None:
+    """Of neither: the caller of the start sets one, and work in the same place another."""
+
+    def start_three() -> list[str]:
+        SEEN.set("by the caller")
+        handles = [method.start(WorkRequest()) for _ in range(3)]
+        return [handle.result(PATIENCE).text for handle in handles]
+
+    with Service(MemoryStore(), make(1)) as service:
+        method = service.method(NAME, **CLASSES)(function)
+        assert contextvars.copy_context().run(start_three) == ["", "", ""]
+
+
+def test_work_on_the_loop_of_its_start_sees_no_context_of_it() -> None:
+    async def start_three() -> list[str]:
+        SEEN.set("by the caller")
+        service = Service(MemoryStore(), AsyncioExecutor(1, loop="running"))
+        method = service.method(NAME, **CLASSES)(context_async)
+        handles = [await method.start_async(WorkRequest()) for _ in range(3)]
+        seen = [(await handle.result_async(PATIENCE)).text for handle in handles]
+        await asyncio.to_thread(service.close)
+        return seen
+
+    assert asyncio.run(start_three()) == ["", "", ""]
+
+
+METHOD = "acme.v1.Works.Echo"
+
+
+def committed(service, method, path):
+    """The name of an operation that a transaction has committed."""
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as connection:
+        name = service.start(method, WorkRequest("abc"), within=connection).name
+        connection.commit()
+    return name
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, ProcessExecutor])
+def test_executor_of_this_process_does_the_work_after_the_commit(executor, tmp_path):
+    path = tmp_path / "operations.db"
+    made = executor() if executor is InlineExecutor else executor(1)
+    with Service(SQLiteStore(path), made) as service:
+        service.method(METHOD)(echo)
+        name = committed(service, METHOD, path)
+        assert answer(service, ended(service, name)) == "abc 0"
+
+
+def test_event_loop_does_the_work_after_the_commit(tmp_path):
+    path = tmp_path / "operations.db"
+
+    async def use():
+        with Service(SQLiteStore(path), AsyncioExecutor()) as service:
+
+            @service.method(METHOD)
+            async def work(request: WorkRequest) -> WorkRequest:
+                await asyncio.sleep(0)
+                return request
+
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                operation = await work.start_async(WorkRequest("abc"), within=connection)
+                connection.commit()
+            found = await service.wait_async(operation.name, 60)
+            assert service.types.unpack(found.response, WorkRequest) == WorkRequest("abc")
+
+    asyncio.run(use())
