@@ -1,13 +1,16 @@
-"""The process executor in parts: what signals and lost races do, which no real child shows surely.
+"""The process executor: what signals and lost races do in its parts, and in short as a whole.
 
-The connections are of these tests: all happens in one thread, in a given order.
+The connections of the parts are of these tests: all happens in one thread, in a given order. Real
+children, at the end, do not show that surely; ``tests/full/executors`` has the rest of them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
+from contextlib import closing
 
 import attrs
 import pytest
@@ -16,13 +19,15 @@ from lro import Cancelled, Code, Service
 from lro._engine.job import AttemptEnded
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
-from lro.executors.processes import _messages
+from lro.executors.processes import ProcessExecutor, _messages
 from lro.executors.processes._child import ChildMain
 from lro.executors.processes._executor import CallSupervisor
 from lro.executors.processes._function_reference import reference_to
 from lro.executors.processes._process import MessageReader
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
+from tests.executors.named_pipe import Mail
+from tests.service_steps import answer, ended, reason
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
@@ -88,21 +93,21 @@ def lived(line):
     return line.said[1:]
 
 
-def answer(number, error=None):
+def told(number, error=None):
     return _messages.ReportAnswer(number, error and _messages.refusal(error))
 
 
 @pytest.mark.parametrize(
     ("do", "script", "last"),
     [
-        ("report_once", [answer(7, Cancelled()), answer(1)], "before,1,False,half"),
-        ("report_once", [answer(1, LeaseLost("n", 1, 4))], _messages.AttemptReplaced(4)),
-        ("report_once", [answer(1, Cancelled())], _messages.Stopped(ASKED.why)),
-        ("report_once", [answer(1, ValueError("no store"))], Code.UNAVAILABLE),
+        ("report_once", [told(7, Cancelled()), told(1)], "before,1,False,half"),
+        ("report_once", [told(1, LeaseLost("n", 1, 4))], _messages.AttemptReplaced(4)),
+        ("report_once", [told(1, Cancelled())], _messages.Stopped(ASKED.why)),
+        ("report_once", [told(1, ValueError("no store"))], Code.UNAVAILABLE),
         ("look", [ASKED], _messages.Stopped(ASKED.why)),
         ("await_on", [ASKED], _messages.Stopped(ASKED.why)),
         ("await_on", [OVERDUE], _messages.Stopped(OVERDUE.why)),
-        ("await_report", [answer(1)], "before,1,False,half"),
+        ("await_report", [told(1)], "before,1,False,half"),
         ("fail", [], Code.INTERNAL),
     ],
 )
@@ -248,3 +253,41 @@ def test_messages_are_read_whatever_pieces_they_come_in():
     with pytest.raises(EOFError):
         inbox.take(reading)
     os.close(reading)
+
+
+@pytest.fixture(scope="module")
+def service():
+    with process_methods.service_of(ProcessExecutor(1), MemoryStore(), maintenance=True) as made:
+        yield made
+
+
+def start(service: Service, do: str, **fields):
+    """Start a task; ``pipe`` and ``how`` are parts of its request."""
+    rest = {"do": do, **{key: fields.pop(key) for key in ("pipe", "how") if key in fields}}
+    return service.start("acme.v1.Works.Task", WorkRequest(rest=rest, **fields)).name
+
+
+def test_function_in_a_child_reports_and_responds(service):
+    found = ended(service, start(service, "report_once"))
+    assert answer(service, found) == ",1,False,half"
+    assert answer(service, ended(service, start(service, "who"))) != f"{os.getpid()},True"
+
+
+def test_error_of_a_function_in_a_child_ends_its_operation(service):
+    found = ended(service, start(service, "fail", how="status"))
+    assert reason(found) == (Code.DATA_LOSS, "LOST_IT")
+
+
+def test_cancelled_function_in_a_child_stops(service, tmp_path):
+    with closing(Mail(tmp_path / "pipe")) as mail:
+        name = start(service, "look", pipe=mail.path)
+        assert mail.line() == "begun"
+        service.cancel(name)
+        assert mail.line() == "Cancelled"
+        assert reason(ended(service, name)) == (Code.CANCELLED, "CANCELLED")
+
+
+def test_killed_child_is_a_lost_worker_and_is_replaced(service):
+    found = ended(service, start(service, "kill_itself", size=int(signal.SIGKILL)))
+    assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+    assert answer(service, ended(service, start(service, "echo", text="next"))) == "next 0"
