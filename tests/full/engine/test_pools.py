@@ -10,8 +10,8 @@ from lro import Code, Service
 from lro.executors.processes import ProcessExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.executors import process_methods
-from tests.service_steps import WORK, ended
-from tests.work_messages import WorkRequest, WorkResponse
+from tests.service_steps import WORK, answer, ended, reason
+from tests.work_messages import WorkRequest
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,6 @@ def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, f
         method: Any = service.method(WORK, **options)(getattr(process_methods, function))
         found = ended(service, method.start(WorkRequest()).name)
         if "unwelcome" in function:
-            assert found.error is not None
-            assert found.error.code == Code.INTERNAL
+            assert reason(found)[0] == Code.INTERNAL
         else:
-            assert found.response is not None
-            text = service.types.unpack(found.response, WorkResponse).text
-            assert text == f"{found.name} {WORK} 1 noted"
+            assert answer(service, found) == f"{found.name} {WORK} 1 noted"
