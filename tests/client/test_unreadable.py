@@ -31,6 +31,7 @@ from tests.client.messages import (
     running,
     succeeded,
 )
+from tests.client.test_events import event_of, stream
 from tests.client.test_groups import client_of, group_of, plan
 
 PLAIN = Polling(jitter=0.0, wait_first=False)
@@ -157,19 +158,24 @@ def test_empty_replies_between_good_ones_are_no_failure(
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7)
 
 
-def test_empty_replies_end_the_wait_for_one_of_many(face: Face) -> None:
+@pytest.mark.parametrize("way", ["get", "operations", "batchGet", "watch"])
+def test_useless_replies_end_the_wait_for_one_of_many(way: str, face: Face) -> None:
     """Of a group only the operation that they are about is lost."""
+    names = [f"operations/{number}" for number in range(6)]
+    states = [{"name": names[0], "error": ERROR}, *(succeeded(name=one) for one in names[1:])]
 
     def answer(request: httpx.Request) -> httpx.Response:
-        name = request.url.path.removeprefix("/v1/")
-        if request.method != "GET" or name == "operations":
-            return refusal(lro.Code.UNIMPLEMENTED)
-        return reply({} if name.endswith("/0") else succeeded(name=name))
+        name, _, verb = request.url.path.removeprefix("/v1/").partition(":")
+        if way not in (name, verb):
+            known = request.method == "GET" and name in names
+            found = {} if name == names[0] else succeeded(name=name)
+            return reply(found) if known else refusal(lro.Code.UNIMPLEMENTED)
+        return stream(*map(event_of, states)) if way == "watch" else reply({"operations": states})
 
     client = face.client(http=face.http(transport=httpx.MockTransport(answer)), clock=Clock())
-    names = [f"operations/{number}" for number in range(6)]
-    first, *others = group_of(face, client, names).outcomes()
+    first, *others = group_of(face, client, names).outcomes(60)
     assert isinstance(first, UnreadableReply)
+    assert ("the token has expired" in str(first)) == (way != "get")
     assert others == [ResizeResponse(7)] * 5
 
 

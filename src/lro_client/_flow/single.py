@@ -248,15 +248,22 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
         UnreadableReply: It has no field, or an error though it is not done (spec §2.4), or comes
             from a start, in progress and without a name.
     """
-    if operation.error is not None and not operation.done:
-        text = f"an operation in progress that has an error: {operation.error.message}"
-        raise unreadable(call.verb, f"the reply is not what was asked for: {text}", http_status)
+    if why := unlawful(operation):
+        raise unreadable(call.verb, why, http_status)
     if isinstance(call.request, StartRequest):
         if not (operation.name or operation.done):
             text = "the reply is not what was asked for: an operation in progress without a name"
             raise unreadable(call.verb, text, http_status)
     elif operation == _NOTHING:
         raise empty_reply(call.verb, "an operation without any field", http_status)
+
+
+def unlawful(operation: Operation) -> str:
+    """What is wrong with an operation that has an error though it is not done; else empty."""
+    if operation.done or operation.error is None:
+        return ""
+    text = f"an operation in progress that has an error: {operation.error.message}"
+    return f"the reply is not what was asked for: {text}"
 
 
 _NOTHING: Final = Operation()

@@ -15,9 +15,9 @@ import attrs
 from lro import Code, ListOperationsRequest, ListOperationsResponse, Operation, Status
 from lro.errors import OperationNotFound
 from lro.wire import BatchGetOperationsResponse
-from lro_client._errors import CallError, OperationGone, too_many_bytes
+from lro_client._errors import CallError, OperationGone, too_many_bytes, unreadable
 from lro_client._flow.poll_state import final_error
-from lro_client._flow.single import WATCH, FlowConfig
+from lro_client._flow.single import WATCH, FlowConfig, unlawful
 from lro_client._flow.steps import Enough, Flow, Idle, Reply
 from lro_client._tracing import log_failed_poll
 from lro_client._watch.registry import (
@@ -183,8 +183,14 @@ class Pollers:
         for operation in operations:
             entry = batch.entries.get(operation.name)
             if entry is not None:
-                notifications += self._registry.take_state(entry, operation)
+                notifications += self._take_state(entry, operation)
         return notifications
+
+    def _take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
+        """Take in a state of one of many; an unlawful one ends the wait, as that of a Get does."""
+        if why := unlawful(operation):
+            return self._registry.give_up(entry, unreadable("GetOperation", why))
+        return self._registry.take_state(entry, operation)
 
     def _gone(self, entry: WatchedOperation) -> Notifications:
         if entry.may_come(self._config):
@@ -258,16 +264,14 @@ class Pollers:
             return []
         entry.polls += 1
         entry.reported = True
-        if isinstance(item, str) or item.done:
+        if isinstance(item, str) or item.done or item.error is not None:
             del batch.entries[name]
             if isinstance(item, str) and entry.may_come(self._config):
                 entry.streamed = entry.reported = False
                 self._registry.push(entry, self._registry.clock() + _YOUNG_PAUSE_SECONDS)
         else:  # by whole seconds: what is reported in one second is due together
             self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
-        return (
-            self._gone(entry) if isinstance(item, str) else self._registry.take_state(entry, item)
-        )
+        return self._gone(entry) if isinstance(item, str) else self._take_state(entry, item)
 
     def _unfinished(self, batch: PollBatch, now: float) -> Notifications:
         notifications: Notifications = []

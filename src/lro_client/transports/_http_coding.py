@@ -506,7 +506,7 @@ class HttpCoder:
                 "operations", f"must have {min(absent)!r:.200} too, or 'missing' must"
             )
         if request.ended:  # most of many are not, and to make messages of them is most of the work
-            listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
+            listed = [one for one in listed if isinstance(one, dict) and _matters(one)]
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
         return BatchGetOperationsResponse(found, gone)
@@ -545,7 +545,7 @@ class HttpCoder:
             wanted = call.request
             ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
             name = fields.get("name")
-            if ended and isinstance(name, str) and not fields.get("done"):
+            if ended and isinstance(name, str) and not _matters(fields):
                 return Operation(name=name)  # metadata that no listener wants are not kept
             return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
@@ -606,6 +606,14 @@ class HttpCoder:
             return None
         now = _moment(headers.get("date", ""))
         return min(moment - (self._now() if now is None else now), _MAX_PAUSE_SECONDS)
+
+
+def _matters(operation: dict[str, Json]) -> bool:
+    """Whether an operation must be read where only those that are done matter.
+
+    One that has an error though it is not done cannot be waited for.
+    """
+    return bool(operation.get("done") or operation.get("error"))
 
 
 def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
