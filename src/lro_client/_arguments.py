@@ -23,6 +23,7 @@ from lro import (
     DeclarationError,
     Duration,
     ListOperationsRequest,
+    Struct,
     TypeRegistry,
     WaitOperationRequest,
 )
@@ -267,7 +268,7 @@ def starting(
 
     Raises:
         DeclarationError: An argument is not of its type, or the message of no class of messages;
-            or the message has another request id.
+            or the message has another request id, or a field of these in both spellings.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -289,10 +290,18 @@ def starting(
 
 
 def field_of(message: object, name: str, json_name: str) -> object:
-    """What a message of any kind has in a field of this name; None if it has none."""
+    """What a message of any kind has in a field of this name; None if it has none.
+
+    Raises:
+        DeclarationError: It has both spellings, which no server reads (spec §1.8(2)).
+    """
     fields = message.payload if isinstance(message, Any) else message
+    if isinstance(fields, Struct):
+        fields = fields.fields
     if isinstance(fields, Mapping):
-        return fields.get(json_name) or fields.get(name)
+        if name in fields and json_name in fields:
+            raise DeclarationError(name, f"stands in the message twice, as {json_name} too")
+        return fields.get(json_name, fields.get(name))
     return getattr(fields, name, None)
 
 

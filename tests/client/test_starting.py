@@ -96,10 +96,11 @@ OWN: list[Any] = [
     {"request_id": ID},
     OwnRequest(ID),
     lro.Any("type.googleapis.com/acme.v1.Own", {"requestId": ID}),
+    lro.Struct({"request_id": ID}),
 ]
 
 
-@pytest.mark.parametrize("message", OWN, ids=["json", "proto", "class", "any"])
+@pytest.mark.parametrize("message", OWN, ids=["json", "proto", "class", "any", "struct"])
 @pytest.mark.parametrize("given", ["", ID])
 def test_a_request_id_of_the_message_is_one(
     given: str, message: Any, face: Face, clock: Clock, server: respx.Router
@@ -115,9 +116,14 @@ def test_a_request_id_of_the_message_is_one(
 
 
 def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router) -> None:
+    """It says this, and its request id, once: of two spellings (§1.8(2)) none is sent."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
-    assert body_of(route.calls.last.request) == {"validateOnly": True}
+    for both in ({"requestId": ID, "request_id": ID}, {"validateOnly": 0, "validate_only": True}):
+        for message in (both, lro.Struct(both), lro.Any("x/a.B", both)):
+            with pytest.raises(lro.DeclarationError, match="stands in the message twice"):
+                face.client().start(TARGET, message)
+    assert [body_of(call.request) for call in route.calls] == [{"validateOnly": True}]
 
 
 @pytest.mark.parametrize("code", [lro.Code.ABORTED, lro.Code.RESOURCE_EXHAUSTED])

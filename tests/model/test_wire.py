@@ -166,6 +166,7 @@ def test_a_page_survives():
         (batch_from_json, [None, [], {"missing": "operations/b"}, {"missing": [1]}]),
         (batch_from_json, [{"operations": {}}, {"operations": [1]}]),
         (page_from_json, [[], {"operations": {}}, {"nextPageToken": 5}]),
+        (page_from_json, [{"nextPageToken": "t", "next_page_token": "t"}]),
     ],
 )
 def test_what_is_no_batch_and_no_page_is_refused(read, values):

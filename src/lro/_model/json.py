@@ -214,6 +214,8 @@ def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
         InvalidArgument: The value is not a page.
     """
     fields = _fields(value, ("operations", "nextPageToken", "next_page_token"), strict=False)
+    if fields.keys() >= {"nextPageToken", "next_page_token"}:
+        raise InvalidArgument("next_page_token", "is given twice, in both spellings")
     token = fields.get("nextPageToken", fields.get("next_page_token", ""))
     return ListOperationsResponse(_operations(fields, types), load_string(token))
 
