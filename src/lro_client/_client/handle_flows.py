@@ -15,7 +15,7 @@ from lro_client._errors import CallError, ClientError, PollTimeout, again
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.poll_state import GRACE_SECONDS
-from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
+from lro_client._flow.steps import Call, Flow, Gather, Receive, Sleep, StartRequest
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
 from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent
 
@@ -171,17 +171,21 @@ def cancel_unfinished(
     clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle.done]
-    for first in range(0, len(running), _CANCELS_AT_ONCE):
-        some = running[first : first + _CANCELS_AT_ONCE]
-        left = until - clock()
-        if left <= 0:
-            break
+    while running and (left := until - clock()) > 0:
+        some, running = running[:_CANCELS_AT_ONCE], running[_CANCELS_AT_ONCE:]
         asked = [CancelOperationRequest(handle.name) for handle in some]
         budget = min(left, state.config.call_seconds)
         found = yield Gather([Call(request=one, budget=budget) for one in asked])
+        early: list[HandleBase[typing.Any, typing.Any]] = []
         for handle, outcome in zip(some, found, strict=True):
-            if isinstance(outcome, Exception):
+            again = clock() + single.YOUNG_PAUSE_SECONDS < until
+            if again and single.is_early(state.config, handle.name, outcome):
+                early.append(handle)
+            elif isinstance(outcome, Exception):
                 log_gave_up(handle.name, outcome)
+        if early and not running:
+            yield Sleep(single.YOUNG_PAUSE_SECONDS)
+        running += early
 
 
 def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:

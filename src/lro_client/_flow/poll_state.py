@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro import Code, Duration, Operation, WaitOperationRequest
-from lro_client._errors import CallError, NothingServed, OperationGone, UnreadableReply
+from lro_client._errors import CallError, OperationGone, UnreadableReply
 from lro_client._flow.policy import Polling
-from lro_client._flow.single import WAIT, FlowConfig, ServerState
+from lro_client._flow.single import WAIT, FlowConfig, ServerState, is_gone
 
 GRACE_SECONDS: Final = 0.03
 """How long after a deadline the last poll, made at the deadline, may take (spec §11.4)."""
@@ -214,11 +214,6 @@ def wait_budget(config: FlowConfig, hold: float, left: float) -> float:
 def wait_request(name: str, hold: float) -> WaitOperationRequest:
     """The request that holds a Wait for ``hold`` seconds."""
     return WaitOperationRequest(name, Duration(*divmod(round(hold * 1e9), 1_000_000_000)))
-
-
-def is_gone(error: CallError) -> bool:
-    """Whether a failed call says that there is no such operation."""
-    return error.code is Code.NOT_FOUND and not isinstance(error, NothingServed)
 
 
 def final_error(error: CallError) -> CallError:

@@ -35,6 +35,9 @@ RELEARN_SECONDS: Final = 600.0
 YOUNG_SECONDS: Final = 10.0
 """How long after its start an operation may be unknown to another replica of the server."""
 
+YOUNG_PAUSE_SECONDS: Final = 0.5
+"""When to ask for such an operation again."""
+
 _MAX_PAUSE_SECONDS: Final = 30.0
 _FORGET_PRESSURE_SECONDS: Final = 10.0
 _MAX_FORBIDDEN_TIMES: Final = 12
@@ -161,7 +164,7 @@ def single(
         retry = NO_RETRY
     budget = config.call_seconds + _held_seconds(request)
     call = Call(request=request, budget=budget, headers=headers or {})
-    began, attempt = config.clock(), 0
+    began, attempt, lost = config.clock(), 0, False
     while True:
         attempt += 1
         if within is not None:
@@ -173,10 +176,13 @@ def single(
             return reply
         except CallError as exc:
             config.server.hear(exc)
-            gone = exc.code is Code.NOT_FOUND and not isinstance(exc, NothingServed)
-            if gone and attempt > 1 and isinstance(request, DeleteOperationRequest):
+            if is_gone(exc) and lost and isinstance(request, DeleteOperationRequest):
                 return Reply(None)  # an attempt whose reply was lost has done it
-            pause = retry.pause(exc, attempt, config.clock() - began)
+            early = is_early(config, getattr(request, "name", ""), exc)
+            lost = lost or not early
+            # A replica that does not have it yet is one that is not available.
+            judged = CallError(exc.verb, Status(Code.UNAVAILABLE)) if early else exc
+            pause = retry.pause(judged, attempt, config.clock() - began)
             asked = exc.retry_after or 0.0
             most = retry.max_retry_after
             if pause is None or (most is not None and asked > most):
@@ -193,8 +199,19 @@ def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
     server.heard = True
     if not isinstance(request, StartRequest):
         server.seen(getattr(request, "name", ""))
-    elif isinstance(found, Operation) and found.name and not found.done:
+    elif isinstance(found, Operation) and found.name:
         server.started(found.name, config.clock())
+
+
+def is_gone(error: CallError) -> bool:
+    """Whether a failed call says that there is no such operation."""
+    return error.code is Code.NOT_FOUND and not isinstance(error, NothingServed)
+
+
+def is_early(config: FlowConfig, name: str, error: object) -> bool:
+    """Whether a call says that there is no such operation, which may only be too young for it."""
+    gone = isinstance(error, CallError) and is_gone(error)
+    return gone and config.server.may_come(name, config.clock())
 
 
 def _held_seconds(request: Request) -> float:

@@ -17,7 +17,7 @@ from lro.errors import OperationNotFound
 from lro.wire import BatchGetOperationsResponse
 from lro_client._errors import CallError, OperationGone, too_many_bytes, unreadable
 from lro_client._flow.poll_state import final_error
-from lro_client._flow.single import WATCH, FlowConfig, unlawful
+from lro_client._flow.single import WATCH, YOUNG_PAUSE_SECONDS, FlowConfig, unlawful
 from lro_client._flow.steps import Enough, Flow, Idle, Reply
 from lro_client._tracing import log_failed_poll
 from lro_client._watch.registry import (
@@ -38,7 +38,6 @@ from lro_client._watch.strategy import (
 )
 
 _RETRY_VERB_SECONDS: Final = 30.0
-_YOUNG_PAUSE_SECONDS: Final = 0.5
 _MAX_EMPTY_PAGES: Final = 10
 """Maximum number of empty pages in a row, each with a token, that are followed at once."""
 
@@ -268,7 +267,7 @@ class Pollers:
             del batch.entries[name]
             if isinstance(item, str) and entry.may_come(self._config):
                 entry.streamed = entry.reported = False
-                self._registry.push(entry, self._registry.clock() + _YOUNG_PAUSE_SECONDS)
+                self._registry.push(entry, self._registry.clock() + YOUNG_PAUSE_SECONDS)
         else:  # by whole seconds: what is reported in one second is due together
             self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return self._gone(entry) if isinstance(item, str) else self._take_state(entry, item)
