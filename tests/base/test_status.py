@@ -93,12 +93,16 @@ def test_an_own_http_status():
 
 
 INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "NOT_EMPTY"}
-BARE = [  # of grpc-gateway, Envoy and Connect; then what other interfaces send
+BARE = [  # of grpc-gateway, Envoy, Connect and others; then what other interfaces send
     (400, {"code": 9, "message": "no", "details": [INFO]}, Code.FAILED_PRECONDITION),
     (500, {"code": 15, "details": [INFO]}, Code.DATA_LOSS),
     (404, [{"code": 5, "message": "no", "details": [INFO]}], Code.NOT_FOUND),
     (400, {"error": "no", "code": 11, "details": [INFO]}, Code.OUT_OF_RANGE),
     (404, {"code": 5}, Code.NOT_FOUND),
+    (400, {"error": {"code": 9, "message": "no", "details": [INFO]}}, Code.FAILED_PRECONDITION),
+    (409, {"error": {"code": "already_exists", "status": "Conflict"}}, Code.ALREADY_EXISTS),
+    (409, {"error": {"code": 6, "status": "ABORTED"}}, Code.ABORTED),
+    (400, {"error": {"code": 400, "status": "OUT_OF_RANGE"}}, Code.OUT_OF_RANGE),
     (503, {"code": "unavailable", "details": [CONNECT]}, Code.UNAVAILABLE),
     (499, {"code": "canceled", "details": [CONNECT]}, Code.CANCELLED),
     (404, {"code": 9, "message": "no"}, None),
@@ -113,7 +117,7 @@ BARE = [  # of grpc-gateway, Envoy and Connect; then what other interfaces send
 
 
 @pytest.mark.parametrize(("http", "body", "code"), BARE)
-def test_a_status_without_an_envelope(http, body, code):
+def test_a_status_of_another_form(http, body, code):
     """It counts where its code goes with the HTTP status."""
     status = status_from_error_body(http, body, TYPES)
     if code is None:
@@ -135,7 +139,10 @@ def test_unreadable_details_do_not_hide_the_error():
     assert status == Status(Code.ABORTED, "the server answered HTTP 409", (Any(url, {"a": 1}),))
 
 
-@pytest.mark.parametrize("body", [None, [1, 2], {}, {"error": 5}, {"error": None}, "x"])
+MUTE = [None, [1, 2], {}, {"error": 5}, {"error": None}, "x", {"error": {"code": 9}}]
+
+
+@pytest.mark.parametrize("body", MUTE)
 def test_any_other_body(body):
     """The HTTP status says something, whatever the code."""
     status = status_from_error_body(503, body, TYPES)

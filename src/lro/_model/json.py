@@ -298,25 +298,33 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
 
     It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
-    a text and a code; a ``google.rpc.Status``; an error of Connect. None: it has no such form. A
+    a text and a code; a ``google.rpc.Status``, as ``error`` too; an error of Connect. None: it has
+    no such form. A
     text that only repeats the phrase of the HTTP status does not count: Spring sends that for any
     path.
     """
     body = _unwrapped(body)
     error = body.get("error")
     if isinstance(error, dict):
-        return error
-    number, code = body.get("code"), Code.OK
+        named = str(error.get("status")) in Code.__members__
+        code = Code.OK if named else _counting_code(http, error)
+        return {**error, "status": code.name} if code else error
+    # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
+    if code := _counting_code(http, body):
+        return {**body, "status": code.name, "message": _words(body)}
+    says = isinstance(error, str) and error.lower() != _PHRASES.get(http)
+    return {"message": _words(body)} if says else None
+
+
+def _counting_code(http: int, fields: dict[str, Json]) -> Code:
+    """The code that a status has as ``code``, if it goes with the HTTP status; else OK."""
+    number, code = fields.get("code"), Code.OK
     if isinstance(number, str):  # of Connect, whose names are these in lower case
         name = "CANCELLED" if number == "canceled" else number.upper()
         code = Code.__members__.get(name, Code.OK)
     elif type(number) is int and number in HTTP_STATUS:
         code = Code(number)
-    # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
-    if code and code.http == http:
-        return {**body, "status": code.name, "message": _words(body)}
-    says = isinstance(error, str) and error.lower() != _PHRASES.get(http)
-    return {"message": _words(body)} if says else None
+    return code if code.http == http else Code.OK
 
 
 def _unwrapped(body: Json) -> dict[str, Json]:
