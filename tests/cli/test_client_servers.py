@@ -129,8 +129,9 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
             assert (found.status, found.out) == (Exit.CALL_FAILED, "")
             assert found.err.count("\n") == 1
     with sockets.serving(sockets.turning_pages) as url:
-        options = ("--timeout", "200ms", "--server", url)
-        call("watch", "--filter", "done = true", *options, status=Exit.CALL_FAILED)
+        for command in ("watch", "list"):
+            options = ("--timeout", "200ms", "--server", url)
+            call(command, "--filter", "done = true", *options, status=Exit.CALL_FAILED)
 
 
 def test_proxies_of_the_environment(

@@ -53,11 +53,9 @@ _MAX_PAGE: Final = 1000
 """The most operations that one call lists."""
 
 
-_timeout_option = click.option(
-    "--timeout",
-    type=span,
-    metavar="SPAN",
-    help="Wait at most this long, such as 90, 1.5s, 10m or 2h; then end with 4.",
+_timeout = functools.partial(click.option, "--timeout", type=span, metavar="SPAN")
+_timeout_option = _timeout(
+    help="Wait at most this long, such as 90, 1.5s, 10m or 2h; then end with 4."
 )
 
 _poll_option = click.option(
@@ -74,6 +72,7 @@ _poll_option = click.option(
     "--page-size", type=click.IntRange(min=1), metavar="N", help="Ask for at most N with each call."
 )
 @click.option("--limit", type=click.IntRange(1, _MAX_LIMIT), metavar="N", help="Print at most N.")
+@_timeout(help="List for at most this long, such as 90, 1.5s, 10m or 2h; then end with 5.")
 @json_option
 @server_options
 def list_operations(
@@ -82,6 +81,7 @@ def list_operations(
     wanted: str,
     page_size: int | None,
     limit: int | None,
+    timeout: float | None,
     as_json: bool,
 ) -> Exit:
     """List operations, newest first.
@@ -90,16 +90,17 @@ def list_operations(
     """
     if parent:
         check_path(parent, "a parent")
-    with server.connect() as link:
+    with server.connect(within=timeout) as link:
         size = page_size or min(limit or 0, 1000)
-        found = islice(link.client.list(parent, wanted, page_size=size), limit)
+        listed = link.client.list(parent, wanted, page_size=size)
+        found = islice(operations_of(listed, timeout), limit)
         if as_json:
             for operation in found:
                 print_json(operation, link)
         elif sys.stdout.isatty():
-            from lro_client.cli._printing import listed  # loads rich, which others do not need
+            from lro_client.cli._printing import print_table  # loads rich: others do not need it
 
-            listed(found, link)
+            print_table(found, link)
         else:
             for operation in found:
                 click.echo(state_line(operation, link).text)

@@ -203,7 +203,7 @@ _FRAMES_A_SECOND: Final = 4
 _DESCRIBED_AT_ONCE: Final = 1000
 
 
-def listed(operations: Iterable[Operation], link: Link) -> None:
+def print_table(operations: Iterable[Operation], link: Link) -> None:
     """Print operations as a table, with their methods where the server describes them."""
     found: list[tuple[Operation, OperationDescription | None]] = []
     rest, asks = iter(operations), True
