@@ -39,14 +39,15 @@ _OPTIONS: Final[Options] = (
     # When to ask again is for the client's policies: the channel tries to connect about as often.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Gateways forget idle connections, some after four minutes, and by default servers refuse pings
+    # more often than every five. So what has had no call for one to two minutes is given up.
+    ("grpc.client_idle_timeout_ms", 60_000),
     # Another channel makes connections of its own, instead of those of this process.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
 """Schemes that the command line knows, and grpcio does not: it would look for such a host."""
-_SILENT_CALLS: Final = 2
-"""So many calls in a row without a sign of the server, and another channel is made."""
 _FAIR_SECONDS: Final = 1.0
 """A call that had less time than this says nothing of its connection."""
 _WHOLE_BUDGET: Final = 0.9
@@ -54,22 +55,21 @@ _WHOLE_BUDGET: Final = 0.9
 
 
 class _Channel(Generic[C]):
-    """A channel, the callables of its paths, and how calls on it fare."""
+    """A channel, and the callables of its paths."""
 
     def __init__(self, channel: C) -> None:
         self.channel = channel
         self.paths: dict[str, Any] = {}
         self.calls = 0
         """How many are in flight."""
-        self.silent = 0
-        """How many in a row had no reply in time."""
 
 
 class _Line(Generic[C]):
     """The channel of a transport, made when it is first needed unless it was given.
 
     A connection may have died without a word, as where a gateway on the way has forgotten it.
-    grpcio finds out after many minutes. So a channel of our own that is silent is replaced.
+    grpcio finds out after many minutes. So a channel of our own is replaced with the first call
+    that has no reply in time.
     """
 
     def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
@@ -100,8 +100,7 @@ class _Line(Generic[C]):
         """Take in how a call has ended; returns the channel, if it is to be closed now."""
         with self._lock:
             used.calls -= 1
-            used.silent = used.silent + 1 if silent else 0
-            if self._own and self._open is used and used.silent >= _SILENT_CALLS:
+            if self._own and self._open is used and silent:
                 self._open = None
             # Others may still wait for replies on it.
             return used.channel if self._own and self._open is not used and not used.calls else None
@@ -150,9 +149,8 @@ class GrpcTransport:
     ``target`` is a server's address such as ``localhost:50051``, or a channel, which is then not
     closed with this. ``credentials`` are those of the channel (None: no TLS), ``metadata`` is sent
     with every call, ``types`` are the message classes of starts, ``options`` further options of
-    the channel. The channel is made with the first call, and made anew where two calls in a row
-    have no reply in time, as on a connection that has died without a word. One that was given is
-    kept.
+    the channel. The channel is made with the first call, and made anew after a call that has no
+    reply in time, as on a connection that has died without a word. One that was given is kept.
 
     Raises:
         DeclarationError: The target is a URL, such as that which ``lro serve`` prints.
