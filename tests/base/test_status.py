@@ -139,10 +139,7 @@ def test_unreadable_details_do_not_hide_the_error():
     assert status == Status(Code.ABORTED, "the server answered HTTP 409", (Any(url, {"a": 1}),))
 
 
-MUTE = [None, [1, 2], {}, {"error": 5}, {"error": None}, "x", {"error": {"code": 9}}]
-
-
-@pytest.mark.parametrize("body", MUTE)
+@pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])
 def test_any_other_body(body):
     """The HTTP status says something, whatever the code."""
     status = status_from_error_body(503, body, TYPES)

@@ -122,11 +122,8 @@ def test_batches_are_halved_where_they_are_too_large_together(most: int, face: F
         reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "BATCH_TOO_LARGE"}
         return refusal(lro.Code.RESOURCE_EXHAUSTED, "too large", reason)
 
-    server, clock = Server(), Clock()
-    http = face.http(transport=httpx.MockTransport(serve))
-    client = face.client(http=http, clock=clock, polling=Polling(wait_first=False))
-    group = client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
-    assert group.results() == EVERY
+    server = Server()
+    assert group_of(face, serve).results() == EVERY
     assert sizes[0] == len(NAMES)
     assert max(sizes[1:3]) <= 3
 

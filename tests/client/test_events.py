@@ -17,9 +17,9 @@ from lro_client import Call, CallError, Routes, UnreadableReply
 from lro_client.transports import _http_coding
 from lro_client.transports._http_coding import Events, EventTooLarge, HttpCoder
 from tests.client.faces import Clock, Face
-from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
+from tests.client.messages import TYPES, refusal, reply, running, succeeded
+from tests.client.test_batches import EVERY, NAMES
 
-NAMES = [f"operations/{number}" for number in range(6)]
 EventList = list[tuple[str, bytes]]
 
 
@@ -163,7 +163,6 @@ def event_of(state: dict[str, Any]) -> str:
 
 
 ENDS_OF_ALL = [event_of(succeeded(name=name)) for name in NAMES]
-EVERY = [ResizeResponse(7)] * len(NAMES)
 
 
 @pytest.mark.parametrize("coding", ["", "gzip"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import attrs
 import pytest
@@ -47,19 +49,15 @@ Asking = Callable[..., tuple[Odd, Any]]
 @pytest.fixture
 def asking(face: Face) -> Iterator[Asking]:
     """Makes a server with these answers, and a client of it that retries nothing by itself."""
-    open_servers = []
+    with contextlib.ExitStack() as servers:
 
-    def make(*answers: Answer, send: Any = None, **options: Any) -> tuple[Odd, Any]:
-        server = odd_server(*answers)
-        odd = server.__enter__()
-        open_servers.append(server)
-        options.setdefault("retry", Retry(codes=frozenset()))
-        made = transport(face, odd.address, **(send or {}))
-        return odd, face.client(transport=made, **options)
+        def make(*answers: Answer, send: Any = None, **options: Any) -> tuple[Odd, Any]:
+            odd = servers.enter_context(odd_server(*answers))
+            options.setdefault("retry", Retry(codes=frozenset()))
+            made = transport(face, odd.address, **(send or {}))
+            return odd, face.client(transport=made, **options)
 
-    yield make
-    for server in open_servers:
-        server.__exit__(None, None, None)
+        yield make
 
 
 def details_of(code: lro.Code, *details: Any, text: str = "no") -> bytes:
@@ -172,11 +170,12 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     assert odd.calls == []
 
 
-@pytest.mark.parametrize("make", [GrpcTransport, AsyncGrpcTransport])
-def test_url_is_no_target(make: Any) -> None:
-    """grpcio would look for a host of that name, again and again."""
+def test_what_a_transport_cannot_use(face: Face) -> None:
+    """It is refused when that is made: grpcio would look for a host of that name for ever."""
+    with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
+        transport(face, "here:50051", metadata=[("b-bin", "no bytes")])
     with pytest.raises(lro.DeclarationError, match=r"^target: .* got 'grpc://here:50051'"):
-        make("grpc://here:50051")
+        transport(face, "grpc://here:50051")
 
 
 def test_method_that_is_not_served_is_named(asking: Asking) -> None:
@@ -362,17 +361,12 @@ def test_a_transport_that_was_closed_says_so(face: Face) -> None:
                 assert "the client was closed" in str(failure(client))
 
 
-def test_a_connection_that_dies_silently_is_replaced(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
     """After one call without a reply; an idle one before the gateways on its way forget it."""
     module: Any = grpc if face.name == "sync" else grpc.aio
-    make, options = module.insecure_channel, []
-    monkeypatch.setattr(
-        module, "insecure_channel", lambda to, more: make(to, options.append(dict(more)) or more)
-    )
+    make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))
-    with done as odd, proxy_to(int(odd.address.rpartition(":")[2])) as proxy:
+    with make as making, done as odd, proxy_to(int(odd.address.rpartition(":")[2])) as proxy:
         made = transport(face, f"{HOST}:{proxy.port}")
         again = Retry(codes=frozenset({lro.Code.DEADLINE_EXCEEDED}), attempts=2)
         client = face.client(transport=made, retry=again, call_seconds=3.0)
@@ -380,7 +374,7 @@ def test_a_connection_that_dies_silently_is_replaced(
             assert client.get(NAME).done
             proxy.forget()
         face.run(made.close)
-    assert {one["grpc.client_idle_timeout_ms"] for one in options} == {60_000}
+    assert dict(making.call_args.args[1])["grpc.client_idle_timeout_ms"] == 60_000
 
 
 def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
@@ -421,12 +415,6 @@ def test_credentials_are_those_of_the_channel(face: Face) -> None:
             face.run(made.close)
         finally:
             server.stop(None).wait()
-
-
-def test_metadata_that_cannot_be_sent(asking: Asking) -> None:
-    """It is refused when the transport is made, with an error of ours."""
-    with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
-        asking(sending(b""), send={"metadata": [("b-bin", "no bytes")]})
 
 
 def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
