@@ -208,6 +208,16 @@ HABITS: dict[str, tuple[Layer, str, dict[str, Verdict]]] = {
         "delete.empty delete.stays-gone",
         {"delete.stays-gone": SKIPPED},
     ),
+    "what a server may die of is asked last": (
+        refuses(
+            lambda asked: (
+                "size" in asked.memory
+                or (len(asked.parameter("pageSize")) > 4 and asked.times("size"))
+            )
+        ),
+        "pages filters robust.answers errors.no-defect",
+        {"pages.large-size": FAILS},
+    ),
     "what another check has ended is replaced": (
         acts_on_all("cancel", "POST", ":cancel", ":wait"),
         "cancel.no-other cancel.empty routes.head http.poll-interval",

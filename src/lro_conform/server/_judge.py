@@ -36,6 +36,7 @@ RULES: Final[tuple[JudgedRule, ...]] = tuple(
             _rules_grpc.RULES,
             _rules_log.RULES,
             _rules_log.HTTP_RULES,
+            _rules_lists.LAST_RULES,
         )
     )
 )

@@ -27,6 +27,8 @@ from lro_conform.server._bench import (
 from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook()
+LAST_RULES: Final = RuleBook()
+"""Those after all others, of this module and the rest: what is asked may end a server."""
 MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 _MOST_PAGES: Final = 300
@@ -415,7 +417,7 @@ async def filters_unknown_field(bench: Bench) -> Facts:
         yield fact
 
 
-@RULES(
+@LAST_RULES(
     "pages.large-size",
     "A page_size above the server's maximum is taken for the maximum.",
     SHOULD,
