@@ -102,6 +102,17 @@ def unchecked(request: Any, context: Any, forward: Callable[[Any, Any], Any]) ->
     return forward(request, context)
 
 
+def tokenless(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+    page = forward(request, context)
+    page.ClearField("next_page_token")
+    return page
+
+
+def unsized(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+    request.page_size = min(request.page_size, 0)
+    return forward(request, context)
+
+
 def outlasting(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
     time.sleep(1.5)
     return forward(request, context)
@@ -161,6 +172,8 @@ GRPC_FAULTS: Final[dict[str, list[Change | Handles]]] = {
     ],
     "any.types": [reads(lambda one: one.metadata.ClearField("type_url"))],
     "pages.bad-token": [calls("ListOperations", unchecked)],
+    "pages.walk": [calls("ListOperations", tokenless)],
+    "pages.size": [calls("ListOperations", unsized)],
     "delete.gone": [calls("DeleteOperation", lambda *_: Empty())],
     "wait.timeout": [calls("WaitOperation", outlasting)],
     "grpc.unknown-method": [Handles("LroConformUnknown", lambda *_: b"")],

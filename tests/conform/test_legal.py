@@ -271,11 +271,27 @@ def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyP
     assert verdicts(judged(endless, chosen(*ids))) == dict.fromkeys(ids, SKIPPED)
 
 
-def test_pages_that_cannot_be_read_are_not_judged() -> None:
-    """The refusal is in the facts."""
-    report = judged(refuses(TOKENS, 403, "PERMISSION_DENIED"), chosen("pages.walk"))
-    assert verdicts(report) == {"pages.walk": SKIPPED}
-    assert "a page cannot be read: GET /v1/operations?pageSize=1" in report.outcomes[0].facts[0]
+@pytest.mark.parametrize(
+    ("layer", "check", "verdict", "fact"),
+    [
+        (
+            refuses(TOKENS, 403, "PERMISSION_DENIED"),
+            "pages.walk",
+            SKIPPED,
+            "a page cannot be read: GET /v1/operations?pageSize=1",
+        ),
+        (
+            answers("delete", Reply(204, {}, b"")),
+            "calls.delete",
+            FAILS,
+            "status 204, which has no body: a message is expected, with 200; an empty one is {}",
+        ),
+    ],
+)
+def test_facts_say_what_was_answered(layer: Layer, check: str, verdict: Verdict, fact: str) -> None:
+    report = judged(layer, chosen(check))
+    assert verdicts(report) == {check: verdict}
+    assert fact in report.outcomes[0].facts[0]
 
 
 def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:

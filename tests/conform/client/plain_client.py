@@ -1,4 +1,7 @@
-"""A small client that does all that the kit asks for, and one mistake if ``MISTAKE`` names it."""
+"""A small client that does all that the kit asks for, and one mistake if ``MISTAKE`` names it.
+
+``own-type`` is none: the client reports a message of another type with that type.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +162,8 @@ def outcome(operation: dict[str, Any]) -> dict[str, Any]:
     if response.get("@type", RESPONSE_TYPE) != RESPONSE_TYPE:
         if wrong("any-type"):
             return {"outcome": "response", "response": {"resourceName": ""}}
-        return {"outcome": "lost", "message": "there is a response of another type"}
+        if not wrong("own-type"):
+            return {"outcome": "lost", "message": "there is a response of another type"}
     return {"outcome": "response", "response": response}
 
 

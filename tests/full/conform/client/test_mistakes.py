@@ -67,16 +67,18 @@ async def judge_all(launch: Launch) -> tuple[ConformanceReport, ...]:
     others = [
         judged(launch, one, f"client.{id}") for one, id in MISTAKES.items() if one not in PACES
     ]
-    plain, *found = await asyncio.gather(judged(launch, ""), *others)
-    return (plain, *found, *await asyncio.gather(*paces))
+    lawful = judged(launch, "own-type", "client.results.other-type")
+    plain, own, *found = await asyncio.gather(judged(launch, ""), lawful, *others)
+    return (plain, own, *found, *await asyncio.gather(*paces))
 
 
 def test_a_plain_client_passes_and_each_mistake_is_found() -> None:
     with fork_server("plain_client") as launch:
-        plain, *mistaken = asyncio.run(judge_all(launch))
+        plain, own, *mistaken = asyncio.run(judge_all(launch))
     failed = [one for one in plain.outcomes if one.verdict is Verdict.FAILED]
     counted = [one for one in failed if one.check.level is not Level.INFO]
     assert {one.check.id: one.facts for one in counted} == {}
+    assert [one.verdict for one in own.outcomes] == [Verdict.PASSED]
     found = {report.target: report.outcomes for report in mistaken}
     assert found.keys() == MISTAKES.keys()
     missed = {name: one.facts for name, (one,) in found.items() if one.verdict != Verdict.FAILED}
