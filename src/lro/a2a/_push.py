@@ -19,9 +19,9 @@ from lro._messages.registry import TypeRegistry
 from lro._model.description import DescribedOperation
 from lro._model.operation import Record
 from lro._webhooks.debts import Debts
-from lro._webhooks.endpoints import derived_id
+from lro._webhooks.endpoints import MAX_ENDPOINTS, derived_id
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
-from lro._webhooks.service_webhooks import Webhooks
+from lro._webhooks.service_webhooks import MAX_NOTIFY, Webhooks
 from lro.a2a._tasks import TaskWriter
 
 PUSH: Final = "a2a"
@@ -30,9 +30,18 @@ PUSH: Final = "a2a"
 _TOKEN: Final = "X-A2A-Notification-Token"
 _FIELD: Final = "task_push_notification_config"
 
+_PREFIX: Final = "a2a_"
+
 MAX_ID: Final = 110
 
-Edit = Callable[[Sequence[Endpoint]], Sequence[Endpoint]]
+MAX_OTHERS: Final = MAX_ENDPOINTS // 2
+"""How many endpoints of an operation are of callers who have not started it.
+
+Others than its owner cannot fill its places, nor the bytes of them.
+"""
+
+Edit = Callable[[Sequence[Endpoint], str], Sequence[Endpoint]]
+"""Makes of the endpoints of an operation, and of who has started it, the new endpoints."""
 
 
 @attrs.frozen
@@ -69,7 +78,7 @@ def _mark(caller: str) -> str:
     Of two endpoints of the same id only one is notified: so no caller replaces what another one
     has asked for, or what the application is notified of. A caller sees his own alone.
     """
-    return f"a2a_{hashlib.blake2b(caller.encode(), digest_size=6).hexdigest()}_"
+    return f"{_PREFIX}{hashlib.blake2b(caller.encode(), digest_size=6).hexdigest()}_"
 
 
 class PushConfigs:
@@ -120,15 +129,23 @@ class PushConfigs:
 
         Raises:
             NotApplied: It has ended.
-            InvalidArgument: There are too many.
+            InvalidArgument: There are too many, in all or of others than who has started it.
         """
 
-        def edit(kept: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        def edit(kept: Sequence[Endpoint], starter: str) -> Sequence[Endpoint]:
             added = [*(one for one in kept if one.id != endpoint.id), endpoint]
+            own = _mark(starter)
+            others = [
+                one for one in added if one.id.startswith(_PREFIX) and not one.id.startswith(own)
+            ]
             try:
                 self._webhooks.encode(added)
+                size = len(self._webhooks.encode(others))
             except InvalidArgument as exc:
                 raise _of_config(exc) from None
+            if endpoint in others and (len(others) > MAX_OTHERS or size > MAX_NOTIFY // 2):
+                wanted = f"must be at most {MAX_OTHERS}, of {MAX_NOTIFY // 2} bytes"
+                raise InvalidArgument(_FIELD, f"{wanted}, from others than who started the task")
             return added
 
         return self._edit(name, edit, ended=False)
@@ -136,7 +153,7 @@ class PushConfigs:
     def remove(self, name: str, config_id: str, caller: str) -> Flow[None]:
         """Have nothing more sent to an endpoint that a caller has asked for. Idempotent."""
 
-        def edit(kept: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        def edit(kept: Sequence[Endpoint], _: str) -> Sequence[Endpoint]:
             return [one for one in kept if one.id != _mark(caller) + config_id]
 
         return self._edit(name, edit, ended=True)
@@ -146,7 +163,7 @@ class PushConfigs:
             if record.done and not ended:
                 raise NotApplied(record.name, "push", record.state.value)
             debts = Debts.of(record.notify)
-            kept = debts.with_endpoints(edit(debts.endpoints))
+            kept = debts.with_endpoints(edit(debts.endpoints, record.caller))
             due = None if kept.owed == {} else record.notify_at
             return record.next_version(notify=kept.to_text(), notify_at=due)
 

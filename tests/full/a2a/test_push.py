@@ -201,6 +201,27 @@ def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> 
         assert (len(to.all()), len(evil.all())) == (1, len(may) - 1)
 
 
+@pytest.mark.parametrize(("token", "most"), [("t", 5), ('"' * 4096, 3)], ids=["places", "bytes"])
+def test_others_fill_half_of_the_places_of_a_task(token: str, most: int) -> None:
+    """However many they are: who has started it has room left, and theirs stay."""
+    counting, webhooks = pushing_service(owner_only=False)
+    with serving(counting, webhooks=webhooks) as agent, receiver() as to:
+        pushing = Pushing(agent, webhooks, to)
+        task_id = pushing.start()
+
+        def ask(caller: str, id: object) -> Any:
+            given = {"taskId": task_id, "id": str(id), "url": to.url, "token": token}
+            return pushing.ask("rest", CREATE, caller, **given)
+
+        found = [ask(caller, id) for id in range(4) for caller in ("bob", "carol")]
+        refused = [one for one in found if isinstance(one, Failed)]
+        assert found[most:] == refused
+        assert {one.reason for one in refused} == {"INVALID_PARAMS"}
+        assert "from others than who started the task" in refused[0].message
+        again = [ask("bob", 0), *(ask("ann", id) for id in range(3))]
+        assert [one for one in again if isinstance(one, Failed)] == []
+
+
 def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
     """It has nothing to push any more; what it has can be deleted."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
