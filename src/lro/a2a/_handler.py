@@ -570,6 +570,7 @@ def _headers(context: ServerCallContext) -> Mapping[str, str]:
 def _check_version(context: ServerCallContext) -> None:
     """Refuse versions that are not served; over HTTP the SDK does it (A2A 3.6.2)."""
     version = _headers(context).get("a2a-version", "")
-    if version and version != "0.3" and version.partition(".")[0] != "1":
+    major, minor, *_ = [*version.split("."), ""]  # what follows does not count
+    if version and major != "1" and (major, minor) != ("0", "3"):
         wanted = "1.0 and 0.3 are served"
         raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

@@ -306,14 +306,14 @@ def test_deep_data_is_refused(agent: Agent, way: str) -> None:
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
-    """The SDK does not look at it there (A2A 3.6.2)."""
+    """The SDK does not look at it there (A2A 3.6.2); the third number does not count (3.6)."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
-    for version in ("2.0", "99", "1x", ""):
+    for version in ("2.0", "99", "1x", "0.2", "", "0.3.0", "1.0.1"):
         metadata = (("a2a-version", version),)
         with pytest.raises(grpc.RpcError) as caught:
             stub.GetTask(a2a_pb2.GetTaskRequest(id="x"), metadata=metadata, timeout=60)
         error: Any = caught.value
-        wanted = "FAILED_PRECONDITION" if version in ("2.0", "99", "1x") else "NOT_FOUND"
+        wanted = "NOT_FOUND" if version in ("", "0.3.0", "1.0.1") else "FAILED_PRECONDITION"
         assert error.code().name == wanted
 
 
