@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -78,7 +79,8 @@ def _mark(caller: str) -> str:
     Of two endpoints of the same id only one is notified: so no caller replaces what another one
     has asked for, or what the application is notified of. A caller sees his own alone.
     """
-    return f"{_PREFIX}{hashlib.blake2b(caller.encode(), digest_size=6).hexdigest()}_"
+    digest = hashlib.blake2b(caller.encode(), digest_size=9).digest()  # 12 characters in base64
+    return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode()}_"
 
 
 class PushConfigs:
