@@ -76,6 +76,18 @@ def calls(method: str, handle: Callable[[Any, Any, Callable[[Any, Any], Any]], A
     return broke
 
 
+def lists(asks: Callable[[Any], object], gives: Callable[[Any], object] = id) -> Change:
+    """Requests of lists are changed before they are read, and pages before they are sent."""
+
+    def handle(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+        asks(request)
+        page = forward(request, context)
+        gives(page)
+        return page
+
+    return calls("ListOperations", handle)
+
+
 def status(error: Refused, **changes: Any) -> bytes:
     return bytes(attrs.evolve(error, **changes).status.SerializeToString())
 
@@ -94,22 +106,6 @@ def unknown_that_crash(servicer: Operations) -> None:
 def too_short(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
     if request.timeout.seconds > context.time_remaining():
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the deadline is too short")
-    return forward(request, context)
-
-
-def unchecked(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
-    request.page_token = ""
-    return forward(request, context)
-
-
-def tokenless(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
-    page = forward(request, context)
-    page.ClearField("next_page_token")
-    return page
-
-
-def unsized(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
-    request.page_size = min(request.page_size, 0)
     return forward(request, context)
 
 
@@ -171,9 +167,9 @@ GRPC_FAULTS: Final[dict[str, list[Change | Handles]]] = {
         reads(lambda one: one.HasField("error") and one.error.ClearField("code"))
     ],
     "any.types": [reads(lambda one: one.metadata.ClearField("type_url"))],
-    "pages.bad-token": [calls("ListOperations", unchecked)],
-    "pages.walk": [calls("ListOperations", tokenless)],
-    "pages.size": [calls("ListOperations", unsized)],
+    "pages.bad-token": [lists(lambda one: one.ClearField("page_token"))],
+    "pages.walk": [lists(id, lambda one: one.ClearField("next_page_token"))],
+    "pages.size": [lists(lambda one: setattr(one, "page_size", min(one.page_size, 0)))],
     "delete.gone": [calls("DeleteOperation", lambda *_: Empty())],
     "wait.timeout": [calls("WaitOperation", outlasting)],
     "grpc.unknown-method": [Handles("LroConformUnknown", lambda *_: b"")],

@@ -147,16 +147,9 @@ def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -
     script = tmp_path / "start.py"
     script.write_text(STARTING)
     with serving_handmade(Operations()) as address:
-        ended = conform(
-            call,
-            *(
-                "--grpc",
-                f"grpc://{address}",
-                "--start-command",
-                shlex.join([sys.executable, str(script)]),
-            ),
-            *("--only", "result", "--verbose"),
-        )
+        starting = ("--start-command", shlex.join([sys.executable, str(script)]))
+        asked = ("--grpc", f"grpc://{address}", "--only", "result", "--verbose")
+        ended = conform(call, *asked, *starting)
     assert ended.status == 0, ended.out
     assert "PASSED should result.success (grpc)" in ended.out
     assert "SKIPPED must result.failure (grpc)" in ended.out
@@ -206,11 +199,8 @@ def test_token_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
             assert (refused.status, "pass word" in refused.err) == (2, False)
             assert "the token has characters that a header cannot have" in refused.err
             options = ("--only", "auth", "--verbose")
-            for more in (
-                ("--token-file", str(file)),
-                ("--header", "Authorization: Bearer secret"),
-                (),
-            ):
+            header = ("--header", "Authorization: Bearer secret")
+            for more in (("--token-file", str(file)), header, ()):
                 monkeypatch.setenv("LRO_TOKEN", "wrong" if more else "secret")
                 ended = conform(call, url, *STARTS, *options, *more)
                 assert ended.status == 0, ended.out
@@ -374,14 +364,10 @@ def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
 
 def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """By https://no-color.org, and for terminals without."""
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert not _options._plain()
-    monkeypatch.setenv("TERM", "dumb")
-    assert _options._plain()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert _options._plain()
+    for terminal, asked, plain in (("xterm", "", False), ("dumb", "", True), ("xterm", "1", True)):
+        monkeypatch.setenv("TERM", terminal)
+        monkeypatch.setenv("NO_COLOR", asked)
+        assert _options._plain() is plain
 
 
 def test_command_works_beside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:

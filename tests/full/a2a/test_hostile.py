@@ -352,5 +352,5 @@ def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
     states = {one["task"]["status"]["state"] for one in found}
     assert states == {"TASK_STATE_SUBMITTED"}
     bad = {"steps": "?", "label": "x" * 70_000}
-    found = [by_grpc(agent, Asked("SendMessage", {"message": message("bad", bad)}))]
-    assert found[0].reason == "INVALID_PARAMS"
+    refused = by_grpc(agent, Asked("SendMessage", {"message": message("bad", bad)}))
+    assert refused.reason == "INVALID_PARAMS"

@@ -97,11 +97,9 @@ def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
     assert stamps[listed.ids["late"]].endswith(".001Z")
     since = {name: stamps[task_id] for name, task_id in listed.ids.items()}
     assert listed.found(statusTimestampAfter=since["late"]) == "late"
-    assert listed.found(statusTimestampAfter=since["stopped"]) == "late waiting stopped"
-    assert (
-        listed.found(statusTimestampAfter=since["stopped"], status="TASK_STATE_CANCELED")
-        == "stopped"
-    )
+    after = {"statusTimestampAfter": since["stopped"]}
+    assert listed.found(**after) == "late waiting stopped"
+    assert listed.found(**after, status="TASK_STATE_CANCELED") == "stopped"
     assert listed.found(statusTimestampAfter="9999-12-31T23:59:59Z") == ""
 
 

@@ -28,7 +28,7 @@ from tests.webhooks.receivers import Receiver, Said, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = "whsec_" + "A" * 32
-OTHERS = ("c1134588", "c30356212")
+OTHERS = ("c1134588", "c30356212")  # of which blake2b has the same 6 bytes
 CREATE = "CreateTaskPushNotificationConfig"
 
 
@@ -204,10 +204,7 @@ def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> 
 
 @pytest.mark.parametrize(("token", "most"), [("t", 5), ('"' * 4096, 3)], ids=["places", "bytes"])
 def test_others_fill_half_of_the_places_of_a_task(token: str, most: int) -> None:
-    """However many they are: who has started it has room left, and theirs stay.
-
-    Of these two names blake2b has the same 6 bytes.
-    """
+    """However many they are: who has started it has room left, and theirs stay."""
     counting, webhooks = pushing_service(owner_only=False)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
         pushing = Pushing(agent, webhooks, to)

@@ -136,12 +136,7 @@ def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) 
     if "metadata" in shown:
         metadata[f"{DOMAIN}/metadata"] = shown["metadata"]
     status: dict[str, Any] = {"state": f"TASK_STATE_{state}", "timestamp": STAMP}
-    wanted: dict[str, Any] = {
-        "id": task_id,
-        "contextId": task_id,
-        "status": status,
-        "metadata": metadata,
-    }
+    wanted: Any = {"id": task_id, "contextId": task_id, "status": status, "metadata": metadata}
     parts: list[Any] = [{"text": said}] if said else []
     if "error" in shown:
         parts.append({"data": shown["error"], "mediaType": "application/json"})
@@ -208,7 +203,7 @@ def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None
     ("version", "statuses"),
     [
         *(("1.0", (404, 400)), ("1.0.7", (404, 400)), ("", (400, 404)), (None, (400, 404))),
-        *(("2.0", (400, 400)), ("0.2", (400, 400)), ("x", (400, 400))),
+        *(("0.3.1", (400, 404)), ("2.0", (400, 400)), ("0.2", (400, 400)), ("x", (400, 400))),
     ],
 )
 def test_versions_are_distinguished(
@@ -312,22 +307,14 @@ REFUSALS = {
     "unknown field": sent(INVALID, "is not a field of", data={"stepz": 1}),
     "half a number": sent(INVALID, "steps: must be an int32, got 1.5", data={"steps": 1.5}),
     "no object": sent(INVALID, "must be", data=[1]),
-    "unknown skill": sent(
-        INVALID,
-        f"must be one of {MEASURE}, got 'acme.v1.Other'",
-        metadata={METHOD: "acme.v1.Other"},
-    ),
+    "unknown skill": sent(INVALID, f"must be one of {MEASURE}, got 'X'", metadata={METHOD: "X"}),
     "skill that is no text": sent(INVALID, "got 3", metadata={METHOD: 3}),
     "another request with the same id": Refusal(
         "SendMessage", {"message": message("$used", {"steps": 4})}, INVALID, "message.message_id"
     ),
     # CORE-SEND-003
     "text": sent(NO_CONTENT, "a message needs a data part", parts=TEXT),
-    "another media type": sent(
-        NO_CONTENT,
-        "parts of 'application/xml' are not read; the agent reads application/json",
-        parts=XML,
-    ),
+    "xml": sent(NO_CONTENT, "/xml' are not read; the agent reads application/json", parts=XML),
     # CORE-CAP-001, CORE-CAP-003
     "start with a push": sent(*NO_PUSH, configuration=PUSH),
     "create a push": Refusal(

@@ -91,18 +91,9 @@ def test_subscribers_see_the_task_then_changes_then_the_end(
     agent.counting.finish(name)
     for events, one in zip(seen, streams, strict=False):
         events.extend(map(summary, one))
-    assert (
-        seen[0]
-        == seen[1]
-        == [
-            "task SUBMITTED",
-            "statusUpdate SUBMITTED 10",
-            "statusUpdate SUBMITTED 20",
-            "artifact 3",
-            "statusUpdate COMPLETED 20",
-        ]
-    )
-    assert seen[2] == seen[0][:3]
+    begun = ["task SUBMITTED", "statusUpdate SUBMITTED 10", "statusUpdate SUBMITTED 20"]
+    whole = [*begun, "artifact 3", "statusUpdate COMPLETED 20"]
+    assert seen == [whole, whole, begun]
 
 
 def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
@@ -116,9 +107,8 @@ def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
     agent.service.reporter(f"operations/{task['id']}").acknowledge_cancel()
     assert [summary(one) for one in stream][-1] == "statusUpdate CANCELED"
     assert [summary(one) for one in again][-1] == "statusUpdate CANCELED"
-    assert [
-        summary(one) for one in _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
-    ] == ["task CANCELED"]
+    ended = _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
+    assert [summary(one) for one in ended] == ["task CANCELED"]
 
 
 def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:

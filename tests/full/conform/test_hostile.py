@@ -60,9 +60,7 @@ def test_hostile_server_does_not_hang_or_crash_the_kit(
 
 def test_port_without_a_server_is_unreachable() -> None:
     """The start gets no answer."""
-    with pytest.raises(
-        ServerUnreachable, match="did not start an operation: POST /start: no reply"
-    ):
+    with pytest.raises(ServerUnreachable, match="not start an operation: POST /start: no reply"):
         judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # it may be busy here
 
 
