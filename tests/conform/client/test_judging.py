@@ -75,6 +75,7 @@ RIGHT: list[tuple[Complaint, ClientRun]] = [
     (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2))),  # the last is cut
     (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1))),
     (judging.backs_off, run(*polls(0, 1, 2))),
+    (judging.backs_off, run(*polls(0, 0.6, 0.8, 1.05, 1.4, 1.6))),  # it stood still at first
     (judging.backs_off, run(*polls(0, 0.2))),
     (judging.waits_after(0, 2), run(*polls(0, 2.1))),
     (judging.waits_after(0, 2), run(*polls(0))),
