@@ -299,9 +299,8 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
 
     It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
     a text and a code; a ``google.rpc.Status``, as ``error`` too; an error of Connect. None: it has
-    no such form. A
-    text that only repeats the phrase of the HTTP status does not count: Spring sends that for any
-    path.
+    no such form. A text that only repeats the phrase of the HTTP status does not count: Spring
+    sends that for any path.
     """
     body = _unwrapped(body)
     error = body.get("error")
