@@ -215,6 +215,7 @@ def ints(**members):
         (ints(ONE=1), {}, "first member of Odd must be 0"),
         (ints(), {}, "first member of Odd must be 0"),
         (ints(ZERO=0, BIG=2**31), {}, "a member of Odd has more than 32 bits"),
+        (ints(ZERO=0, LOW=-(2**31) - 1), {}, "a member of Odd has more than 32 bits"),
         (str, number(19_500), "19500 is no field number"),
         (str, number(True), "True is no field number"),
         (str, number(2046), "2046 is no field number"),
