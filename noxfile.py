@@ -236,6 +236,9 @@ def chosen(session: nox.Session) -> list[str]:
 
     That starts at once, and says which name is wrong.
     """
+    for argument in session.posargs:
+        if argument.startswith("tests/") and not Path(argument.partition("::")[0]).exists():
+            session.error(f"{argument}: there is no such file or folder")
     few = any(".py" in argument for argument in session.posargs)
     return [*(["--numprocesses=0"] if few else []), *session.posargs]
 

@@ -65,7 +65,8 @@ def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> 
     from lro.cli._app import app
 
     for line, words in commands():
-        command, context, rest = app, click.Context(app, info_name="lro"), words
+        command, rest = app, words
+        context = click.Context(app, info_name="lro", **app.context_settings)
         while isinstance(command, click.Group):
             _, command, rest = command.resolve_command(context, rest)
             context = click.Context(command, parent=context)

@@ -168,6 +168,23 @@ def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
     assert world.registry.entries == {}
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_changes_are_seen_soon_where_waits_are_held(count: int) -> None:
+    """A Wait ends only with its operation: where changes are wanted, it is held for a second."""
+    world = World()
+    begin = world.now
+    moments = (begin + 10.0, begin + 20.0, begin + 30.0)
+    for number in range(count):
+        world.plan(f"operations/{number}", 60.0, changes=moments)
+    numbers = [world.watch(f"operations/{one}", wants_progress=True) for one in range(count)]
+    world.run()
+    due = (begin, *moments, begin + 60.0)
+    for number in numbers:
+        seen = [at for at, _ in world.received[number]]
+        assert all(0 <= at - time < 1.2 for at, time in zip(seen, due, strict=True))
+    assert {*world.verbs()} == {"WaitOperation"}
+
+
 def test_a_server_that_learns_a_verb_is_asked_again() -> None:
     """What it did not offer is tried again after ten minutes."""
     world = World(offers=frozenset({WAIT}))

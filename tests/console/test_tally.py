@@ -205,6 +205,24 @@ def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
         assert len(found["points"]) > 1
 
 
+def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
+    """A process takes the minute and is then held up: another one reads in between."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    made = counting(store=store)
+    every = itertools.count(step=60).__next__
+    edge = ConsoleEdge(made.service, authenticate=lambda headers: None, clock=every)
+    with made.service:
+        clock.advance(seconds=59)
+        minute = clock()
+        clock.advance(seconds=2)
+        assert json.loads(edge.handle(request_of(60)).body)["points"] == []
+        store.add_counts(minute, {"A": {"starts.started": 1}})
+        clock.advance(seconds=5)
+        (point,) = json.loads(edge.handle(request_of(60)).body)["points"]
+    assert point["counts"] == {"starts.started": 1}
+
+
 def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
     """The numbers are of all of them, also of those that the console does not show."""
 

@@ -40,6 +40,7 @@ CONSTANTS: Final = {
     "values in a call by A2A; an object, a list and a text count as two more": _served.MAX_VALUES,
     "tasks of a page in A2A": _handler.MAX_PAGE,
     "`totalSize` of a list in A2A": _handler.MAX_COUNTED,
+    "push notification configs of a task in A2A, from others than who started it": _push.MAX_OTHERS,
     "id of a push notification config in A2A, characters": _push.MAX_ID,
 }
 
