@@ -290,7 +290,7 @@ def starting(
 
 
 def field_of(message: object, name: str, json_name: str) -> object:
-    """What a message of any kind has in a field of this name; None if it has none.
+    """Return the value of a field of a message of any kind; None if the message lacks it.
 
     Raises:
         DeclarationError: It has both spellings, which no server reads (spec §1.8(2)).

@@ -204,12 +204,12 @@ def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
 
 
 def is_gone(error: CallError) -> bool:
-    """Whether a failed call says that there is no such operation."""
+    """Return whether a call failed because there is no such operation."""
     return error.code is Code.NOT_FOUND and not isinstance(error, NothingServed)
 
 
 def is_early(config: FlowConfig, name: str, error: object) -> bool:
-    """Whether a call says that there is no such operation, which may only be too young for it."""
+    """Return whether a replica may not have an operation yet that this client has just started."""
     gone = isinstance(error, CallError) and is_gone(error)
     return gone and config.server.may_come(name, config.clock())
 
@@ -276,7 +276,7 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
 
 
 def unlawful(operation: Operation) -> str:
-    """What is wrong with an operation that has an error though it is not done; else empty."""
+    """Return what is wrong if an operation has an error and is not done; else the empty text."""
     if operation.done or operation.error is None:
         return ""
     text = f"an operation in progress that has an error: {operation.error.message}"

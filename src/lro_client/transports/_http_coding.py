@@ -609,9 +609,9 @@ class HttpCoder:
 
 
 def _matters(operation: dict[str, Json]) -> bool:
-    """Whether an operation must be read where only those that are done matter.
+    """Return whether an operation must be read where only those that are done matter.
 
-    One that has an error though it is not done cannot be waited for.
+    One with an error that is not done must be read too: nobody can wait for it.
     """
     return bool(operation.get("done") or operation.get("error"))
 

@@ -149,8 +149,8 @@ class GrpcTransport:
     ``target`` is a server's address such as ``localhost:50051``, or a channel, which is then not
     closed with this. ``credentials`` are those of the channel (None: no TLS), ``metadata`` is sent
     with every call, ``types`` are the message classes of starts, ``options`` further options of
-    the channel. The channel is made with the first call, and made anew after a call that has no
-    reply in time, as on a connection that has died without a word. One that was given is kept.
+    the channel. The channel is made with the first call. After a call without a reply in time
+    it is replaced, since its connection may be dead. A channel that was given is kept.
 
     Raises:
         DeclarationError: The target is a URL, such as that which ``lro serve`` prints.
