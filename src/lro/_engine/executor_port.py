@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -45,15 +45,10 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
 
 @attrs.frozen
 class ExecutorUsage:
-    """How many tasks an executor runs and how many wait in it, and how many of each it takes.
-
-    ``workers`` and ``queue`` are those bounds; ``workers`` is None where there are none.
-    """
+    """How many tasks an executor runs, and how many it can run; None: any number."""
 
     running: int
-    queued: int
     workers: int | None = None
-    queue: int = 0
 
 
 class Task(Protocol):
@@ -65,13 +60,8 @@ class Task(Protocol):
         ...
 
     @property
-    def group(self) -> str:
-        """Tasks of one group share a limit: the method's name."""
-        ...
-
-    @property
-    def group_limit(self) -> int | None:
-        """How many tasks of the group may run at once in this process; None: any number."""
+    def method(self) -> str:
+        """The full name of the method."""
         ...
 
     @property
@@ -87,32 +77,24 @@ class Task(Protocol):
         """Do the work on this event loop; only of a task that ``is_async``."""
         ...
 
-
-class Slot(Protocol):
-    """Room for one task, reserved before anything is stored. Used up by either call."""
-
-    @property
-    def worker_idle(self) -> bool:
-        """Whether a worker is free to begin the task: it is then stored as begun, in one write.
-
-        True is no promise: what is stored so and then has to wait for a worker does no harm.
-        """
+    def abandon(self) -> None:
+        """Give the work up, which cannot go on here: others do it. Quick, in any thread."""
         ...
 
-    def submit(self, task: Task) -> None:
-        """Run the task as soon as possible.
 
-        An error makes the start fail and undoes it, except where the start has a request id, with
-        which others may have been answered: then the operation is begun later after Unavailable or
-        ResourceExhausted, and ends with INTERNAL after any other error.
+class Slot(Protocol):
+    """A free worker, reserved for one task. Used up by either call."""
+
+    def submit(self, task: Task) -> None:
+        """Run the task now.
 
         Raises:
-            Unavailable: The executor is stopping or cannot be reached.
+            Unavailable: The executor is stopping or cannot be reached. The task is not run.
         """
         ...
 
     def release(self) -> None:
-        """Give the room back unused."""
+        """Give the worker back unused."""
         ...
 
 
@@ -146,6 +128,7 @@ class Executor(Protocol):
         work: Callable[[str], None],
         close: Callable[[timedelta], None],
         begin: Callable[[], None],
+        freed: Callable[[], None],
     ) -> None:
         """Called once by the service with its callbacks.
 
@@ -157,6 +140,10 @@ class Executor(Protocol):
 
         ``close`` is for executors that learn of the end of a worker before the service does: work
         that has not ended within the time given is handed back.
+
+        ``freed`` is to be called whenever a worker has become free: after each task, after each
+        ``Slot.release``, and when workers have come. In any thread, also of an event loop; it is
+        quick. The service then claims work for it.
         """
         ...
 
@@ -164,13 +151,6 @@ class Executor(Protocol):
         """Called where the service is used, maybe in the thread of an event loop, and often.
 
         An executor that does its work on the application's event loop learns so of that loop.
-        """
-        ...
-
-    def abandoned(self) -> Sequence[Task]:
-        """Return, once, tasks that were taken and cannot be done here any more; asked regularly.
-
-        They are handed back for other processes to do, or for this one.
         """
         ...
 
@@ -182,21 +162,16 @@ class Executor(Protocol):
         """
         ...
 
-    def reserve(self) -> Slot:
-        """Room for one task.
+    def reserve(self) -> Slot | None:
+        """Reserve a free worker; None if all are busy.
 
         Raises:
-            ResourceExhausted: The queue is full.
             Unavailable: The executor is stopping or cannot be reached.
         """
         ...
 
-    def withdraw(self, name: str) -> bool:
-        """Take back the task of this operation if it has not begun."""
-        ...
-
-    def stop(self) -> Sequence[Task]:
-        """Begin nothing more; the tasks that were waiting, now withdrawn. Idempotent."""
+    def stop(self) -> None:
+        """Begin nothing more. Idempotent."""
         ...
 
     def join(self, seconds: float) -> bool:

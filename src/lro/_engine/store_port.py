@@ -55,6 +55,44 @@ class Inserted:
     fresh: bool
 
 
+WORK_WAITS: Final = ""
+"""What ``Store.notify_others`` is given when work is due that any process may claim."""
+
+
+@attrs.frozen
+class Claim:
+    """What a process asks for that has free workers.
+
+    ``owner`` is the name under which it holds what it gets, until ``lease_until``. ``limits`` are
+    the methods that it can do, and how many operations of each may run at once on the store; None:
+    any number. ``most`` is how many operations it can begin. Operations ``without`` these names.
+    ``only`` is the one operation that is asked for, whether it is due or not; empty: any.
+
+    With an empty ``owner`` nothing is begun: what is due is put off to ``lease_until``, or for as
+    long again as it is old, whichever is later. So the names of waiting operations are sent again.
+    """
+
+    owner: str
+    lease_until: datetime
+    limits: Mapping[str, int | None]
+    most: int
+    without: Collection[str] = ()
+    only: str = ""
+
+
+@attrs.frozen
+class Claimed:
+    """What a claim has got: records as they are now, each with its request.
+
+    ``more``: there may be more that is due, and that the limits allow. ``next_due`` is when the
+    next operation of these methods is due that is not due now; None: there is none.
+    """
+
+    works: Sequence[tuple[Record, Any]]
+    more: bool
+    next_due: datetime | None
+
+
 @attrs.frozen
 class Orphans:
     """Work whose lease ran out, and when the next lease now held will do so."""
@@ -208,7 +246,7 @@ class Store(Protocol):
         """Notify the other processes that this record has changed; the change is committed.
 
         Never waits, never fails: a notification may be late, merged with others, or lost, which
-        the next ``poll_states`` makes good.
+        the next ``poll_states`` makes good. :data:`WORK_WAITS` is no record: work is due.
         """
         ...
 
@@ -255,10 +293,6 @@ class Store(Protocol):
         the error that it would raise. In any thread, maybe before this returns. What can be refused
         at once may be raised here instead, and then ``done`` is not called.
         """
-        ...
-
-    def forget(self, name: str) -> None:
-        """Undo an insert whose work could not be submitted, its request key included."""
         ...
 
     def request(self, name: str) -> Any:
@@ -335,6 +369,19 @@ class Store(Protocol):
         """
         ...
 
+    def claim(self, claim: Claim) -> Claimed:
+        """Begin a new attempt at operations that wait, in one atomic step (spec §2.8).
+
+        An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
+        when it is due. The earliest due come first, then they go by name. A record that is taken
+        has one attempt more, the owner, its lease, a ``start_time`` if it had none, the present
+        ``update_time``, and the next version. What another transaction has locked is left out.
+
+        Raises:
+            Unavailable: The store cannot be read, or there is such work and it cannot be written.
+        """
+        ...
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of this owner, all or those of these names; also one that is over.
 
@@ -347,7 +394,9 @@ class Store(Protocol):
         ...
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Up to ``limit`` records in progress of these methods whose lease has run out.
+        """Up to ``limit`` records in progress of these methods whose owner's lease has run out.
+
+        What has no owner is not lost: it waits.
 
         Only those that can be written now, which the store has tried: the process that holds a
         record which cannot be written could not renew its lease.

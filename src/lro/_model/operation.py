@@ -386,9 +386,6 @@ class State(enum.StrEnum):
         return self in _DONE
 
 
-GIVEN_UP: Final = "!"
-"""How the owner of a record ends whose process has said that the work is lost."""
-
 WEIGHT: Final = 100
 """The weight of a record without messages and name: the rest of an operation in JSON."""
 
@@ -485,8 +482,7 @@ class Record:
 
     Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
     ``lease_until`` say which process has the work and until when that holds unless renewed. Without
-    an owner any worker may claim the work, and maintenance sends its name again after
-    ``lease_until``; without both the work is done outside. ``attempt`` counts the claims and fences
+    an owner the work waits, and is due at ``lease_until``; without both it is done outside. ``attempt`` counts the claims and fences
     every write of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an
     object in JSON by which stores find the record: see ``Indexes``. The request is kept beside it,
     because polls must not read megabytes that only a worker needs. ``cancel_time`` is when a caller
@@ -576,14 +572,9 @@ class Record:
         return self.cancel_requested and self.state not in _DONE
 
     @property
-    def unclaimed(self) -> bool:
+    def waits(self) -> bool:
         """Whether no worker holds the work: it waits to be claimed, for the first time or again."""
         return self.owner == "" and self.lease_until is not None
-
-    @property
-    def given_up(self) -> bool:
-        """Whether no process claims to have the work: none ever did, or the last one said so."""
-        return self.owner == "" or self.owner.endswith(GIVEN_UP)
 
     @property
     def edition(self) -> tuple[int, datetime]:
@@ -698,37 +689,33 @@ def step(record: Record, event: Event, now: datetime) -> State:
         raise NotApplied(record.name, event.value, record.state.value) from None
 
 
-def take_over(owner: str, until: datetime, now: datetime) -> Change:
-    """Hold work whose lease ran out; if it was not handed back, a worker is counted as lost.
-
-    Without an owner any worker may claim the work, by preference before ``until``.
-
-    Raises (when applied):
-        LeaseLost: A worker holds a lease that has not run out.
-    """
+def lose(attempt: int, due: datetime, now: datetime) -> Change:
+    """Let other workers do work whose worker was lost in this attempt, from ``due`` on."""
 
     def change(record: Record) -> Record:
-        state = step(record, Event.CLAIM, now)
-        _ran_out(record, now)
-        lost = record.lost_attempts + (record.owner != "")
-        return record.next_version(state=state, owner=owner, lease_until=until, lost_attempts=lost)
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        lost = record.lost_attempts + 1
+        return record.next_version(
+            state=state, owner="", lease_until=due, update_time=now, lost_attempts=lost
+        )
 
     return change
 
 
-def abandon(error: Status, now: datetime, keep_for: timedelta) -> Change:
-    """End work whose worker was lost.
+def if_lease_over(change: Change, now: datetime) -> Change:
+    """The same change, for a record whose worker has been silent for a lease.
 
     Raises (when applied):
         LeaseLost: A worker holds a lease that has not run out.
     """
-    fail = end(error, now=now, keep_for=keep_for)
 
-    def change(record: Record) -> Record | None:
-        _ran_out(record, now)
-        return fail(record)
+    def guarded(record: Record) -> Record | None:
+        if record.lease_until is None or now < record.lease_until:
+            raise LeaseLost(record.name, record.attempt, record.attempt)
+        return change(record)
 
-    return change
+    return guarded
 
 
 def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
@@ -740,34 +727,29 @@ def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
-        if not record.unclaimed:
+        if not record.waits:
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return cancel(record)
 
     return change
 
 
-def claim(owner: str, until: datetime, now: datetime, counted: int | None = None) -> Change:
-    """Begin a new attempt of work that has this owner or none.
-
-    ``counted`` is the number of an attempt that the record has for this owner, but that has not
-    begun: if it still has it, that attempt begins, and no other is counted.
+def claim(owner: str, until: datetime, now: datetime) -> Change:
+    """Begin a new attempt of work that waits.
 
     Raises (when applied):
-        LeaseLost: It has another owner. Even if that one's lease is over: what becomes of its work
-            is for :func:`take_over` and :func:`abandon` to say.
+        LeaseLost: It does not wait: a worker has it, or it is done outside.
     """
 
     def change(record: Record) -> Record:
         state = step(record, Event.CLAIM, now)
-        if record.owner not in ("", owner):
+        if not record.waits:
             raise LeaseLost(record.name, record.attempt, record.attempt)
-        is_counted = (record.owner, record.attempt) == (owner, counted)
         return record.next_version(
             state=state,
             owner=owner,
             lease_until=until,
-            attempt=counted if is_counted else record.attempt + 1,
+            attempt=record.attempt + 1,
             start_time=record.start_time or now,
             update_time=now,
         )
@@ -782,19 +764,6 @@ def release(attempt: int, now: datetime) -> Change:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
         return record.next_version(state=state, owner="", lease_until=now, update_time=now)
-
-    return change
-
-
-def lose(attempt: int, now: datetime) -> Change:
-    """Give up work whose worker has died, for others to take over at once as lost."""
-
-    def change(record: Record) -> Record:
-        state = step(record, Event.RELEASE, now)
-        _fence(record, attempt)
-        # With another owner, so that a renewal of the owner's other work leaves this lease alone.
-        owner = record.owner + GIVEN_UP
-        return record.next_version(state=state, owner=owner, lease_until=now, update_time=now)
 
     return change
 
@@ -977,8 +946,3 @@ def settle_notifications(claimed: Record, notify: str, notify_at: datetime | Non
 def _fence(record: Record, attempt: int | None) -> None:
     if attempt is not None and attempt != record.attempt:
         raise LeaseLost(record.name, attempt, record.attempt)
-
-
-def _ran_out(record: Record, now: datetime) -> None:
-    if record.lease_until is None or now < record.lease_until:
-        raise LeaseLost(record.name, record.attempt, record.attempt)
