@@ -12,7 +12,7 @@ from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, Image
 from examples.analysis.progress import QUEUED, JobProgress, settle, target_of
 from examples.analysis.router import NAMES
-from lro import Job, Method, Service, WorkerLost
+from lro import Job, Method, Service
 
 PACKAGE: Final = "lro.examples.analysis.v1.ImageAnalysis"
 TIME_LIMIT: Final = timedelta(seconds=60)
@@ -89,7 +89,6 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
         final_metadata=settle,
         time_limit=TIME_LIMIT,
         path=f"/v1/{verb}",
-        worker_lost=WorkerLost.RETRY,  # the same request gives the same response
     )
     return decorate(function)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lro._engine.handle import Handle
     from lro._engine.job import Job
     from lro._engine.limits import Limits
-    from lro._engine.method_spec import Options, WorkerLost
+    from lro._engine.method_spec import Options
     from lro._engine.methods import Method, Reporter
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
@@ -71,7 +71,7 @@ _HOMES: Final = {
     "lro._engine.handle": "Handle",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
-    "lro._engine.method_spec": "Options WorkerLost",
+    "lro._engine.method_spec": "Options",
     "lro._engine.methods": "Method Reporter",
     "lro._engine.service": "Service",
     "lro._messages.registry": "TypeRegistry",
@@ -130,7 +130,6 @@ __all__ = [
     "UInt32",
     "UInt64",
     "WaitOperationRequest",
-    "WorkerLost",
     "errors",
     "message",
     "number",

@@ -19,7 +19,10 @@ from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Sl
 from lro._engine.job import AttemptOutcome
 from lro._engine.notifications import Notifications
 from lro._engine.store_port import (
+    WORK_WAITS,
     ChangeSubscription,
+    Claim,
+    Claimed,
     Counts,
     DatabaseConnection,
     Done,
@@ -43,6 +46,7 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 __all__ = [
+    "WORK_WAITS",
     "AttemptBegan",
     "AttemptOutcome",
     "AttemptOver",
@@ -50,6 +54,8 @@ __all__ = [
     "CancelSupport",
     "Change",
     "ChangeSubscription",
+    "Claim",
+    "Claimed",
     "Counts",
     "Cursor",
     "DatabaseConnection",

@@ -56,7 +56,7 @@ def _method(service: Service, spec: MethodSpec) -> Json:
         "timeLimit": None if options.time_limit is None else _span(options.time_limit),
         "keepFor": _span(spec.keep_for),
         "attempts": options.calls,
-        "workerLost": options.worker_lost.name,
+        "begins": "at most once" if options.at_most_once else "at least once",
         "fields": list(islice(paths, _MAX_FIELDS)),
     }
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
@@ -28,6 +26,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
+from lro._engine.endings import apply_end, store_loss, store_stop
 from lro._engine.events import (
     AttemptBegan,
     AttemptOver,
@@ -38,7 +37,7 @@ from lro._engine.events import (
     error_type,
 )
 from lro._engine.executor_port import RemoteCall
-from lro._engine.flow import Flow, MayBlock, Pause, on_loop, read, run
+from lro._engine.flow import Flow, Pause, on_loop, run
 from lro._engine.job import (
     NO_ATTEMPT_TRACE,
     AttemptEnded,
@@ -57,18 +56,8 @@ from lro._engine.job import (
     overdue,
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
-from lro._engine.runtime import RecordUpdater, Runtime
-from lro._model.operation import (
-    Change,
-    Record,
-    State,
-    claim,
-    end,
-    if_unchanged_since,
-    lose,
-    release,
-    report,
-)
+from lro._engine.runtime import Runtime
+from lro._model.operation import Change, Record, State, end, note_start, report
 
 if TYPE_CHECKING:
     import asyncio
@@ -107,135 +96,83 @@ class WorkHolder(Protocol):
         """The name under which this process holds work."""
         ...
 
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Guards what is decided about attempts; held for moments only, by any thread."""
-        ...
-
-    def stored(self, record: Record) -> None:
-        """Take note of a record that this process has just claimed, or inserted as its own."""
-        ...
-
     def leave(self, name: str) -> None:
         """Leave an operation to processes of another release, which know its request."""
         ...
 
-    def start_begins(self, attempt: Attempt) -> None:
-        """Take note of an attempt whose operation is being stored."""
+    def work_waits(self) -> None:
+        """Take note that work waits which any process may claim."""
         ...
 
-    def start_over(self, attempt: Attempt) -> None:
-        """Take note that the start of this attempt's operation is over."""
+    def abandon(self, attempt: Attempt) -> None:
+        """Hand back soon what cannot go on here."""
         ...
 
     def retire(self, attempt: Attempt) -> None:
-        """Take note of an attempt that is over, or never begins."""
+        """Take note of an attempt that is over."""
         ...
 
 
 class Attempt:
-    """A task for an executor: one operation's work, from claim to result.
+    """A task for an executor: one attempt at an operation, from its claim to its result.
 
-    ``request`` is the message if this process has it still, else it is read from the store.
-    ``held`` is the record as it is stored, held by this process; ``begun`` says that it is claimed.
-
-    The operation is stored within a ``with`` block of its attempt: from the begin of the block on,
-    this process has the work. If the block is left by an error, the work never begins here. The
-    store is not closed before all these blocks are left.
+    ``record`` is the operation as it is claimed for this process. ``request`` is the message, where
+    this process has it still; else ``packed`` is the stored request.
     """
 
     cancelling: threading.RLock | None = None
     """Held while a request to cancel is passed on; made with the first one."""
-    lost: bool = False
-    """Whether the process in which the function ran has died."""
     handed_back: bool = False
-    """Whether the store has the operation as one for other processes to do."""
-    revoked: bool = False
-    """Whether the work must not begin any more."""
+    """Whether other processes are to do the work, and the store says so."""
     ended: Record | None = None
     """What this attempt has stored as the end of the operation."""
     _control: JobControl | None = None
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
     """The loop that awaits the function, and the task in which it does."""
-    _start_watch: threading.Event | None = None
-    _began: tuple[Record, float] | None = None
-    """The record as it was claimed, and when that was, in seconds of the runtime's clock."""
+    _began_at: float | None = None
+    """When it began, in seconds of the runtime's clock, if that was reported."""
     _over_observed = False
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
-    _cancel_asked = _handing_back = _started = _start_over = False
+    _cancel_asked = _handing_back = _entered = False
 
     def __init__(
         self,
-        name: str,
+        record: Record,
         spec: MethodSpec,
         holder: WorkHolder,
-        request: object | None = None,
-        held: Record | None = None,
         *,
-        begun: bool = False,
+        request: object | None = None,
+        packed: PackedMessage | None = None,
     ) -> None:
-        self.name = name
-        self.group: str = spec.full_name
-        self.group_limit: int | None = spec.options.concurrency
+        self.name: str = record.name
+        self.method: str = spec.full_name
         self.is_async: bool = spec.is_async
+        self.create_time: datetime = record.create_time
         self.spec = spec
         self._holder = holder
         self._runtime = holder.runtime
         self._owner = holder.owner
+        self._record = record
         self._request = request
-        self._held = held
-        self._claimed = held if begun else None
-        self.create_time: datetime | None = None if held is None else held.create_time
-        """When the operation was created, as far as this process knows."""
-
-    def __enter__(self) -> Attempt:
-        self._holder.start_begins(self)
-        return self
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        well = False
-        try:
-            if error is None and self._held is not None:
-                self._holder.stored(self._held)
-            well = error is None
-        finally:
-            if not well:
-                self.revoke()
-            self._holder.start_over(self)
+        self._packed = packed
 
     # -- by the workers -----------------------------------------------------------------------
 
     @property
-    def not_started(self) -> Record | None:
-        """The record, if it says that this process has the work, and the work has not begun."""
-        return self._held if self._control is None else None
-
-    @property
     def executing(self) -> bool:
-        """Whether a worker has claimed it."""
+        """Whether a worker has begun it."""
         return self._control is not None
 
-    def await_start(self, seconds: float) -> None:
-        """Wait at most ``seconds`` until its start call is over, or the work has begun."""
-        with self._holder.lock:
-            if self._started or self._start_over:
-                return
-            # Made only when the service stops, which is when a thread waits here.
-            self._start_watch = self._start_watch or threading.Event()
-        self._start_watch.wait(seconds)
+    @property
+    def suspect(self) -> bool:
+        """Whether a worker that did this work was lost: it may be lost by this work again."""
+        return self._record.lost_attempts > 0
 
-    def start_over(self) -> None:
-        """Take note that the call that starts the operation is over."""
-        with self._holder.lock:
-            self._start_over = True
-            if self._start_watch is not None:
-                self._start_watch.set()
-
-    def revoke(self) -> bool:
-        """Let the work never begin, whichever thread has it; False if it has begun."""
-        with self._holder.lock:
-            self.revoked = not self._started
-            return self.revoked
+    @property
+    def lease_until(self) -> datetime:
+        """When the lease ends with which the attempt has begun."""
+        assert self._record.lease_until is not None  # it is claimed
+        return self._record.lease_until
 
     def cancel(self) -> None:
         """Pass a stored request to cancel on to the function, if it runs.
@@ -254,57 +191,28 @@ class Attempt:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
                 loop.call_soon_threadsafe(task.cancel)
 
-    def end_not_started(self) -> None:
-        """End the operation as cancelled: its task was withdrawn before it began."""
-        try:
-            run(self._end_withdrawn())
-        except (LeaseLost, OperationNotFound):
-            pass  # it was deleted, or is for the process that holds it to end
-        finally:
-            self._holder.retire(self)
-
-    def _end_withdrawn(self) -> Flow[None]:
-        seen = yield from self._seen_not_started()
-        status = self.spec.types.status_of(Cancelled(), self._runtime.domain)
-        yield from self._finish(seen.attempt, FinalResult(status, acknowledge=True))
-
-    def end_refused(self, record: Record) -> Flow[Record]:
-        """End with INTERNAL what the executor has refused, and return the record then.
-
-        Raises:
-            Unavailable: The store is away. Maintenance hands the work back later.
-        """
-        text = "the executor could not take the work of the method"
-        ending = FinalResult(internal(self.spec, self._runtime.domain, text, "METHOD_FAILED"))
-        with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
-            yield from self._write_end(record.attempt, ending)
-        return self.ended or record
-
     def give_up(self) -> None:
         """Stop the work, which then hands itself back."""
         self._handing_back = True
         self.cancel()
 
-    def release(self) -> bool:
-        """Do what :meth:`released` does, in this thread."""
-        return run(self.released())
+    def abandon(self) -> None:
+        """Have the work handed back, which cannot go on here."""
+        self._handing_back = True
+        self._holder.abandon(self)
 
     def released(self) -> Flow[bool]:
         """Hand the operation back for other processes to do; whether the store was there.
 
-        Its lease ends now. While the store is away, the work stops, and hands itself back.
+        While the store is away, the work stops, and hands itself back.
         """
         self._handing_back = True
-        control = self._control
         try:
-            if control:
-                back = release(control.attempt, self._runtime.store.now())
-            else:
-                seen = yield from self._seen_not_started()
-                back = if_unchanged_since(seen, release(seen.attempt, self._runtime.store.now()))
-            yield from self._runtime.updater.applied(self.name, back)
-            self.handed_back = True
+            record = self._record
+            after = yield from store_stop(self._runtime, self.spec, record, begun=self._entered)
+            self.handed_back = after is None or after.waits
             self._observe_over("released")
+            self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
         except Exception as exc:  # its lease is not renewed: it counts as lost when that is over
@@ -313,18 +221,6 @@ class Attempt:
             return False
         self.cancel()
         return True
-
-    def _seen_not_started(self) -> Flow[Record]:
-        """Read the record of work that has not begun here.
-
-        Raises:
-            LeaseLost: Another process has taken it over, since this one was silent for a lease.
-            OperationNotFound: It was deleted.
-        """
-        seen = yield from read(self._runtime.store, self.name)
-        if seen.owner not in ("", self._owner):
-            raise LeaseLost(seen.name, seen.attempt, seen.attempt)
-        return seen
 
     # -- by the executor ----------------------------------------------------------------------
 
@@ -343,7 +239,7 @@ class Attempt:
 
                 asyncio.run(self._do(at_once=True))
             elif control := run(self._begin()):
-                run(self._finish(control.attempt, self._call(control, through)))
+                run(self._finish(self._call(control, through)))
         finally:
             self._holder.retire(self)
 
@@ -353,12 +249,12 @@ class Attempt:
         return self._do(at_once=not self._runtime.store.writes_block, retire=True)
 
     async def _do(self, *, at_once: bool, retire: bool = False) -> None:
-        """Claim, await the function, and end; ``at_once``: no other work waits meanwhile."""
+        """Begin, await the function, and end; ``at_once``: no other work waits meanwhile."""
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
             if control is None:
                 return
-            finish = self._finish(control.attempt, await self._await(control))
+            finish = self._finish(await self._await(control))
             if at_once:
                 run(finish)
             else:
@@ -367,53 +263,24 @@ class Attempt:
             if retire:
                 self._holder.retire(self)
 
-    # -- claim --------------------------------------------------------------------------------
+    # -- begin --------------------------------------------------------------------------------
 
     def _begin(self) -> Flow[JobControl | None]:
-        """Claim the operation and read its request; None if there is nothing to be done."""
-        with self._holder.lock:
-            if self.revoked:
-                return None
-            self._started = True
-            if self._start_watch is not None:
-                self._start_watch.set()
-        try:
-            record = self._fresh_claim() or (yield from self._once_available(self._claim))
-            control = self._control_of(record)
-        except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
-            log.info("%s: not begun: %s", self.name, exc, extra=self._facts)
-            return None
-        self.create_time = record.create_time
-        self._observe_begin(record, control)
-        if self._handing_back:  # the claim took again what was just given back
+        """Make ready what the function is given; None if it is not to be called."""
+        control = self._control_of(self._record)
+        self._observe_begin(control)
+        if self._handing_back:
             yield from self.released()
-        elif control.cancel_requested:
-            yield from self._finish(control.attempt, self._failure(control, Cancelled()))
-        elif self._request is not None or (yield from self._read_request(control)):
-            return control
-        return None
-
-    def _fresh_claim(self) -> Record | None:
-        """The record if it was stored as claimed, and there is enough left of its lease.
-
-        The work may have waited until others have seen the lease run out, or soon will.
-        """
-        claimed = self._claimed
-        if (
-            claimed is None
-            or self._runtime.store.now() - claimed.create_time >= self._runtime.lease / 3
-        ):
             return None
-        return claimed
-
-    def _claim(self) -> Flow[Record]:
-        now, lease = self._runtime.store.now(), self._runtime.lease
-        counted = None if self._claimed is None else self._claimed.attempt
-        change = claim(self._owner, now + lease, now, counted)
-        record = yield from self._runtime.updater.applied(self.name, change, self.spec.stamp)
-        assert record is not None  # a claim removes nothing
-        self._holder.stored(record)
-        return record
+        if control.cancel_requested:
+            yield from self._finish(self._failure(control, Cancelled()))
+            return None
+        if self._request is None:
+            yield from self._show_start()
+            if not (yield from self._read_request()):
+                return None
+        self._entered = True
+        return control
 
     def _control_of(self, record: Record) -> JobControl:
         limit, clock = self.spec.options.time_limit, self._runtime.clock
@@ -434,32 +301,33 @@ class Attempt:
             control.stop()
         return control
 
-    def _read_request(self, control: JobControl) -> Flow[bool]:
-        spec = self.spec
+    def _show_start(self) -> Flow[None]:
+        """Have metadata say when the work began, if it has a field for that."""
+        if self.spec.stamp(self._record) is self._record:
+            return
+        apply, change = self._runtime.updater.applied, note_start(self._record.attempt)
+        with contextlib.suppress(NotApplied, LeaseLost, OperationNotFound, Unavailable):
+            yield from self._once_available(apply, self.name, change, self.spec.stamp)
+
+    def _read_request(self) -> Flow[bool]:
+        spec, packed = self.spec, self._packed
+        assert packed is not None  # a claim brings the request
         try:
-            packed = yield from self._once_available(self._stored_request)
             if packed.type_name != spec.types.name_of(spec.request):
                 line = "%s: its request is a %s, which this process does not read: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.leave(self.name)
                 yield from self.released()
                 return False
-            self._request = spec.types.unpack_request(packed, spec.request)
-        except Unavailable:  # and the service is closing
-            return False
+            self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
         except Exception as exc:  # an older version of the method may have stored it
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
-            yield from self._finish(control.attempt, FinalResult(status))
+            yield from self._finish(FinalResult(status))
             return False
         return True
-
-    def _stored_request(self) -> Flow[PackedMessage]:
-        request = functools.partial(self._runtime.store.request, self.name)
-        packed: PackedMessage = yield MayBlock(request, blocks=self._runtime.store.reads_block)
-        return packed
 
     # -- call ---------------------------------------------------------------------------------
 
@@ -584,8 +452,9 @@ class Attempt:
 
     # -- end ----------------------------------------------------------------------------------
 
-    def _finish(self, attempt: int, outcome: Outcome) -> Flow[None]:
+    def _finish(self, outcome: Outcome) -> Flow[None]:
         self._end_forked()
+        attempt = self._record.attempt
         if self._control is not None:
             self._control.over()
         try:
@@ -594,9 +463,7 @@ class Attempt:
             elif isinstance(outcome, Released):
                 yield from self.released()
             elif isinstance(outcome, WorkerLostOutcome):
-                yield from self._once_available(self._store_loss, attempt)
-                self.lost = True
-                self._observe_over("lost")
+                yield from self._once_available(self._store_loss)
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
             self._refused(attempt, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
@@ -605,8 +472,10 @@ class Attempt:
         if not self._over_observed:  # unless it is known by now how it has ended
             self._observe_over("superseded")
 
-    def _store_loss(self, attempt: int) -> Flow[Record | None]:
-        return self._runtime.updater.applied(self.name, lose(attempt, self._runtime.store.now()))
+    def _store_loss(self) -> Flow[None]:
+        yield from store_loss(self._runtime, self.spec, self._record)
+        self._observe_over("lost")
+        self._holder.work_waits()
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
         """End the operation, with its final metadata, in one step (spec §2.2).
@@ -681,26 +550,25 @@ class Attempt:
 
     def _must_stop(self) -> bool:
         """Whether other processes are to do the work."""
-        return self._handing_back or self.revoked
+        return self._handing_back
 
     # -- to observers -------------------------------------------------------------------------
 
     @property
     def _facts(self) -> Mapping[str, object]:
-        control = self._control
-        return about(self.name, self.spec.full_name, 0 if control is None else control.attempt)
+        return about(self.name, self.spec.full_name, self._record.attempt)
 
     def _refused(self, attempt: int, what: str, error: LroError) -> None:
         write = WriteRefused(name=self.name, method=self.spec.full_name, attempt=attempt)
         self._runtime.updater.refused(write, what, error)
 
-    def _observe_begin(self, record: Record, control: JobControl) -> None:
-        events = self._runtime.events
+    def _observe_begin(self, control: JobControl) -> None:
+        events, record = self._runtime.events, self._record
         # Where this process has made the start, that has looked just now.
         observed = events if self._request is not None else events.look()
         if events.statistics is None and not observed:
             return
-        self._began = record, self._runtime.clock()
+        self._began_at = self._runtime.clock()
         waited: float | None = None
         if record.attempt == 1 and record.start_time is not None:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
@@ -721,12 +589,11 @@ class Attempt:
 
     def _observe_over(self, outcome: AttemptOutcome, why: str = "") -> None:
         """Report the end of the attempt, unless that was done, or its begin was not reported."""
-        if self._began is None or self._over_observed:
+        if self._began_at is None or self._over_observed:
             return
         self._over_observed = True
         self._trace.end(outcome, why)
-        record, began = self._began
-        seconds, events = self._runtime.clock() - began, self._runtime.events
+        seconds, events = self._runtime.clock() - self._began_at, self._runtime.events
         if events.statistics is not None:
             code = why if outcome == "failed" else ""
             events.statistics.note(self.spec.full_name, "attempt", outcome, code, seconds)
@@ -736,7 +603,7 @@ class Attempt:
             AttemptOver(
                 name=self.name,
                 method=self.spec.full_name,
-                attempt=record.attempt,
+                attempt=self._record.attempt,
                 outcome=outcome,
                 seconds=seconds,
                 error_type=why,
@@ -749,12 +616,11 @@ class Attempt:
             return
         self._observe_over(_OUTCOMES[ending.state], error_type(ending.result))
         after = self.ended
-        if after is None and self._began is not None:  # it was deleted: callers do not see its end
-            end_time = max(self._runtime.store.now(), self._began[0].create_time)
+        if after is None:  # it was deleted: callers do not see its end
+            end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
-            after = self._began[0].next_version(**fields)
-        if after is not None:
-            emit_end(events, after)
+            after = self._record.next_version(**fields)
+        emit_end(events, after)
 
 
 class _Timer:
@@ -771,49 +637,6 @@ class _Timer:
 
     def _over(self) -> None:
         self.late = self._task.cancel()  # false if it has ended
-
-
-# -- the final metadata ---------------------------------------------------------------------------
-
-
-class _Outdated(Exception):
-    """The metadata has changed since the final metadata was made of it."""
-
-
-def apply_end(
-    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
-) -> Flow[Record | None]:
-    """Apply a change that ends an operation in this state, with the method's final metadata.
-
-    That is made before the store is asked to write, which the application's code must not hold up.
-
-    Raises:
-        FinalMetadataFailed: The final metadata cannot be made.
-        LroError: What the store or the change refuses.
-    """
-    if spec.options.final_metadata is None:
-        return updater.applied(name, change, spec.stamp)
-    return _apply_with_final(updater, spec, name, change, state)
-
-
-def _apply_with_final(
-    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
-) -> Flow[Record | None]:
-    while True:
-        seen = (yield from read(updater.store, name)).metadata
-        final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
-
-        def stamp(
-            record: Record, seen: PackedMessage | None = seen, final: PackedMessage | None = final
-        ) -> Record:
-            if record.metadata != seen:
-                raise _Outdated
-            return spec.stamp(record.with_metadata(final))
-
-        try:
-            return (yield from updater.applied(name, change, stamp))
-        except _Outdated:
-            continue  # a request to cancel may leave its mark in the metadata
 
 
 # -- what a function's error leads to -------------------------------------------------------------

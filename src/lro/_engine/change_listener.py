@@ -9,8 +9,9 @@ from collections.abc import Collection
 from typing import Final
 
 from lro._base.errors import LroError
+from lro._engine.claims import Claims
 from lro._engine.runtime import RecordUpdater
-from lro._engine.store_port import ChangeSubscription
+from lro._engine.store_port import WORK_WAITS, ChangeSubscription
 from lro._engine.workers import Workers
 
 log = logging.getLogger("lro")
@@ -32,15 +33,18 @@ time at most. Its length alone would not do: on a busy machine a short look may 
 class ChangeListener:
     """Notifies this process of what other processes change, and passes on requests to cancel.
 
-    While nothing is waited for, watched or worked on here, the thread sleeps, and asks the store
-    nothing.
+    While nothing is waited for, watched or worked on here, it asks the store nothing; without
+    ``claims``, which wait for work that others have started, the thread sleeps.
     """
 
-    def __init__(self, updater: RecordUpdater, workers: Workers) -> None:
+    def __init__(
+        self, updater: RecordUpdater, workers: Workers, claims: Claims | None = None
+    ) -> None:
         self._store = updater.store
         self._updater = updater
         self._notifier = updater.notifier
         self._workers = workers
+        self._claims = claims
         self._clock = time.monotonic
         self._shared = updater.store.shared
         self._look_at = 0.0
@@ -83,6 +87,8 @@ class ChangeListener:
 
     @property
     def _needed(self) -> bool:
+        if self._claims is not None and not self._workers.stopping:
+            return True  # work may wait for this process at any time
         return bool(self._notifier) or bool(self._workers.held())
 
     def _live(self) -> None:
@@ -145,6 +151,8 @@ class ChangeListener:
             return
         for name in names:
             self._notifier.notify(name)
+        if WORK_WAITS in names and self._claims is not None:
+            self._claims.look()
         mine = self._workers.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)
@@ -152,6 +160,8 @@ class ChangeListener:
     def _look(self) -> None:
         """Look at everything that is waited for, watched or worked on here."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
+        if self._claims is not None:
+            self._claims.look()
         names, mine = self._notifier.names(), self._workers.held()
         if mine:  # there may be ten thousand names, which are not copied every few seconds
             names |= mine

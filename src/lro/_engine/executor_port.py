@@ -177,3 +177,30 @@ class Executor(Protocol):
     def join(self, seconds: float) -> bool:
         """Wait for running tasks, at most ``seconds``; return whether none is left."""
         ...
+
+
+class NoWorkers:
+    """The executor of a service that runs no work: other processes on its store do."""
+
+    cancel_support = CancelSupport.COOPERATIVE
+    redelivery = None
+    submits_block = False
+
+    def attach(self, *callbacks: object) -> None:
+        """No worker ever becomes free here."""
+
+    def begin_here(self) -> None:
+        """Not needed here."""
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Any method can be started."""
+
+    def reserve(self) -> None:
+        """There is no worker."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def join(self, seconds: float) -> bool:  # noqa: ARG002
+        """Nothing runs."""
+        return True

@@ -64,15 +64,15 @@ class Gauges:
     def _active(self) -> Iterator[Reading]:
         counts = {(name, state): 0 for name in self._methods for state in (False, True)}
         for attempt in self._workers.attempts():
-            counts[attempt.group, attempt.executing] += 1
+            counts[attempt.method, attempt.executing] += 1
         for (name, executing), count in counts.items():
             yield {METHOD: name, **(_EXECUTING if executing else _PENDING)}, count
 
     def _ages(self) -> Iterator[Reading]:
         oldest: dict[str, datetime] = {}
         for attempt in self._workers.attempts():
-            if (created := attempt.create_time) is not None:
-                oldest[attempt.group] = min(created, oldest.get(attempt.group, created))
+            created = attempt.create_time
+            oldest[attempt.method] = min(created, oldest.get(attempt.method, created))
         if oldest:
             now = self._runtime.store.now()
             for name, created in oldest.items():
@@ -93,13 +93,11 @@ class Gauges:
 
     def _usage(self) -> Iterator[Reading]:
         if (usage := self._executor) is not None:
-            yield {"lro.executor.part": "worker"}, usage.running
-            yield {"lro.executor.part": "queue"}, usage.queued
+            yield {}, usage.running
 
     def _limits(self) -> Iterator[Reading]:
         if (usage := self._executor) is not None and usage.workers is not None:
-            yield {"lro.executor.part": "worker"}, usage.workers
-            yield {"lro.executor.part": "queue"}, usage.queue
+            yield {}, usage.workers
 
 
 class _StoreLoad:

@@ -310,7 +310,8 @@ class Limits:
     bounds all of these together, and replies with one operation above 64 KiB, from when they are
     read until they are sent. ``waits`` and ``streams`` bound the calls of Wait and Watch that are
     held at once, ``watched`` the operations in all streams. The bounds "per caller" are for callers
-    whom ``authenticate`` has named.
+    whom ``authenticate`` has named. ``backlog`` bounds how many operations wait in the store for a
+    worker: a start that would have to wait is refused beyond it, with RESOURCE_EXHAUSTED.
 
     Raises:
         DeclarationError: A number is not one from 1, or ``replies_bytes`` is below ``page_bytes``.
@@ -325,6 +326,7 @@ class Limits:
     streams: int = 1_000
     streams_per_caller: int = 500
     watched: int = 200_000
+    backlog: int = 100_000
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(Limits):

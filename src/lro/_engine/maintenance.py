@@ -8,21 +8,21 @@ import math
 import threading
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 import attrs
 
-from lro._base.errors import LroError, StatusError, Unavailable
-from lro._base.status import Code
-from lro._engine.attempt import apply_end
+from lro._base.errors import LroError, Unavailable
 from lro._engine.change_listener import ChangeListener
-from lro._engine.events import LeasesRenewed, OperationsExpired, WorkLost, about, emit_end
-from lro._engine.flow import run
-from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
+from lro._engine.claims import Claims
+from lro._engine.endings import store_loss
+from lro._engine.events import LeasesRenewed, OperationsExpired, about
+from lro._engine.executor_port import NoWorkers
+from lro._engine.flow import run_all
+from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
-from lro._engine.uncommitted import Uncommitted
 from lro._engine.workers import Workers
-from lro._model.operation import Record, State, abandon, if_unchanged_since
+from lro._model.operation import Record
 
 log = logging.getLogger("lro")
 
@@ -57,8 +57,7 @@ class _Suspect:
 class Maintenance:
     """Renews the leases of this process, recovers orphans, and removes what has expired.
 
-    It also begins what was started within a transaction of the application, after the commit, and
-    gives the store what was counted.
+    It also gives the store what was counted.
 
     :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
     which no administrator can set, decides what is due when. Leases end by the store's clock, which
@@ -84,9 +83,8 @@ class Maintenance:
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds: float = self._grace / _TRIES
         """How soon what could not be written is tried again."""
-        self._scan_period = min(lease, runtime.executor.redelivery or lease).total_seconds()
+        self._scan_period = lease.total_seconds()
         self._lead: float | None = None
-        self._uncommitted = Uncommitted(runtime.clock)
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -99,10 +97,11 @@ class Maintenance:
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
         self._renew_now = False
-        self._uncommitted.reset_after_fork()
         if self._statistics is not None:
             self._statistics.reset_after_fork()
         self._suspects: dict[str, _Suspect] = {}
+        self._scan_took = 0.0
+        self._stuck = 0  # how many lost operations cannot be recovered
         self._looked_at = -math.inf
         self._away = False
         self._wake = threading.Event()
@@ -122,26 +121,14 @@ class Maintenance:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def request_orphan_scan(self) -> None:
-        """Scan for orphans now: there is one."""
-        self._ask(0.0)
-
     def method_declared(self) -> None:
         """Scan for orphans soon: another method is declared."""
-        self._ask(_DECLARED_SECONDS)
-
-    def _ask(self, seconds: float) -> None:
-        self._asked_at = min(self._asked_at, self._clock() + seconds)
+        self._asked_at = min(self._asked_at, self._clock() + _DECLARED_SECONDS)
         self._wake.set()
 
     def request_renewal(self) -> None:
         """Renew all leases now: little is left of one, which was long in being stored."""
         self._renew_now = True
-        self._wake.set()
-
-    def begin_after_commit(self, name: str) -> None:
-        """Begin the work of an operation soon after the transaction that stores it commits."""
-        self._uncommitted.add(name)
         self._wake.set()
 
     def run_due(self) -> float:
@@ -176,8 +163,7 @@ class Maintenance:
         elif self._retry_at <= at:
             self._renew(frozenset(held).intersection(self._left))
         if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
-            self._workers.release_not_started()
-            self._begin_committed()
+            self._workers.release_abandoned()
             if self._next_scan() <= self._clock():
                 self._scan_orphans()
             if self._expire_at <= self._clock():
@@ -186,7 +172,6 @@ class Maintenance:
                 self._statistics.flush()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
-        due.append(self._uncommitted.next_look)
         if self._statistics is not None:
             due.append(self._statistics.flush_at)
         if self._renew_at is not None:
@@ -252,51 +237,21 @@ class Maintenance:
     def _renewal_due(self) -> bool:
         return self._renew_at is not None and self._renew_at <= self._clock()
 
-    def _begin_committed(self) -> None:
-        due = dict(self._uncommitted.take_due())
-        if not due:
-            return
-        try:
-            for record in self._store.find(due).records:
-                if self._renewal_due:
-                    break  # our own work first: the rest is looked for again at once
-                del due[record.name]
-                # What there is no room for now is left to the next orphan scan.
-                if record.unclaimed and not self._try_recover(record):
-                    self._scan_at = min(self._scan_at, self._clock() + self._grace)
-        finally:
-            for name, since in due.items():
-                self._uncommitted.keep(name, since)
-
-    def _try_recover(self, record: Record) -> bool:
-        """Do what :meth:`recover` does, if that can be done now."""
-        try:
-            self.recover(record)
-        except LroError as exc:
-            log.info("%s: not taken over now: %s", record.name, exc, extra=_facts(record))
-        except BaseException:  # one that cannot be must not be in the way of the others
-            log.exception("%s: cannot be taken over", record.name, extra=_facts(record))
-        else:
-            return True
-        return False
-
     def _scan_orphans(self) -> None:
         self._asked_at = math.inf
         methods = [name for name, spec in self._specs.items() if spec.function is not None]
         began = self._clock()
-        # What is left to other processes comes with every scan, and must not fill it.
-        found = self._store.orphans(methods, _BATCH + len(self._workers.left))
+        found = self._store.orphans(methods, _BATCH + self._stuck)
         at, now = self._clock(), self._store.now()
-        # If it had to wait, so had all who renew their leases; and between two looks that are far
-        # apart it may be that no process was able to write.
-        if at - began > self._grace / 2 or at - self._looked_at > self._grace + _STEP_SECONDS:
+        took, before, self._scan_took = at - began, self._scan_took, at - began
+        # If it had to wait, so had all who renew their leases: but what takes as long each time is
+        # slow, and waits for nobody. And between two looks that are far apart it may be that no
+        # process was able to write.
+        waited = took > self._grace / 2 and took > 2 * before
+        if waited or at - self._looked_at > self._grace + _STEP_SECONDS + before:
             self._suspects.clear()
-        for record in self._lost(found.records, at):
-            if self._renewal_due:
-                break  # our own work first: the rest is found again at once
-            if record.name not in self._workers.left:
-                self._try_recover(record)
-        # The grace of those that are new begins now: what was taken over may have taken long.
+        self._recover(self._lost(found.records, at))
+        # The grace of those that are new begins now: what was recovered may have taken long.
         self._looked_at = self._clock()
         for name, suspect in self._suspects.items():
             if suspect.since == at:
@@ -305,7 +260,6 @@ class Maintenance:
         next_end = found.next_lease_end
         if next_end is not None:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))
-        # What could not be taken over (a full queue, say) is tried again soon.
         self._scan_at = at + latest
         if found.records:
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
@@ -316,9 +270,6 @@ class Maintenance:
         before, self._suspects = self._suspects, {}
         lost = []
         for record in records:
-            if record.given_up:
-                lost.append(record)
-                continue
             seen, since = (record.owner, record.attempt, record.lease_until), at
             known = before.get(record.name)
             if known is not None and known.seen == seen:
@@ -328,66 +279,25 @@ class Maintenance:
                 lost.append(record)
         return lost
 
-    def recover(self, record: Record) -> None:
-        """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
-
-        Work that was handed back by a process that stopped, or never begun, is always done. Work
-        whose worker died is done again if its method allows that, and it has not cost too many
-        workers.
-
-        Raises:
-            LeaseLost, NotApplied, OperationNotFound: Another process was quicker.
-            ResourceExhausted, Unavailable: There is no room for it now.
-        """
-        if record.owner == self._workers.owner and record.name in self._workers.held():
-            return  # alive in this process: the lease ran out while the store was away
-        spec = self._specs[record.method]
-        handed_back = record.owner == "" or record.attempt == 0
-        lost = record.lost_attempts + 1
-        options = spec.options
-        may_retry = options.worker_lost is WorkerLost.RETRY and lost < options.max_lost
-        if not handed_back and not may_retry:
-            self._fail_lost(record, spec, lost)
-            return
-        self._workers.resume(spec, record)
-        level = logging.INFO if handed_back else logging.WARNING
-        line = "%s: taken over after attempt %d"
-        log.log(level, line, record.name, record.attempt, extra=_facts(record))
-        if not handed_back:
-            self._observe_loss(record, "retried", lost)
-
-    def _fail_lost(self, record: Record, spec: MethodSpec, lost: int) -> None:
-        updater = self._runtime.updater
-        text = f"the worker of the operation was lost in attempt {record.attempt}"
-        error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
-        status = spec.types.status_of(error, self._runtime.domain)
-        fail = if_unchanged_since(record, abandon(status, self._store.now(), spec.keep_for))
-        try:
-            after = run(apply_end(updater, spec, record.name, fail, State.FAILED))
-        except FinalMetadataFailed:
-            line = "%s: the last metadata could not be made"
-            log.exception(line, record.name, extra=_facts(record))
-            after = updater.apply(record.name, fail, spec.stamp)
-        line = "%s: ended, worker %d of it was lost"
-        log.warning(line, record.name, lost, extra=_facts(record))
-        self._observe_loss(record, "failed", lost)
-        if after is not None:
-            emit_end(self._runtime.events, after)
-
-    def _observe_loss(
-        self, record: Record, decision: Literal["retried", "failed"], lost: int
-    ) -> None:
-        self._runtime.events.look()  # it may be the first that this process has to do
-        self._runtime.events.emit(
-            WorkLost(
-                name=record.name,
-                method=record.method,
-                attempt=record.attempt,
-                decision=decision,
-                lost_attempts=lost,
-                trace_context=record.trace_context,
-            )
-        )
+    def _recover(self, lost: Collection[Record]) -> None:
+        """Have lost work wait again, or end it; that needs no worker. The writes share groups."""
+        held = self._workers.held()
+        # Alive in this process: the lease ran out while the store was away.
+        lost = [r for r in lost if r.owner != self._workers.owner or r.name not in held]
+        flows = [
+            store_loss(self._runtime, self._specs[record.method], record, silent=True)
+            for record in lost
+        ]
+        self._stuck = 0
+        for record, found in zip(lost, run_all(flows), strict=True):
+            facts = about(record.name, record.method, record.attempt)
+            if isinstance(found, LroError):
+                log.info("%s: not recovered now: %s", record.name, found, extra=facts)
+            elif isinstance(found, BaseException):
+                line, self._stuck = "%s: cannot be recovered", self._stuck + 1
+                log.error(line, record.name, exc_info=found, extra=facts)
+        if lost:
+            self._workers.work_waits()
 
     def _expire(self) -> None:
         at = self._clock()
@@ -417,10 +327,6 @@ class Maintenance:
             self._wake.clear()
 
 
-def _facts(record: Record) -> Mapping[str, object]:
-    return about(record.name, record.method, record.attempt)
-
-
 class Background:
     """The work of one process, and the threads that look after it.
 
@@ -447,8 +353,14 @@ class Background:
         self._statistics = runtime.statistics
         self._notifications = runtime.notifications
         self.workers: Workers = Workers(runtime, specs, self)
+        self.claims: Claims | None = None
+        """What claims waiting work, if this process has workers."""
+        if not isinstance(runtime.executor, NoWorkers):
+            self.claims = Claims(runtime, specs, self.workers)
         self.maintenance: Maintenance = Maintenance(runtime, self.workers, specs)
-        self.change_listener: ChangeListener = ChangeListener(runtime.updater, self.workers)
+        self.change_listener: ChangeListener = ChangeListener(
+            runtime.updater, self.workers, self.claims
+        )
 
     def start(self) -> None:
         """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
@@ -462,6 +374,9 @@ class Background:
                 if self._notifications is not None:
                     self._notifications.begin()
                 self.maintenance.start()
+                if self.claims is not None:
+                    self.claims.start()
+                    self.change_listener.ensure_running()
             except RuntimeError as exc:  # too many threads: the next call tries again
                 log.warning("leases are not renewed now: %s", exc)
                 return
@@ -475,6 +390,8 @@ class Background:
             if self._statistics is not None:
                 steps.callback(self._statistics.close)
             steps.callback(self.maintenance.stop)
+            if self.claims is not None:
+                steps.callback(self.claims.stop)
             if self._notifications is not None:
                 steps.callback(self._notifications.stop)
             steps.callback(self.change_listener.stop)
@@ -486,6 +403,8 @@ class Background:
             Unavailable: The store cannot be reached.
         """
         seconds = self.maintenance.run_due()
+        if self.claims is not None:
+            seconds = min(seconds, self.claims.claim_due())
         if self._notifications is None:
             return seconds
         return min(seconds, self._notifications.run_due())
@@ -499,6 +418,8 @@ class Background:
         self._starting = threading.Lock()
         self.workers.reset_after_fork()
         self.maintenance.reset_after_fork()
+        if self.claims is not None:
+            self.claims.reset_after_fork()
         self.change_listener.reset_after_fork()
         if self._notifications is not None:
             self._notifications.reset_after_fork()
@@ -509,14 +430,26 @@ class Background:
         if self._shared:
             self.change_listener.ensure_running()
 
-    def request_orphan_scan(self) -> None:
-        """See :meth:`Maintenance.request_orphan_scan`."""
-        self.maintenance.request_orphan_scan()
+    def method_declared(self) -> None:
+        """Look for work of another method, which is declared now."""
+        self.maintenance.method_declared()
+        if self.claims is not None:
+            self.claims.look()
 
-    def begin_after_commit(self, name: str) -> None:
-        """See :meth:`Maintenance.begin_after_commit`."""
-        self.start()
-        self.maintenance.begin_after_commit(name)
+    def work_waits(self) -> None:
+        """See :meth:`Claims.work_waits`."""
+        if self.claims is not None:
+            self.claims.work_waits()
+
+    def freed(self) -> None:
+        """See :meth:`Claims.freed`."""
+        if self.claims is not None:
+            self.claims.freed()
+
+    @property
+    def ahead(self) -> bool:
+        """See :attr:`Claims.ahead`."""
+        return self.claims is not None and self.claims.ahead
 
     def request_renewal(self) -> None:
         """See :meth:`Maintenance.request_renewal`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -16,7 +15,7 @@ from lro._base.arguments import (
     check,
     check_class,
     check_count,
-    check_instance,
+    check_flag,
     check_plain_function,
     check_span,
     check_text,
@@ -143,15 +142,6 @@ def _empty(codec: Codec, type_name: str) -> Any | None:
     return Any(type_url(type_name), payload)
 
 
-class WorkerLost(enum.Enum):
-    """What happens to an operation whose worker died."""
-
-    FAIL = "fail"
-    """It ends with ABORTED, reason WORKER_LOST."""
-    RETRY = "retry"
-    """The work runs again; for work that may run twice."""
-
-
 def _listed(paths: typing.Any) -> typing.Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
@@ -160,35 +150,40 @@ def _listed(paths: typing.Any) -> typing.Any:
 class Options:
     """How the work of a method is run.
 
-    ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
-    take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
-    the function is called in all, while it raises one of these; None is once, which with
-    ``retry_on`` has to be said as 1. From two attempts on, both are needed. ``worker_lost``: see
-    there; an operation is given up after ``max_lost`` lost workers. ``exclusive_target``: gives
-    the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a
-    finished record is kept (None: as the service says). ``validate``: says whether a request is
-    accepted, before anything is stored. It accepts with None or True, and refuses with False or by
-    raising: callers get the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as
-    it is. Anything else that it returns or raises is a mistake: callers get INTERNAL, and the log
-    says what it was. ``final_metadata``: gives the last metadata, from the present one and the
-    state that the operation ends in; it may be called more than once. ``indexed_paths``: paths of
-    the metadata, such as
-    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
-    ``http_method`` and ``body``: how a call starts it, for proto files and ``starts=True``. The
-    path is by default made of the name (``/v1/images:resize``). It may have variables
-    (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
-    PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
-    of a field, or empty; fields that are in neither of them are query parameters. By default it
-    is ``"*"``, and for DELETE empty. ``parent``: gives the resource under which the operation of a
-    request stands, such as ``projects/p``, for starts that say none.
+    ``concurrency``: how many run at once, in all processes on the store together; further ones
+    wait. ``time_limit``: how long one attempt may take before the operation ends with
+    DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often the function is called in all,
+    while it raises one of these; None is once, which with ``retry_on`` has to be said as 1.
+    From two attempts on, both are needed. ``at_most_once``: the function is never called again
+    once it has been begun; by default it is, if its worker is lost or stopped. After a lost
+    worker that happens ``max_lost`` times, and then the operation ends with ABORTED, reason
+    WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times in
+    all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS. ``exclusive_target``:
+    gives the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``:
+    how long a finished record is kept (None: as the service says). ``validate``: says whether a
+    request is accepted, before anything is stored. It accepts with None or True, and refuses
+    with False or by raising: callers get the text of a ValueError, as INVALID_ARGUMENT, and an
+    error of ``lro`` as it is. Anything else that it returns or raises is a mistake: callers get
+    INTERNAL, and the log says what it was. ``final_metadata``: gives the last metadata, from
+    the present one and the state that the operation ends in; it may be called more than once.
+    ``indexed_paths``: paths of the metadata, such as ``"dataset"`` or ``'labels."a.b"'``, by
+    whose values a list finds operations quickly. ``path``, ``http_method`` and ``body``: how a
+    call starts it, for proto files and ``starts=True``. The path is by default made of the name
+    (``/v1/images:resize``). It may have variables (``/v1/{parent=projects/*}/images``), which
+    are fields of the request. ``http_method`` is POST, PUT, PATCH or DELETE. ``body`` is
+    ``"*"`` for all fields that are not in the path, or the name of a field, or empty; fields
+    that are in neither of them are query parameters. By default it is ``"*"``, and for DELETE
+    empty. ``parent``: gives the resource under which the operation of a request stands, such as
+    ``projects/p``, for starts that say none.
     """
 
     concurrency: int | None = None
     time_limit: timedelta | None = None
     attempts: int | None = None
     retry_on: tuple[type[Exception], ...] = ()
-    worker_lost: WorkerLost = WorkerLost.FAIL
+    at_most_once: bool = False
     max_lost: int = 3
+    max_attempts: int = 20
     exclusive_target: Callable[[typing.Any], str] | None = None
     keep_for: timedelta | None = None
     validate: Callable[[typing.Any], bool | None] | None = None
@@ -204,7 +199,9 @@ class Options:
             check_count("concurrency", self.concurrency)
         if self.attempts is not None:
             check_count("attempts", self.attempts)
+        check_flag("at_most_once", self.at_most_once)
         check_count("max_lost", self.max_lost)
+        check_count("max_attempts", self.max_attempts)
         for name in ("time_limit", "keep_for"):
             span = getattr(self, name)
             if span is not None:
@@ -225,8 +222,6 @@ class Options:
         if self.retry_on and self.attempts is None:
             wanted = "which says how often the function is called in all: attempts=3, for instance"
             raise DeclarationError("retry_on", f"needs attempts, {wanted}")
-        lost = "WorkerLost.FAIL or WorkerLost.RETRY"
-        check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
         paths = self.indexed_paths
         fine = isinstance(paths, tuple) and all(isinstance(path, str) for path in paths)
         check("indexed_paths", paths, "a tuple of paths", fine=fine)

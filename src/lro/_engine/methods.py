@@ -32,6 +32,7 @@ from lro._base.errors import (
 from lro._base.status import Any, Code, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
+from lro._engine.backlog import Backlog
 from lro._engine.events import (
     NO_START_TRACE,
     Headers,
@@ -40,7 +41,6 @@ from lro._engine.events import (
     Sent,
     StartOutcome,
     StartTrace,
-    about,
     code_name,
     emit_end,
 )
@@ -71,7 +71,6 @@ from lro._model.operation import (
     join_name,
     new_id,
     normalise_parent,
-    release,
     report,
 )
 
@@ -113,10 +112,10 @@ class RandomBytes:
 class NewRecord(Protocol):
     """Makes the record of a new operation."""
 
-    def __call__(self, *, begun: bool = False, held: bool = True) -> Record:
-        """The record; one that has ``begun`` is held and claimed by this process.
+    def __call__(self, *, begun: bool = False, sent: bool = True) -> Record:
+        """The record; one that has ``begun`` is claimed by this process, another one waits.
 
-        One that is not ``held`` waits for the first process that claims it.
+        ``sent``: its name goes to a worker as soon as it is stored, if the executor sends names.
         """
         ...
 
@@ -134,8 +133,11 @@ class Insert(Protocol):
 class Starter:
     """Starts operations: a sequence that begins the maintenance of the process with the first."""
 
-    def __init__(self, runtime: Runtime, background: Background, access: Access) -> None:
+    def __init__(
+        self, runtime: Runtime, background: Background, access: Access, backlog: Backlog
+    ) -> None:
         self._runtime = runtime
+        self._backlog = backlog
         self._background = background
         self._workers = background.workers
         self._access = access
@@ -246,10 +248,8 @@ class Starter:
             return Operation(done=True, result=spec.types.pack(Empty()))
         if insert is not None:
             # In this thread, even of a loop: the connection is one that this thread uses.
-            inserted: Inserted = insert(new(held=False), packed, key)
+            inserted: Inserted = insert(new(sent=False), packed, key)
             self._observe(inserted, trace)
-            if inserted.fresh and spec.function is not None:
-                self._background.begin_after_commit(inserted.record.name)
             return inserted.record.operation
         if spec.function is None:
             inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
@@ -269,14 +269,14 @@ class Starter:
         notify: str,
         *,
         begun: bool = False,
-        held: bool = True,
+        sent: bool = True,
     ) -> Record:
         """A new record; one that has ``begun`` is as a claim that follows at once would leave it.
 
-        That is one write less. One that is not ``held`` is as a process would hand it back.
+        That is one write less. If its name is ``sent`` to a worker, it is due again later.
         """
         now = self._runtime.store.now()
-        owner, span = self._first_lease(spec, held=held)
+        owner, until = self._first_lease(spec, now, begun=begun, sent=sent)
         return spec.stamp(
             Record(
                 name=_prefix(parent) + new_id(self._random, now),
@@ -287,7 +287,7 @@ class Starter:
                 start_time=now if begun else None,
                 update_time=now,
                 owner=owner,
-                lease_until=None if span is None else now + span,
+                lease_until=until,
                 caller=caller,
                 request_id=key.request_id if key else "",
                 target=target,
@@ -298,15 +298,15 @@ class Starter:
             )
         )
 
-    def _first_lease(self, spec: MethodSpec, *, held: bool) -> tuple[str, timedelta | None]:
+    def _first_lease(
+        self, spec: MethodSpec, now: datetime, *, begun: bool, sent: bool
+    ) -> tuple[str, datetime | None]:
         if spec.function is None:
             return "", None
-        if not held:
-            return "", timedelta(0)
+        if begun:
+            return self._workers.owner, now + self._runtime.lease
         redelivery = self._runtime.executor.redelivery
-        return (
-            (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
-        )
+        return "", now if redelivery is None or not sent else now + redelivery
 
     def _observe(self, inserted: Inserted, trace: StartTrace) -> None:
         record = inserted.record
@@ -373,83 +373,51 @@ class Starter:
         trace: StartTrace,
     ) -> Flow[Operation]:
         store, executor = self._runtime.store, self._runtime.executor
-        blocks = executor.submits_block
+        remote, slot = executor.redelivery is not None, None
+        # With a free worker, the record is stored as begun, in one write; unless other work is
+        # older, or the store has to count how many run.
+        waits = remote or spec.options.concurrency is not None
         try:
-            slot: Slot = (yield MayBlock(executor.reserve)) if blocks else executor.reserve()
-        except (ResourceExhausted, Unavailable):
-            if key is None:
-                raise
-            # A repeated start needs no room: it gets the operation that it has started before.
-            known = yield from self._checked(new(), packed, key)
-            if known.fresh or self._waits(known.record):
-                raise
-            self._observe(known, trace)
-            return known.record.operation
-        at_once = slot.worker_idle and spec.options.concurrency is None
-        try:
-            record = new(begun=at_once)
-        except BaseException:
-            slot.release()
-            raise
-        with self._workers.starting(spec, record, request, begun=at_once) as run:
             try:
+                slot = yield from self._free_worker()
+                waits = waits or slot is None or self._background.ahead
+                if waits:
+                    yield from self._backlog.admit()
+            except (ResourceExhausted, Unavailable):
+                if key is None:
+                    raise
+                # A repeated start needs no room: it gets the operation that it has started before.
+                known = yield from self._checked(new(), packed, key)
+                if known.fresh or (remote and known.record.waits):
+                    raise
+                self._observe(known, trace)
+                return known.record.operation
+            record = new(begun=not waits)
+            with self._workers.starting(record):
                 inserted: Inserted = yield InsertWrite(store, record, packed, key)
-            except BaseException:
+                self._observe(inserted, trace)
+                record = inserted.record
+                if slot is not None and (record.waits if remote else inserted.fresh and not waits):
+                    # Also a name that is sent once more: the first may have been lost.
+                    taken, slot = slot, None
+                    begin = functools.partial(self._workers.begin, record, taken, request)
+                    blocks = executor.submits_block
+                    attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
+                    # Over already: the inline executor, or very quick work (spec §9.8).
+                    return (attempt.ended or record).operation
+                if inserted.fresh:
+                    self._workers.work_waits()
+                return record.operation
+        finally:
+            if slot is not None:
                 slot.release()
-                raise
-            self._observe(inserted, trace)
-            if not inserted.fresh and not self._waits(inserted.record):
-                run.revoke()
-                slot.release()
-                return inserted.record.operation
-            run.name = inserted.record.name  # of the first start, where that is sent once more
-            try:
-                if blocks:
-                    yield MayBlock(functools.partial(self._workers.begin, run, slot))
-                else:
-                    self._workers.begin(run, slot)
-            except GeneratorExit:  # no thread or loop goes on with this start: it is handed back
-                raise
-            except BaseException as exc:
-                return (yield from self._refused(inserted.record, run, key, exc))
-        # Over already: the inline executor, or very quick work (spec §9.8).
-        return (run.ended or inserted.record).operation
 
-    def _refused(
-        self, record: Record, run: Attempt, key: RequestKey | None, error: BaseException
-    ) -> Flow[Operation]:
-        """Return the operation whose work the executor has refused, where the start succeeds.
-
-        Without a request id, no other call has returned the operation: it is forgotten, and the
-        start fails. With one, another call may have been, so that the operation has to stay:
-        it is handed back if that may help, else it ends. A name that is sent is sent again anyway.
-
-        Raises:
-            BaseException: The ``error``, where the start fails.
-        """
-        store = self._runtime.store
-        if not run.revoke():  # it was taken, and then this thread was interrupted
-            raise error
-        passing = isinstance(error, (Unavailable, ResourceExhausted))
-        if passing and self._workers.stopping:  # the next process does it
-            back = release(record.attempt, store.now())
-            yield from self._runtime.updater.applied(record.name, back)
-            return record.operation
-        if key is None:
-            yield MayBlock(functools.partial(store.forget, run.name))
-            raise error
-        if self._runtime.executor.redelivery is not None or not isinstance(error, Exception):
-            raise error
-        if passing:  # maintenance hands it back: see Workers.release_not_started
-            return record.operation
-        line, facts = "%s: the executor has failed to take it", about(run.name, record.method)
-        log.error(line, run.name, exc_info=error, extra=facts)
-        return (yield from run.end_refused(record)).operation
-
-    def _waits(self, record: Record) -> bool:
-        # Whether a repeated start is to send the name once more: the first one may have failed.
-        remote = self._runtime.executor.redelivery is not None
-        return remote and not record.done and record.unclaimed
+    def _free_worker(self) -> Flow[Slot | None]:
+        reserve = self._runtime.executor.reserve
+        if not self._runtime.executor.submits_block:
+            return reserve()
+        slot: Slot | None = yield MayBlock(reserve)
+        return slot
 
 
 @functools.lru_cache(maxsize=256)
@@ -709,7 +677,7 @@ class Method(Generic[Req, Resp, Meta]):
         ``within``: a connection or session of the application, of psycopg, sqlite3, Django or
         SQLAlchemy, to the database of the store. The start is then part of its transaction: nothing
         else sees the operation before the commit, the work begins after it, and after a rollback
-        the operation never was. No room in the executor's queue is taken before.
+        the operation never was.
 
         ``notify``: where the end of this operation is notified, beside the endpoints of the
         service's ``webhooks``. Of repeated starts that of the first one stands.
@@ -720,7 +688,7 @@ class Method(Generic[Req, Resp, Meta]):
                 ``within`` is of another kind, to another database, or has no transaction open; or
                 the store cannot take part in one.
             TargetBusy: Another operation works on the target.
-            ResourceExhausted: The queue is full; nothing was stored.
+            ResourceExhausted: Too many operations wait already (``Limits.backlog``).
             Unavailable: The store or executor cannot be reached, or the service is stopping.
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.

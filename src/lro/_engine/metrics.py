@@ -124,16 +124,14 @@ EXECUTOR_USAGE: Final = Metric(
     name="lro.executor.usage",
     kind="up_down_counter",
     unit="{task}",
-    description="Tasks that the executor of this process runs, and tasks that wait in its queue.",
-    attributes=("lro.executor.part",),
+    description="Tasks that the executor of this process runs.",
     observed=True,
 )
 EXECUTOR_LIMIT: Final = Metric(
     name="lro.executor.limit",
     kind="up_down_counter",
     unit="{task}",
-    description="Tasks that the executor can run at once, and tasks that its queue can hold.",
-    attributes=("lro.executor.part",),
+    description="Tasks that the executor of this process can run at once.",
     observed=True,
 )
 LEASE_MARGIN: Final = Metric(

@@ -21,15 +21,16 @@ from lro._base.arguments import (
 )
 from lro._base.errors import DeclarationError, InvalidArgument, LroError
 from lro._engine.access import VERBS, Access, Authorize, check_verbs
+from lro._engine.backlog import Backlog
 from lro._engine.events import EventDispatch, Observer
-from lro._engine.executor_port import REACHES, CancelSupport, Executor
+from lro._engine.executor_port import REACHES, CancelSupport, Executor, NoWorkers
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.maintenance import LEAST_LEASE, Background
-from lro._engine.method_spec import Around, MethodSpec, Options, WorkerLost
+from lro._engine.method_spec import Around, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
 from lro._engine.notifications import Notifications
 from lro._engine.process import (
@@ -90,6 +91,8 @@ _VERB_METHODS: Final = "start get list delete cancel wait watch batch_get descri
 class Service:
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
+    Without an executor, ``Service(store, None)``, it starts operations and answers their callers,
+    and other processes on the store do the work.
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
     ``max_wait`` bounds a Wait, ``keep_for`` is how long finished records are kept, ``lease`` how
     long a worker may be silent before its work counts as lost, from 0.2 s; give it seconds, so that
@@ -110,14 +113,14 @@ class Service:
     the ends of operations (:class:`lro.webhooks.Webhooks`), as long as the store is a
     :class:`lro.adapters.OutboxStore`.
 
-    A thread renews leases, takes over lost work and removes what has expired. It begins in each
-    process in which the service is used, and when that is first so: with ``with service``, with a
-    call of a verb or of a method's ``start``, where an edge is called or its server starts, where a
-    worker of Celery starts, or with :meth:`start_maintenance`. A process that only imports the
-    application, such as the master of ``gunicorn --preload``, so takes no work. With
-    ``maintenance=False`` no thread is started: call :meth:`run_maintenance` instead. The service
-    survives a fork: in the child it is another process's service, with threads and connections of
-    its own.
+    Threads claim waiting work, renew leases, recover lost work and remove what has expired. They
+    begin in each process in which the service is used, and when that is first so: with ``with
+    service``, with a call of a verb or of a method's ``start``, where an edge is called or its
+    server starts, where a worker of Celery starts, or with :meth:`start_maintenance`. A process
+    that only imports the application, such as the master of ``gunicorn --preload``, so takes no
+    work. With ``maintenance=False`` no thread is started: call :meth:`run_maintenance` instead,
+    which also begins the work that waits. The service survives a fork: in the child it is another
+    process's service, with threads and connections of its own.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -137,7 +140,7 @@ class Service:
     def __init__(
         self,
         store: Store,
-        executor: Executor,
+        executor: Executor | None,
         *,
         types: TypeRegistry | None = None,
         domain: str = DEFAULT_DOMAIN,
@@ -157,6 +160,7 @@ class Service:
         webhooks: Notifications | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        executor = NoWorkers() if executor is None else executor
         _check_parts(store, executor, types, limits, clock)
         check_text("domain", domain, empty=False)
         check_verbs(verbs)
@@ -205,7 +209,8 @@ class Service:
             service=self,
         )
         self.workers: Workers = self._background.workers
-        self._starter = Starter(self._runtime, self._background, self.access)
+        self._backlog = Backlog(store, limits.backlog, clock)
+        self._starter = Starter(self._runtime, self._background, self.access, self._backlog)
         self.replies: ByteBudget = ByteBudget(limits.replies_bytes, clock)
         self.waiters: Waiters = Waiters(
             self._runtime.updater, self._background.change_listener, limits, self.replies
@@ -221,7 +226,9 @@ class Service:
         """What notifies others of ends, if anything does."""
         if webhooks is not None:
             webhooks.attach(self)
-        executor.attach(self.run_operation, self.close, self.start_maintenance)
+        executor.attach(
+            self.run_operation, self.close, self.start_maintenance, self._background.freed
+        )
         after_fork(self, Service._reset_after_fork)
         if not is_worker_process():
             close_at_exit(self)
@@ -244,8 +251,9 @@ class Service:
         time_limit: timedelta | None = None,
         attempts: int | None = None,
         retry_on: tuple[type[Exception], ...] = (),
-        worker_lost: WorkerLost = WorkerLost.FAIL,
+        at_most_once: bool = False,
         max_lost: int = 3,
+        max_attempts: int = 20,
         exclusive_target: Callable[[Any], str] | None = None,
         keep_for: timedelta | None = None,
         validate: Callable[[Any], bool | None] | None = None,
@@ -273,8 +281,9 @@ class Service:
             time_limit=time_limit,
             attempts=attempts,
             retry_on=retry_on,
-            worker_lost=worker_lost,
+            at_most_once=at_most_once,
             max_lost=max_lost,
+            max_attempts=max_attempts,
             exclusive_target=exclusive_target,
             keep_for=keep_for,
             validate=validate,
@@ -290,7 +299,7 @@ class Service:
             spec = self.methods.register(
                 full_name, function, options, request=request, response=response, metadata=metadata
             )
-            self._background.maintenance.method_declared()
+            self._background.method_declared()
             return Method(spec, self._starter, self._calls)
 
         return decorate
@@ -892,6 +901,7 @@ class Service:
         if not self._closed.is_set():  # maybe a thread of the parent was closing it
             self._closing_by, self._closed = None, threading.Event()
         self._runtime.updater.reset_after_fork()
+        self._backlog.reset_after_fork()
         self.waiters.reset_after_fork()
         self._background.reset_after_fork()
 

@@ -382,6 +382,14 @@ class Store(Protocol):
         """
         ...
 
+    def count_waiting(self, most: int) -> int:
+        """Count the operations that wait, due or not, up to ``most``.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of this owner, all or those of these names; also one that is over.
 

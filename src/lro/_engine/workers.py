@@ -8,26 +8,27 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, Protocol
 
-from lro._base.errors import Cancelled, LeaseLost, NotApplied, OperationNotFound
+from lro._base.errors import (
+    Cancelled,
+    LeaseLost,
+    LroError,
+    NotApplied,
+    OperationNotFound,
+    Unavailable,
+)
+from lro._base.status import Any
 from lro._engine.attempt import Attempt
 from lro._engine.events import CancelRequested, about, emit_end
 from lro._engine.executor_port import Slot
-from lro._engine.flow import Flow, MayBlock
+from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
-from lro._model.operation import (
-    Change,
-    Record,
-    if_unchanged_since,
-    release,
-    request_cancel,
-    take_over,
-    withdraw,
-)
+from lro._engine.store_port import WORK_WAITS, Claim
+from lro._model.operation import Record, request_cancel, withdraw
 
 log = logging.getLogger("lro")
 
@@ -37,6 +38,8 @@ _LEFT_AT_MOST: Final = 1_000
 """How many operations a process remembers that it leaves to others."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
+_TRY_SECONDS: Final = 0.2
+"""How often a worker that was sent a name asks again while the method's limit is reached."""
 
 
 class Overseer(Protocol):
@@ -46,8 +49,8 @@ class Overseer(Protocol):
         """Begin to renew leases and to receive requests to cancel."""
         ...
 
-    def request_orphan_scan(self) -> None:
-        """Look soon for work that has lost its worker."""
+    def work_waits(self) -> None:
+        """Have waiting work claimed, if a worker of this process is free."""
         ...
 
     def request_renewal(self) -> None:
@@ -56,7 +59,7 @@ class Overseer(Protocol):
 
 
 class Workers:
-    """The work that this process has, begun or waiting.
+    """The work that this process has begun.
 
     ``owner`` is the random name under which the process holds it; ``specs`` are the methods.
     """
@@ -76,52 +79,73 @@ class Workers:
         """Take another owner's name, and hold nothing: the parent process has all work."""
         self.owner: str = secrets.token_urlsafe(12)
         # Where garbage is collected while it is held, a coroutine may be closed that retires work.
-        self.lock: threading.RLock = threading.RLock()
-        self._starting: set[Attempt] = set()
-        self._not_started: list[Record] = []
+        self._lock = threading.RLock()
+        self._starts = threading.Condition(self._lock)
+        self._starting = 0
         self._attempts: dict[str, Attempt] = {}
-        self._rooms: dict[str, threading.Semaphore] = {}
+        self._abandoned: list[Attempt] = []
         self.left: set[str] = set()
         """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
 
-    def starting(
-        self, spec: MethodSpec, record: Record, request: object, *, begun: bool
+    @contextlib.contextmanager
+    def starting(self, record: Record) -> Iterator[None]:
+        """Hold a record that is being stored as begun here; the store is not closed meanwhile."""
+        held = record.owner == self.owner
+        attempt = Attempt(record, self._specs[record.method], self) if held else None
+        with self._lock:
+            self._starting += 1
+            if attempt is not None:
+                self._attempts[record.name] = attempt
+        try:
+            yield
+        except BaseException as exc:
+            refused = isinstance(exc, LroError) and not isinstance(exc, Unavailable)
+            if attempt is not None and not refused:  # it may have been stored all the same
+                self.abandon(attempt)
+                attempt = None
+            raise
+        finally:
+            with self._lock:
+                self._starting -= 1
+                self._starts.notify_all()
+            if attempt is not None:
+                self.retire(attempt)
+
+    def begin(
+        self, record: Record, slot: Slot, request: object | None = None, packed: Any | None = None
     ) -> Attempt:
-        """The attempt at an operation that is stored within its ``with`` block.
+        """Have a worker do the work of a record that is claimed for this process, or send its name.
 
-        ``begun``: the record says that this process has begun it. Unless it begins, it is handed
-        back.
+        What the executor cannot take after all is handed back; a name is sent again later.
         """
-        held = record if record.owner == self.owner else None
-        return Attempt(record.name, spec, self, request, held, begun=begun)
+        spec = self._specs[record.method]
+        attempt = Attempt(record, spec, self, request=request, packed=packed)
+        held = record.owner == self.owner
+        if held:
+            self._hold(attempt)
+        try:
+            slot.submit(attempt)
+        except BaseException as exc:
+            log.info("%s: not begun here: %s", record.name, exc, extra=about(record.name))
+            if held:
+                self.abandon(attempt)
+            if not isinstance(exc, Unavailable):
+                raise
+        return attempt
 
-    def start_begins(self, attempt: Attempt) -> None:
-        """Take note of an attempt whose operation is being stored."""
-        with self.lock:
-            self._starting.add(attempt)
-            if self.runtime.executor.redelivery is None:
-                self._attempts[attempt.name] = attempt
-
-    def start_over(self, attempt: Attempt) -> None:
-        """Take note that the start of this attempt's operation is over."""
-        if attempt.revoked:
-            self.retire(attempt)
-        self._starting.discard(attempt)
-        attempt.start_over()
-
-    def begin(self, attempt: Attempt, slot: Slot) -> None:
-        """Have the work of a stored operation done: in this process, or by the one that claims it.
-
-        Raises:
-            Unavailable: The executor refuses.
-        """
-        slot.submit(attempt)
-        if self.runtime.executor.redelivery is None:
-            self._overseer.new_work()
+    def _hold(self, attempt: Attempt) -> None:
+        with self._lock:
+            self._attempts[attempt.name] = attempt
+        self._overseer.new_work()
+        until = attempt.lease_until
+        if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
+            self._overseer.request_renewal()
 
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
+
+        While as many operations of the method run as may, it waits.
 
         Raises:
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -135,57 +159,21 @@ class Workers:
             line = "%s: of the unknown method %s, left to others"
             log.error(line, name, method, extra=about(name, method))
             return
-        task = Attempt(name, spec, self)
-        with self._room_for(spec):
-            with self.lock:
-                if self.stopping:
-                    raise stopping()
-                if name in self._attempts:
-                    return
-                self._attempts[name] = task
-            self._overseer.new_work()
-            task.run()
-
-    def _room_for(self, spec: MethodSpec) -> contextlib.AbstractContextManager[object]:
-        limit = spec.options.concurrency
-        if limit is None:
-            return contextlib.nullcontext()
-        with self.lock:
-            return self._rooms.setdefault(spec.full_name, threading.Semaphore(limit))
-
-    def resume(self, spec: MethodSpec, seen: Record) -> None:
-        """Take over work that no process holds.
-
-        Raises:
-            LeaseLost: Another process holds it, or has held it since it was ``seen`` so.
-            ResourceExhausted, Unavailable: There is no room for it.
-        """
-        slot = self.runtime.executor.reserve()
-        try:
-            taken = self._updater.apply(seen.name, if_unchanged_since(seen, self._taking_over()))
-            assert taken is not None  # a take-over removes nothing
-        except BaseException:
-            slot.release()
-            raise
-        try:
-            with self.starting(spec, taken, None, begun=False) as attempt:
-                self.begin(attempt, slot)
-        except BaseException:
-            if taken.owner:  # the executor is stopping: others must not wait for our lease
-                self._updater.apply(seen.name, release(taken.attempt, self._store.now()))
-            raise
-
-    def _taking_over(self) -> Change:
-        now, redelivery = self._store.now(), self.runtime.executor.redelivery
-        if redelivery is None:
-            return take_over(self.owner, now + self.runtime.lease, now)
-
-        def change(record: Record) -> Record | None:
-            # The longer it has waited, the longer is the queue that it may still stand in.
-            until = now + max(redelivery, now - record.create_time)
-            return take_over("", until, now)(record)
-
-        return change
+        limits = {method: spec.options.concurrency}
+        while not self.stopping:
+            until = self._store.now() + self.runtime.lease
+            claim = Claim(self.owner, until, limits, 1, self.left, only=name)
+            for record, packed in self._store.claim(claim).works:
+                attempt = Attempt(record, spec, self, packed=packed)
+                self._hold(attempt)
+                attempt.run()
+                return
+            with contextlib.suppress(OperationNotFound):
+                if limits[method] is not None and self._store.get(name).waits:
+                    time.sleep(_TRY_SECONDS)
+                    continue
+            return
+        raise stopping()
 
     def cancel(self, record: Record, caller: str) -> Flow[None]:
         """Store the request to cancel an operation, and let it reach the work, wherever that is.
@@ -207,12 +195,12 @@ class Workers:
         events = self.runtime.events
         if events and after.cancel_pending and not before.cancel_requested:
             events.emit(CancelRequested(name=record.name, method=record.method, caller=caller))
-        if record.name in self._attempts:  # it may wait for its turn, and write the end of the work
+        if record.name in self._attempts:  # it may wait for its turn
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if spec is not None and after.cancel_pending and after.unclaimed:
-            yield from self._end_unclaimed(record.name, spec)
+        if spec is not None and after.cancel_pending and after.waits:
+            yield from self._end_waiting(record.name, spec)
 
-    def _end_unclaimed(self, name: str, spec: MethodSpec) -> Flow[None]:
+    def _end_waiting(self, name: str, spec: MethodSpec) -> Flow[None]:
         status = spec.types.status_of(Cancelled(), self.runtime.domain)
         change = withdraw(status, self._store.now(), spec.keep_for)
         # If it has just been claimed, its worker learns of the request.
@@ -227,14 +215,11 @@ class Workers:
         attempt = self._attempts.get(name)
         if attempt is None:
             return
-        with self.lock:
+        with self._lock:
             attempt.cancelling = attempt.cancelling or threading.RLock()
         # The caller, the listener and the renewal may come at once: each waits until this is done.
         with attempt.cancelling:
-            if self.runtime.executor.withdraw(name):
-                attempt.end_not_started()
-            else:
-                attempt.cancel()
+            attempt.cancel()
 
     def leave(self, name: str) -> None:
         """Leave an operation to processes of another release, which know its request."""
@@ -242,68 +227,68 @@ class Workers:
             self.left.clear()
         self.left.add(name)
 
+    def work_waits(self) -> None:
+        """Have waiting work claimed: by this process, or by another one that has a free worker."""
+        self._store.notify_others(WORK_WAITS)
+        self._overseer.work_waits()
+
     def attempts(self) -> Collection[Attempt]:
-        """The attempts whose work this process has, begun or waiting."""
-        with self.lock:
+        """The attempts that this process has begun."""
+        with self._lock:
             return list(self._attempts.values())
 
     def held(self) -> frozenset[str]:
-        """The names of the operations whose work this process has, begun or waiting."""
+        """The names of the operations whose work this process has."""
         if not self._attempts:
             return frozenset()
-        with self.lock:
+        with self._lock:
             return frozenset(self._attempts)
 
-    def release_not_started(self) -> None:
-        """Hand back what is stored as begun by this process, which could not begin or end it.
+    def abandon(self, attempt: Attempt) -> None:
+        """Hand back soon what cannot go on here."""
+        with self._lock:
+            self._abandoned.append(attempt)
+        self._overseer.request_renewal()
+
+    def release_abandoned(self) -> None:
+        """Hand back what could not go on here.
 
         Raises:
             Unavailable: The store is away.
         """
-        for task in self.runtime.executor.abandoned():
-            attempt = self._attempts.get(task.name)
-            if attempt is not None:
-                attempt.release()
+        while self._abandoned:
+            with self._lock:
+                some, self._abandoned = self._abandoned, []
+            for attempt in some:
                 self.retire(attempt)
-                self._overseer.request_orphan_scan()
-        while self._not_started:
-            record = self._not_started[0]
-            back = release(record.attempt, self._store.now())
-            with contextlib.suppress(NotApplied, LeaseLost, OperationNotFound):
-                self._updater.apply(record.name, if_unchanged_since(record, back))
-                self._overseer.request_orphan_scan()
-            self._not_started.remove(record)
+            self._release(some)
+
+    def _release(self, attempts: Collection[Attempt]) -> None:
+        """Hand work back; the writes share groups."""
+        run_all([attempt.released() for attempt in attempts])
 
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back."""
-        # A store that is away is not asked once for each: what it does not hear of is taken over
-        # when the leases run out.
-        there, over = True, False
         attempts: list[Attempt] = []
+        executor, over = self.runtime.executor, False
         try:
             self.stopping = True
+            executor.stop()
+            with self._starts:  # what is being stored is handed back, or waits
+                self._starts.wait_for(lambda: not self._starting, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
-                seconds = drain.total_seconds()
                 text = "stopping: operations in hand: %d, time to end: %g s at most"
-                log.info(text, len(attempts), seconds)
-            for task in self.runtime.executor.stop():
-                attempt = self._attempts.get(task.name)
-                if attempt is not None:
-                    there = there and attempt.release()
-                    self.retire(attempt)
-            until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
-            # What is just being stored is refused by the executor now, and handed back.
-            for attempt in [*self._starting]:
-                attempt.await_start(max(0.0, until - time.monotonic()))
+                log.info(text, len(attempts), drain.total_seconds())
             over = self._drained(drain.total_seconds())
             if not over:
                 for attempt in list(self._attempts.values()):
                     attempt.give_up()  # what stops in time hands itself back: no other has begun it
-                self.runtime.executor.join(_LAST_SECONDS)
+                executor.join(_LAST_SECONDS)
         finally:  # also where a second signal ends the drain
-            for attempt in [] if over else list(self._attempts.values()):
-                there = there and attempt.release()
+            with self._lock:
+                left = [*self._abandoned, *({} if over else self._attempts).values()]
+            self._release(left)
             if attempts:
                 back = sum(attempt.handed_back for attempt in attempts)
                 log.info("stopped: operations handed back: %d of %d", back, len(attempts))
@@ -324,21 +309,12 @@ class Workers:
                 break
         return over
 
-    def stored(self, record: Record) -> None:
-        """Renew the leases soon if this record was stored late, for instance after a lock."""
-        until = record.lease_until
-        assert until is not None  # this process holds it
-        if until - self._store.now() < self.runtime.lease / 2:
-            self._overseer.request_renewal()
-
     def retire(self, attempt: Attempt) -> None:
-        """Forget an attempt that is over, or never begins."""
-        with self.lock:
+        """Forget an attempt that is over."""
+        with self._lock:
             if (
                 self._attempts.get(attempt.name) is attempt
             ):  # not a later one, begun after a lost lease
                 del self._attempts[attempt.name]
-            if attempt.not_started is not None:
-                self._not_started.append(attempt.not_started)
-        if attempt.lost:
-            self._overseer.request_orphan_scan()
+        if attempt.spec.options.concurrency is not None:  # it may be the turn of another one
+            self.work_waits()

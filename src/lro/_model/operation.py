@@ -703,6 +703,15 @@ def lose(attempt: int, due: datetime, now: datetime) -> Change:
     return change
 
 
+def if_not_cancelled(change: Change, cancel: Change) -> Change:
+    """The same change, or another one for a record that a caller has asked to cancel."""
+
+    def chosen(record: Record) -> Record | None:
+        return (cancel if record.cancel_pending else change)(record)
+
+    return chosen
+
+
 def if_lease_over(change: Change, now: datetime) -> Change:
     """The same change, for a record whose worker has been silent for a lease.
 
@@ -764,6 +773,16 @@ def release(attempt: int, now: datetime) -> Change:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
         return record.next_version(state=state, owner="", lease_until=now, update_time=now)
+
+    return change
+
+
+def note_start(attempt: int) -> Change:
+    """Change nothing but what is derived from the record, of which the start is new."""
+
+    def change(record: Record) -> Record:
+        _fence(record, attempt)
+        return record.next_version(state=record.state)
 
     return change
 

@@ -22,6 +22,6 @@ const V = {
   summary: "{0}: {1} in all, most {2} at {3}.", summaryTime: "{0}: p50 about {1}, p95 about {2} over the window. The axis is logarithmic.", about: "{0} (about)", axis: "logarithmic",
   noData: "Nothing was counted.", request: "Request", path: "Path", concurrency: "At once", unlimited: "any number",
   timeLimit: "Time limit", noLimit: "none", keepFor: "Kept for", attemptsMost: "Attempts",
-  workerLost: "Worker lost", filterFields: "Filter by", type: "Type", example: "Example",
+  begins: "Begins", filterFields: "Filter by", type: "Type", example: "Example",
   share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };

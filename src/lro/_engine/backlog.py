@@ -1,0 +1,65 @@
+"""The bound of how many operations may wait in a store."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from lro._base.errors import ResourceExhausted
+from lro._engine.flow import Flow, MayBlock
+from lro._engine.store_port import Store
+
+_KNOWN_SECONDS: Final = 1.0
+"""How old the number may be by which a start is let in."""
+_SHARE: Final = 10
+"""By how much longer than a count the time is before the next one, where starts are refused."""
+
+
+class Backlog:
+    """Refuses starts while ``most`` operations wait in the store.
+
+    Counting takes long where many wait. So what is known is a number that is at most a second old,
+    and how many this process has added since.
+    """
+
+    def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._most = most
+        self._clock = clock
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Know nothing: in a forked child a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        self._counted = self._added = 0
+        self._counted_at = -math.inf
+        self._took = 0.0
+
+    def admit(self) -> Flow[None]:
+        """Let an operation wait.
+
+        Raises:
+            ResourceExhausted: Too many wait already.
+            Unavailable: The store cannot be read.
+        """
+        age = self._clock() - self._counted_at
+        if age >= _KNOWN_SECONDS or (self._is_full and age >= _SHARE * self._took):
+            count = functools.partial(self._store.count_waiting, self._most)
+            began = self._clock()
+            counted: int = yield MayBlock(count, blocks=self._store.reads_block)
+            with self._lock:
+                self._counted, self._added, self._counted_at = counted, 0, self._clock()
+                self._took = self._counted_at - began
+        with self._lock:
+            if self._is_full:
+                text = f"the queue is full: {self._counted + self._added} operations wait"
+                raise ResourceExhausted(text, timedelta(seconds=1))
+            self._added += 1
+
+    @property
+    def _is_full(self) -> bool:
+        return self._counted + self._added >= self._most

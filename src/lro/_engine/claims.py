@@ -1,0 +1,174 @@
+"""Claims of waiting work: a process takes from the store what its free workers can begin."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lro._base.errors import Unavailable
+from lro._base.status import Any
+from lro._engine.events import about
+from lro._engine.executor_port import Slot
+from lro._engine.method_spec import MethodSpec
+from lro._engine.runtime import Runtime
+from lro._engine.store_port import Claim
+from lro._engine.workers import Workers
+from lro._model.operation import Record
+
+log = logging.getLogger("lro")
+
+_AT_ONCE: Final = 100
+"""How many operations one claim takes at most."""
+_LOOK_SECONDS: Final = 5.0
+"""How often a process looks for work, so that a lost notification does no harm."""
+_RETRY_SECONDS: Final = 1.0
+"""How soon a store or a broker that is away is asked again."""
+_RESTS: Final = (0.001, 0.1)
+"""The first and the longest pause, in seconds, while others have what is due."""
+
+
+class Claims:
+    """Claims waiting work for the free workers of this process, and has it begun.
+
+    It looks when a worker becomes free and work may wait, when this process or another one says
+    that work waits, when the next work is due, and every few seconds. It asks for no more than
+    there are free workers. :meth:`claim_due` does what is due; :meth:`start` has a thread do that.
+    """
+
+    def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers) -> None:
+        self._runtime = runtime
+        self._executor = runtime.executor
+        self._store = runtime.store
+        self._specs = specs
+        self._workers = workers
+        self._clock = runtime.clock
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Begin again without a thread: that of the parent process does not come along."""
+        self.ahead: bool = False
+        """Whether work may be due that is older than what is started now."""
+        self._look_at = -math.inf
+        self._rest = _RESTS[0]
+        self._wake = threading.Event()
+        self._claiming = threading.Lock()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Claim what is due in a thread of its own."""
+        thread = threading.Thread(target=self._live, name="lro-claims", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Claim nothing more, and end the thread."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def work_waits(self) -> None:
+        """Claim soon: work waits."""
+        self.ahead = True
+        self._wake.set()
+
+    def look(self) -> None:
+        """Look soon: work may wait."""
+        self._look_at = -math.inf
+        self._wake.set()
+
+    def freed(self) -> None:
+        """Claim soon if work waits: a worker has become free."""
+        if self.ahead:
+            self._wake.set()
+
+    def claim_due(self) -> float:
+        """Claim what is due for free workers; return the seconds until the next look.
+
+        Raises:
+            Unavailable: The store or the executor cannot be reached.
+        """
+        with self._claiming:
+            if not self.ahead and self._clock() < self._look_at:
+                return self._look_at - self._clock()
+            self._look_at = self._clock() + _LOOK_SECONDS
+            more = True
+            while more and not self._stopped and not self._workers.stopping:
+                slots = self._free_workers()
+                if not slots:
+                    self.ahead = True  # as far as is known: the next free worker looks
+                    return _LOOK_SECONDS
+                more = self._claim(slots)
+            return max(0.0, self._look_at - self._clock())
+
+    def _free_workers(self) -> list[Slot]:
+        slots: list[Slot] = []
+        try:
+            while len(slots) < _AT_ONCE and (slot := self._executor.reserve()) is not None:
+                slots.append(slot)
+        except Unavailable:
+            if not slots:
+                raise
+        return slots
+
+    def _claim(self, slots: Sequence[Slot]) -> bool:
+        """Claim work for these workers; return whether to claim more at once."""
+        self.ahead, begun = False, 0
+        try:
+            found = self._store.claim(self._wanted(len(slots)))
+            for (record, packed), slot in zip(found.works, slots, strict=False):
+                begun += 1
+                self._begin(record, packed, slot)
+        except BaseException:
+            self.ahead = True
+            raise
+        finally:
+            for slot in slots[begun:]:
+                slot.release()
+        if found.next_due is not None:
+            seconds = (found.next_due - self._store.now()).total_seconds()
+            self._look_at = min(self._look_at, self._clock() + max(0.0, seconds))
+        if not found.more:
+            return False
+        self.ahead = True
+        if begun:
+            self._rest = _RESTS[0]
+            return True
+        self._look_at, self._rest = self._clock() + self._rest, min(2 * self._rest, _RESTS[1])
+        self.ahead = False  # others are quicker, or have locked it: the next look is soon
+        return False
+
+    def _wanted(self, most: int) -> Claim:
+        limits = {
+            name: spec.options.concurrency
+            for name, spec in self._specs.items()
+            if spec.function is not None
+        }
+        now, redelivery = self._store.now(), self._executor.redelivery
+        owner, span = self._workers.owner, self._runtime.lease
+        if redelivery is not None:
+            owner, span = "", redelivery
+        return Claim(owner, now + span, limits, most, self._workers.left)
+
+    def _begin(self, record: Record, packed: Any, slot: Slot) -> None:
+        try:
+            self._workers.begin(record, slot, packed=packed)
+        except BaseException:  # one that cannot be begun must not be in the way of the others
+            line = "%s: could not be begun"
+            log.exception(line, record.name, extra=about(record.name, record.method))
+
+    def _live(self) -> None:
+        while not self._stopped:
+            self._wake.clear()
+            try:
+                seconds = self.claim_due()
+            except Unavailable:  # maintenance reports that the store is away
+                seconds = _RETRY_SECONDS
+            except BaseException:  # whatever code of others has raised
+                log.exception("claiming work failed and goes on")
+                seconds = _RETRY_SECONDS
+            self._wake.wait(seconds)

@@ -1,0 +1,183 @@
+"""Ends of operations and of attempts: the final metadata, and work that has lost its worker."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from datetime import timedelta
+from typing import Final
+
+from lro._base.errors import Cancelled, LroError, StatusError
+from lro._base.status import Any, Code
+from lro._engine.events import WorkLost, about, emit_end
+from lro._engine.flow import Flow, MayBlock, read
+from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
+from lro._engine.runtime import RecordUpdater, Runtime
+from lro._model.operation import (
+    Change,
+    Record,
+    State,
+    end,
+    if_lease_over,
+    if_not_cancelled,
+    if_unchanged_since,
+    lose,
+    release,
+)
+
+log = logging.getLogger("lro")
+
+_FIRST_PAUSE: Final = timedelta(seconds=2)
+"""How long work waits whose worker was lost for the second time; then twice as long each time."""
+
+
+class _Outdated(Exception):
+    """The metadata has changed since the final metadata was made of it."""
+
+
+def apply_end(
+    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
+) -> Flow[Record | None]:
+    """Apply a change that ends an operation in this state, with the method's final metadata.
+
+    That is made before the store is asked to write, which the application's code must not hold up.
+
+    Raises:
+        FinalMetadataFailed: The final metadata cannot be made.
+        LroError: What the store or the change refuses.
+    """
+    if spec.options.final_metadata is None:
+        return updater.applied(name, change, spec.stamp)
+    return _apply_with_final(updater, spec, name, change, state)
+
+
+def _apply_with_final(
+    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
+) -> Flow[Record | None]:
+    while True:
+        seen = (yield from read(updater.store, name)).metadata
+        final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
+
+        def stamp(record: Record, seen: Any | None = seen, final: Any | None = final) -> Record:
+            if record.metadata != seen:
+                raise _Outdated
+            return spec.stamp(record.with_metadata(final))
+
+        try:
+            return (yield from updater.applied(name, change, stamp))
+        except _Outdated:
+            continue  # a request to cancel may leave its mark in the metadata
+
+
+def store_stop(
+    runtime: Runtime, spec: MethodSpec, record: Record, *, begun: bool
+) -> Flow[Record | None]:
+    """Store that the worker of this attempt stops: the work waits again, or it ends.
+
+    ``begun``: the function may have been entered.
+
+    Returns:
+        The record then; None if it is gone.
+
+    Raises:
+        LroError: What the store or the change refuses.
+    """
+    attempt, now = record.attempt, runtime.store.now()
+    error: StatusError | None = None
+    if begun and spec.options.at_most_once:
+        text = f"the worker of the operation was stopped in attempt {attempt}"
+        error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
+    elif begun and attempt >= spec.options.max_attempts:
+        error = _too_often(attempt)
+    return (yield from _given_up(runtime, spec, record, release(attempt, now), error))
+
+
+def store_loss(
+    runtime: Runtime, spec: MethodSpec, record: Record, *, silent: bool = False
+) -> Flow[Record | None]:
+    """Store that the worker of an operation was lost: the work waits again, or it ends.
+
+    ``silent``: that is only so if the record is as it was seen, and its lease is over.
+
+    Returns:
+        The record then; None if it is gone.
+
+    Raises:
+        LroError: What the store or the change refuses.
+    """
+    attempt, lost, now = record.attempt, record.lost_attempts + 1, runtime.store.now()
+    options = spec.options
+    error: StatusError | None = None
+    if options.at_most_once or lost > options.max_lost:
+        text = f"the worker of the operation was lost in attempt {attempt}"
+        error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
+    elif attempt >= options.max_attempts:
+        error = _too_often(attempt)
+    change = lose(attempt, now + _pause(lost), now)
+    seen = record if silent else None
+    after = yield from _given_up(runtime, spec, record, change, error, seen)
+    runtime.events.look()  # it may be the first that this process has to do
+    runtime.events.emit(
+        WorkLost(
+            name=record.name,
+            method=record.method,
+            attempt=attempt,
+            decision="retried" if error is None else "failed",
+            lost_attempts=lost,
+            trace_context=record.trace_context,
+        )
+    )
+    line = "%s: worker %d of it was lost: it %s"
+    what = "ended" if after is None or after.done else "waits for another"
+    facts = about(record.name, record.method, attempt)
+    log.warning(line, record.name, lost, what, extra=facts)
+    return after
+
+
+def _too_often(attempt: int) -> StatusError:
+    text = f"the operation was begun {attempt} times, and never came to its end"
+    return StatusError(Code.ABORTED, text, why="TOO_MANY_ATTEMPTS")
+
+
+def _pause(lost: int) -> timedelta:
+    return timedelta(0) if lost < 2 else _FIRST_PAUSE * 2 ** min(lost - 2, 10)
+
+
+def _given_up(
+    runtime: Runtime,
+    spec: MethodSpec,
+    record: Record,
+    back: Change,
+    error: StatusError | None,
+    seen: Record | None = None,
+) -> Flow[Record | None]:
+    """Let others do the work, or end it: with the error, or because a caller has asked for it."""
+    updater, now = runtime.updater, runtime.store.now()
+
+    def ending(error: LroError, *, acknowledge: bool) -> Change:
+        status = spec.types.status_of(error, runtime.domain)
+        return end(
+            status, now=now, keep_for=spec.keep_for, attempt=record.attempt, acknowledge=acknowledge
+        )
+
+    change = back if error is None else ending(error, acknowledge=False)
+    if error is None:
+        change = if_not_cancelled(change, ending(Cancelled(), acknowledge=True))
+    if seen is not None:
+        change = if_unchanged_since(seen, if_lease_over(change, now))
+    if error is None:
+        after = yield from updater.applied(record.name, change, spec.stamp)
+    else:
+        try:
+            after = yield from apply_end(updater, spec, record.name, change, State.FAILED)
+        except FinalMetadataFailed:
+            line, facts = (
+                "%s: the last metadata could not be made",
+                about(record.name, record.method),
+            )
+            log.exception(line, record.name, extra=facts)
+            after = yield from updater.applied(record.name, change, spec.stamp)
+    if after is not None and after.done:
+        runtime.events.look()
+        emit_end(runtime.events, after)
+    return after
