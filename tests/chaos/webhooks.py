@@ -110,7 +110,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         trapped(store_at(place)), ThreadExecutor(2), lease=LEASE, drain=timedelta(0), webhooks=hooks
     )
 
-    @service.method("acme.v1.Rows.Do", worker_lost=lro.WorkerLost.RETRY)
+    @service.method("acme.v1.Rows.Do")
     def do(request: Row, job: lro.Job[Progress]) -> Done:
         job.sleep(request.number % 7 / 1000)
         if request.number % 5 == 1:

@@ -231,7 +231,7 @@ def declare(
     service: lro.Service, *, awaits: bool = False
 ) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
     """The methods, by the last part of their paths; ``awaits``: as async functions."""
-    retried: dict[str, Any] = {"worker_lost": lro.WorkerLost.RETRY, "max_lost": MAX_LOST}
+    retried: dict[str, Any] = {"max_lost": MAX_LOST}
     options: dict[Any, dict[str, Any]] = {
         once: {},
         again: retried,

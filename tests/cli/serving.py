@@ -37,7 +37,7 @@ service = lro.Service(
 
 
 @service.method(
-    "cli.v1.Works.Work", path="/v1/works:work", worker_lost=lro.WorkerLost.RETRY{method}
+    "cli.v1.Works.Work", path="/v1/works:work"{method}
 )
 def work(request: StepsRequest, job: lro.Job) -> StepsResponse:
     with open("begun", "a") as file:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from lro import Code, Job, State, WorkerLost
+from lro import Code, Job, State
 from lro._model.operation import claim, lose, release, request_cancel, take_over
 from lro.errors import LeaseLost, OperationNotFound, ResourceExhausted, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -185,7 +185,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 @pytest.mark.parametrize("text", ["return", "raise"])
 def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text):
     """With the request from the store; report and result of the old worker meet LeaseLost."""
-    one, two = (hung(worker_lost=WorkerLost.RETRY) for _ in range(2))
+    one, two = (hung() for _ in range(2))
     name = one.start(text=text).name
     clock.advance(15)
     recovered(two.service, clock)
@@ -205,23 +205,23 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
 
 def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     """After ``max_lost`` lost workers the operation ends ABORTED."""
-    name = hung(worker_lost=WorkerLost.RETRY, max_lost=3).start().name
+    name = hung(max_lost=3).start().name
     for lost in (1, 2):
         clock.advance(15)
-        two = hung(worker_lost=WorkerLost.RETRY, max_lost=3)
+        two = hung(max_lost=3)
         recovered(two.service, clock)
         two.step.reached()
         assert store.get(name).lost_attempts == lost
     clock.advance(15)
-    other = build(never, worker_lost=WorkerLost.RETRY, max_lost=3)
+    other = build(never, max_lost=3)
     recovered(other, clock)
     assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
 
 
-@pytest.mark.parametrize("policy", list(WorkerLost))
-def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
+@pytest.mark.parametrize("at_most_once", [True, False])
+def test_a_deleted_orphan_frees_its_target(hung, build, clock, at_most_once):
     """It is invisible, but its target was busy until its worker counted as lost (spec §9.5)."""
-    one = hung(worker_lost=policy)
+    one = hung(at_most_once=at_most_once)
     name = one.start(target="t").name
     one.service.delete(name)
     calls = []
@@ -230,12 +230,12 @@ def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
         calls.append(job.attempt)
         return WorkResponse()
 
-    other = build(body, InlineExecutor(), worker_lost=policy)
+    other = build(body, InlineExecutor(), at_most_once=at_most_once)
     with pytest.raises(TargetBusy):
         other.start(NAME, WorkRequest(), target="t")
     clock.advance(15)
     recovered(other, clock)
-    assert calls == ([2] if policy is WorkerLost.RETRY else [])
+    assert calls == ([] if at_most_once else [2])
     with pytest.raises(OperationNotFound):
         other.store.get(name)
     assert ended(other, other.start(NAME, WorkRequest(), target="t")).state == "SUCCEEDED"
@@ -270,9 +270,9 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
 )
 def test_an_orphan_that_the_executor_refuses_is_left(hung, build, store, clock, part, error):
     """A full queue keeps it where it is; from one that stops others take it without delay."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    name = hung().start().name
     executor = InlineExecutor()
-    other = build(executor=executor, worker_lost=WorkerLost.RETRY)
+    other = build(executor=executor)
     clock.advance(15)
     other.run_maintenance()
     clock.advance(1)
@@ -301,8 +301,8 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, c
 
 def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
     """The operation is gone: there is nothing to do, and no caller to notify."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-    other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
+    name = hung().start().name
+    other = build(never, InlineExecutor())
     once(store, "request", lambda asked: store.update(asked, lambda record: None))
     clock.advance(15)
     recovered(other, clock)
@@ -323,13 +323,13 @@ def next_store(store, tmp_path, clock):
         yield opened
 
 
-@pytest.mark.parametrize("policy", list(WorkerLost))
+@pytest.mark.parametrize("at_most_once", [True, False])
 @pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), lambda: AsyncioExecutor(1)])
-def test_a_service_that_stops_hands_its_work_back(store, next_store, make_service, policy, make):
+def test_a_service_that_stops_hands_its_work_back(store, next_store, make_service, at_most_once, make):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
     one, begun, owners = make_service(store, make()), threading.Event(), []
 
-    @one.method(NAME, worker_lost=policy)
+    @one.method(NAME, at_most_once=at_most_once)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         begun.set()
         try:
@@ -348,7 +348,7 @@ def test_a_service_that_stops_hands_its_work_back(store, next_store, make_servic
         assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
         assert (record.cancel_requested, record.lease_until) == (False, next_store.now())
     other, requests = make_service(next_store, ThreadExecutor(1)), []
-    method_of(other, lambda request, job: requests.append(request), worker_lost=policy)
+    method_of(other, lambda request, job: requests.append(request), at_most_once=at_most_once)
     other.run_maintenance()
     for operation in (running, queued):
         assert ended(other, operation).state == "SUCCEEDED"
@@ -431,7 +431,7 @@ def test_cancellation_of_work_of_an_unknown_method_is_only_asked_for(
 @pytest.fixture
 def twice(make_service, store, clock):
     """Work that one process holds twice, after a lost lease; and the first task of it."""
-    made = Queued(make_service, store, print, worker_lost=WorkerLost.RETRY)
+    made = Queued(make_service, store, print)
     first, service = made.task, made.service
     clock.advance(60)
     service.workers.resume(service.specs[NAME], store.get(made.name))
@@ -789,7 +789,7 @@ def test_the_thread_may_close_the_service(make_service):
 
 def test_leases_come_before_orphans(store, build, make_service, clock):
     """However many there are, and however long each takes: the rest is found again at once."""
-    dead = Queued(make_service, store, worker_lost=WorkerLost.RETRY)
+    dead = Queued(make_service, store)
     for _ in range(2):
         dead.method.start(WorkRequest())
     resumed = []
@@ -800,7 +800,7 @@ def test_leases_come_before_orphans(store, build, make_service, clock):
             clock.advance(3)
 
     clock.advance(10)
-    service = build(executor=Slow(), worker_lost=WorkerLost.RETRY)
+    service = build(executor=Slow())
     mine = service.start(NAME, WorkRequest()).name
     clock.advance(2)
     service.run_maintenance()

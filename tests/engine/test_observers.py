@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, State, StatusError, WorkerLost
+from lro import Cancelled, Code, Job, Service, State, StatusError
 from lro._engine import statistics as module
 from lro._engine.events import EventDispatch
 from lro._engine.flow import run
@@ -279,16 +279,16 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
 
 
 @pytest.mark.parametrize(
-    ("policy", "decision"), [(WorkerLost.FAIL, "failed"), (WorkerLost.RETRY, "retried")]
+    ("at_most_once", "decision"), [(True, "failed"), (False, "retried")]
 )
-def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, policy, decision):
+def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
     """By the process that finds it, with its decision; late writes by the one that lost it."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
-    name = work(dead, step, worker_lost=policy).start(WorkRequest()).name
+    name = work(dead, step, at_most_once=at_most_once).start(WorkRequest()).name
     step.reached()
     other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), observers=[recorder])
-    work(other, worker_lost=policy)
+    work(other, at_most_once=at_most_once)
     clock.advance(20)
     recovered(other, clock)
     step.go.set()
@@ -296,7 +296,7 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, policy, 
     assert recorder.only(WorkLost) == WorkLost(
         name=name, method=METHOD, attempt=1, decision=decision, lost_attempts=1
     )
-    if policy is WorkerLost.FAIL:
+    if at_most_once:
         assert recorder.only(OperationEnded).error_type == "ABORTED"
     else:  # the second attempt has waited for no first claim
         began = recorder.only(AttemptBegan)

@@ -468,11 +468,11 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
 def test_without_a_loop_work_waits_for_one(make_service, store, clock):
     """A start is refused; lost work is taken over when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
-    work = declared(service, worker_lost=lro.WorkerLost.RETRY)
+    work = declared(service)
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
         work.start(WorkRequest("a"))
     dead = make_service(store, InlineExecutor())
-    held = declared(dead, worker_lost=lro.WorkerLost.RETRY)
+    held = declared(dead)
     dead.workers.begin = lambda attempt, slot: None  # it dies before the work begins
     name = held.start(WorkRequest("lost")).name
     clock.advance(60)

@@ -74,7 +74,7 @@ def add_methods(service: Service) -> None:
     def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         return held(request, job)
 
-    @service.method("acme.v1.Works.Again", worker_lost=lro.WorkerLost.RETRY)
+    @service.method("acme.v1.Works.Again")
     def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         return held(request, job)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, Job, WorkerLost
+from lro import Code, Job
 from lro._engine.job import WorkerDied
 from lro._model.operation import take_over
 from lro.errors import OperationNotFound, Unavailable
@@ -124,15 +124,15 @@ def test_a_lost_name_is_sent_again(service, sending, clock, store):
     assert store.get(name).lost_attempts == 0
 
 
-@pytest.mark.parametrize("policy", WorkerLost)
-def test_a_worker_that_dies(make_service, store, sending, clock, policy):
+@pytest.mark.parametrize("at_most_once", [True, False])
+def test_a_worker_that_dies(make_service, store, sending, clock, at_most_once):
     """By the method's choice: the name is sent again, and the attempt counted; or the truth."""
-    service = with_method(make_service(store, sending), worker_lost=policy)
+    service = with_method(make_service(store, sending), at_most_once=at_most_once)
     name = service.start(NAME, WorkRequest()).name
     now = clock()
     store.update(name, lambda record: record.next_version(owner="dead", attempt=1, lease_until=now))
     recovered(service, clock)
-    if policy is WorkerLost.FAIL:
+    if at_most_once:
         assert reason(service.get(name)) == (Code.ABORTED, "WORKER_LOST")
         return
     record = store.get(name)

@@ -96,7 +96,6 @@ class Kept:
         self.refuse = self.service.method("acme.kept.v1.Kept.Refuse")(self._refuse)
         self.hold = self.service.method(
             "acme.kept.v1.Kept.Hold",
-            worker_lost=lro.WorkerLost.RETRY,
             exclusive_target=lambda request: request.text,
         )(self._hold)
 

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lro import Cancelled, Code, Service, StatusError, WorkerLost
+from lro import Cancelled, Code, Service, StatusError
 from lro.adapters import Executor
 from lro.errors import DeclarationError, RequestIdConflict
 from lro.executors.asyncio import AsyncioExecutor
@@ -199,10 +199,10 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     """Both link to the start, which another process has made; the first attempt is superseded."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock), telemetry=traced())
-    name = work(dead, lambda *_: step(), worker_lost=WorkerLost.RETRY).start(WorkRequest()).name
+    name = work(dead, lambda *_: step()).start(WorkRequest()).name
     step.reached()
     other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), telemetry=traced())
-    work(other, worker_lost=WorkerLost.RETRY)
+    work(other)
     clock.advance(20)
     recovered(other, clock)
     step.go.set()

@@ -35,7 +35,7 @@ def main(store: str, spans: str, start: str = "") -> None:
         telemetry=Telemetry(tracer_provider=provider_to_file(spans)),
     )
 
-    @service.method(METHOD, worker_lost=lro.WorkerLost.RETRY)
+    @service.method(METHOD)
     def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         say(f"began {job.attempt}")
         if job.attempt == 1:

@@ -40,7 +40,6 @@ class Claims:
 
     def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers) -> None:
         self._runtime = runtime
-        self._executor = runtime.executor
         self._store = runtime.store
         self._specs = specs
         self._workers = workers
@@ -108,7 +107,7 @@ class Claims:
     def _free_workers(self) -> list[Slot]:
         slots: list[Slot] = []
         try:
-            while len(slots) < _AT_ONCE and (slot := self._executor.reserve()) is not None:
+            while len(slots) < _AT_ONCE and (slot := self._runtime.executor.reserve()) is not None:
                 slots.append(slot)
         except Unavailable:
             if not slots:
@@ -148,7 +147,7 @@ class Claims:
             for name, spec in self._specs.items()
             if spec.function is not None
         }
-        now, redelivery = self._store.now(), self._executor.redelivery
+        now, redelivery = self._store.now(), self._runtime.executor.redelivery
         owner, span = self._workers.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, DeclarationError, Limits, Service, State, WorkerLost
+from lro import Code, DeclarationError, Limits, Service, State
 from lro.adapters import CancelSupport
 from lro.executors.processes import ProcessExecutor
 from lro.executors.processes._process import ChildProcess, MessageReader
@@ -463,7 +463,7 @@ def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
 
 def test_lost_work_is_done_again(harness):
     """If the method says so: on a new child, counted as another attempt."""
-    service, method = harness(worker_lost=WorkerLost.RETRY)
+    service, method = harness()
     operation = method.start(request("die_once"))
     assert answer(service, ended(service, operation)) == "attempt 2"
 

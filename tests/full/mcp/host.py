@@ -24,7 +24,7 @@ service = lro.Service(
 )
 
 
-@service.method("acme.v1.Works.Work", worker_lost=lro.WorkerLost.RETRY)
+@service.method("acme.v1.Works.Work")
 def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
     """Work until it may end."""
     while sys.argv[2:] and not Path(sys.argv[2]).exists():

@@ -71,7 +71,7 @@ def test_signature_has_types_that_lead_to_their_entries(built: Path) -> None:
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     service, options = (entry(html, f"lro.{name}") for name in ("Service", "Options"))
     assert 'href="lro.adapters.html#lro.adapters.Store"' in service
-    assert 'href="#lro.WorkerLost"' in options
+    assert 'href="#lro.State"' in options
     assert "time_limit" in options
     assert "timedelta" in options
 
