@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 from lro._base.arguments import check
 from lro._engine.store_port import COUNTS_LIFE, STEP_MINUTES, Load, MethodLoad
 from lro._messages.json_text import reread
-from lro._model.operation import GIVEN_UP, Record
 from lro.stores._rows import micros, moment
 
 _MINUTE: Final = 60_000_000
@@ -18,9 +17,8 @@ _MINUTE: Final = 60_000_000
 PRUNED_ROWS: Final = 1000
 """How many old rows one call removes: more than one call adds, of 300 methods."""
 
-WAITS: Final = """lease_until IS NOT NULL
-    AND (attempt = 0 OR owner = '' OR substr(owner, length(owner)) = '!')"""
-"""In SQL, whether a record in progress waits for a worker: see :func:`waits`."""
+WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
+"""``Record.waits`` in SQL."""
 
 
 def steps_of(minute: datetime) -> Mapping[int, int]:
@@ -65,14 +63,6 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
     return sums
 
 
-def waits(record: Record) -> bool:
-    """Whether work in progress waits for a worker: it was not begun, or its last one gave it up.
-
-    What is done outside, without a lease, is worked on all the time.
-    """
-    return record.lease_until is not None and (record.attempt == 0 or record.given_up)
-
-
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
 """Method, owner, whether they wait, how many, how many beyond the limit, oldest time and name."""
 
@@ -89,7 +79,7 @@ def load_of(rows: Iterable[LoadRow]) -> Load:
         if not count:
             continue
         (waiting if is_waiting else running)[method] += count
-        if owner and not owner.endswith(GIVEN_UP):
+        if owner:
             owners[owner] += count
         oldest[method] = min((created, name), oldest.get(method, (created, name)))
     methods = [

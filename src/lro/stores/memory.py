@@ -24,6 +24,8 @@ from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
     STEP_MINUTES,
+    Claim,
+    Claimed,
     Counts,
     Done,
     Expired,
@@ -40,6 +42,7 @@ from lro._engine.store_port import (
 )
 from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, bounds_of
 from lro._model.operation import Change, Record, State
+from lro._model.operation import claim as begin
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro.stores._counting import (
     LoadRow,
@@ -49,7 +52,6 @@ from lro.stores._counting import (
     step_since,
     step_time,
     steps_of,
-    waits,
 )
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -305,6 +307,81 @@ class _FirstStarts:
         return (record for record, _ in self._known.values())
 
 
+class _Work:
+    """What waits, in the order in which it is due, and what has an owner, by method.
+
+    Used under the store's lock.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[_Entry]] = {}
+        self._held: dict[str, dict[str, None]] = {}
+
+    def add(self, record: Record) -> None:
+        """Put a record where it belongs."""
+        if record.owner:
+            self._held.setdefault(record.method, {})[record.name] = None
+        elif record.lease_until is not None:
+            entry = record.lease_until, record.name
+            _add(self._waiting.setdefault(record.method, []), entry)
+
+    def remove(self, record: Record) -> None:
+        """Take a record out."""
+        method = record.method
+        if record.owner:
+            del self._held[method][record.name]
+            if not self._held[method]:
+                del self._held[method]
+        elif record.lease_until is not None:
+            _delete_one(self._waiting[method], (record.lease_until, record.name))
+            if not self._waiting[method]:
+                del self._waiting[method]
+
+    def move(self, before: Record, after: Record) -> None:
+        """Put a record that has changed where it belongs now."""
+        if (before.owner, before.lease_until) != (after.owner, after.lease_until):
+            self.remove(before)
+            self.add(after)
+
+    def held(self, methods: Collection[str] | None = None) -> Iterator[str]:
+        """The names of what has an owner, of all methods or of these."""
+        wanted = [*self._held] if methods is None else methods
+        return itertools.chain.from_iterable(self._held.get(method, ()) for method in wanted)
+
+    def room(self, claim: Claim, method: str) -> int:
+        """How many operations of a method a claim may take, at most one more than it wants."""
+        if method not in claim.limits:
+            return 0
+        limit = claim.limits[method]
+        if limit is None or not claim.owner:
+            return claim.most + 1
+        return max(0, min(claim.most + 1, limit - len(self._held.get(method, ()))))
+
+    def due(self, claim: Claim, now: datetime) -> list[str]:
+        """The names that a claim may take, in order; maybe more than it wants, then not all."""
+        found: list[_Entry] = []
+        for method in claim.limits:
+            waiting = self._waiting.get(method, ())
+            due = itertools.takewhile(lambda entry: entry[0] <= now, waiting)
+            free = (entry for entry in due if entry[1] not in claim.without)
+            found += itertools.islice(free, self.room(claim, method))
+        return [name for _, name in sorted(found)]
+
+    def next_due(self, methods: Collection[str], now: datetime) -> datetime | None:
+        """When the next work of these methods is due that is not due now."""
+        orders = [self._waiting.get(method, []) for method in methods]
+        places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
+        later = [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
+        return min(later, default=None)
+
+
+def _taken(record: Record, claim: Claim, now: datetime) -> Record:
+    if claim.owner:
+        return begin(claim.owner, claim.lease_until, now)(record)
+    again = max(claim.lease_until, now + (now - record.create_time))
+    return record.next_version(lease_until=again)
+
+
 class _Counts:
     """What was counted, by steps and in all. Used under the store's lock."""
 
@@ -378,7 +455,7 @@ class MemoryStore:
         self._records: dict[str, Record] = {}
         self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
-        self._running: dict[str, None] = {}
+        self._work = _Work()
         self._inputs: dict[str, Any] = {}
         self._starts = _FirstStarts(request_ids)
         self._counts = _Counts()
@@ -440,14 +517,6 @@ class MemoryStore:
     ) -> None:
         """Add a record at once."""
         done(self.insert(record, request, key), None)
-
-    def forget(self, name: str) -> None:
-        """Undo an insert."""
-        with self._lock:
-            record = self._records.get(name)
-            if record is not None:
-                self._drop(record)
-                self._starts.forget(name)
 
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
@@ -520,28 +589,47 @@ class MemoryStore:
         with self._lock:
             self._lists.index(keys)
 
+    def claim(self, claim: Claim) -> Claimed:
+        """Begin a new attempt at operations that wait, the earliest due first."""
+        now = self._clock()
+        with self._lock:
+            if claim.only:
+                found, next_due = self._wanted(claim), None
+            else:
+                found, next_due = self._work.due(claim, now), self._work.next_due(claim.limits, now)
+            works: list[tuple[Record, Any]] = []
+            for name in found[: max(0, claim.most)]:
+                record = _taken(self._records[name], claim, now)
+                self._replace(record)
+                works.append((record, self._inputs[name]))
+        return Claimed(works, len(found) > len(works), next_due)
+
+    def _wanted(self, claim: Claim) -> list[str]:
+        record = self._records.get(claim.only)
+        if record is None or not record.waits or claim.only in claim.without:
+            return []
+        return [claim.only] if self._work.room(claim, record.method) else []
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
         with self._lock:
-            mine = [self._records[name] for name in self._running]
             mine = [
                 record
-                for record in mine
-                if record.owner == owner and (names is None or record.name in names)
+                for record in map(self._records.__getitem__, self._work.held())
+                if record.owner == owner
+                and record.lease_until is not None
+                and (names is None or record.name in names)
             ]
             for record in mine:
                 self._records[record.name] = attrs.evolve(record, lease_until=until)
             return Renewed([record.name for record in mine if record.cancel_requested])
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress whose lease has run out."""
+        """Records in progress whose owner's lease has run out."""
         now = self._clock()
         with self._lock:
-            leased = [
-                (record.lease_until, record)
-                for record in map(self._records.__getitem__, self._running)
-                if record.lease_until is not None and record.method in methods
-            ]
+            held = map(self._records.__getitem__, self._work.held(methods))
+            leased = [(r.lease_until, r) for r in held if r.lease_until is not None]
         lost = [record for until, record in leased if until <= now]
         ends = [until for until, _ in leased if until > now]
         return Orphans(tuple(lost[:limit]), min(ends, default=None))
@@ -591,7 +679,7 @@ class MemoryStore:
                 for record in map(self._records.__getitem__, names):
                     within = len(rows) < limit
                     created = micros(record.create_time)
-                    held = record.method, record.owner, waits(record)
+                    held = record.method, record.owner, record.waits
                     rows.append((*held, within, not within, created, record.name))
         return load_of(rows)
 
@@ -617,19 +705,20 @@ class MemoryStore:
 
     def _put(self, record: Record) -> None:
         self._lists.add(record)
+        self._work.add(record)
         if record.target:
             self._targets[record.target] = record.name
         self._records[record.name] = record
-        self._running[record.name] = None
 
     def _replace(self, record: Record) -> None:
-        self._lists.move(self._records[record.name], record)
+        before = self._records[record.name]
+        self._lists.move(before, record)
+        self._work.move(before, record)
         self._records[record.name] = record
         if record.done:
             self._end(record)
 
     def _end(self, record: Record) -> None:
-        self._running.pop(record.name, None)
         self._inputs.pop(record.name, None)
         if self._targets.get(record.target) == record.name:
             del self._targets[record.target]
@@ -637,6 +726,7 @@ class MemoryStore:
     def _drop(self, *records: Record) -> None:
         for record in records:
             self._end(record)
+            self._work.remove(record)
             del self._records[record.name]
         self._lists.remove(records)
 
