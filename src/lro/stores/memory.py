@@ -367,6 +367,10 @@ class _Work:
             found += itertools.islice(free, self.room(claim, method))
         return [name for _, name in sorted(found)]
 
+    def count(self, most: int) -> int:
+        """How many wait, up to ``most``."""
+        return min(most, sum(map(len, self._waiting.values())))
+
     def next_due(self, methods: Collection[str], now: datetime) -> datetime | None:
         """When the next work of these methods is due that is not due now."""
         orders = [self._waiting.get(method, []) for method in methods]
@@ -609,6 +613,11 @@ class MemoryStore:
         if record is None or not record.waits or claim.only in claim.without:
             return []
         return [claim.only] if self._work.room(claim, record.method) else []
+
+    def count_waiting(self, most: int) -> int:
+        """How many operations wait, up to ``most``."""
+        with self._lock:
+            return self._work.count(most)
 
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
