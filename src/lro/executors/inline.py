@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Sequence
 
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import ExecutorUsage, Task
 from lro._engine.job import event_loop_runs
 from lro._engine.process import after_fork
-from lro.executors.threads import LocalExecutor
+from lro.executors.threads import STOPPING, LocalExecutor
 
 __all__ = ["InlineExecutor"]
 
@@ -20,6 +19,9 @@ class InlineExecutor(LocalExecutor):
 
     The caller cannot cancel it, being busy with it; another thread that knows the name can, and
     the function learns of that when it looks.
+
+    Operations that wait in the store, such as those of a process that has stopped, are done one
+    after the other: a thread reserves one worker at a time.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class InlineExecutor(LocalExecutor):
 
     def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
+        self._reserved: set[int] = set()
         self._inside: list[int] = []
 
     @property
@@ -37,28 +40,36 @@ class InlineExecutor(LocalExecutor):
         return True
 
     @property
-    def worker_idle(self) -> bool:
-        """The caller's thread is there."""
-        return True
-
-    @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run; none waits, and any number may run."""
+        """How many tasks run; any number can."""
         with self._quiet:
-            return ExecutorUsage(len(self._inside), 0)
+            return ExecutorUsage(len(self._inside))
 
-    def reserve(self) -> InlineExecutor:
-        """Room for one task: always there."""
-        if self._stopped:
-            raise Unavailable("the executor is stopping")
-        return self
+    def reserve(self) -> _InlineSlot | None:
+        """Reserve this thread; None if it is reserved already, and its slot is not used yet.
 
-    def submit(self, task: Task) -> None:
-        """Run the task now."""
+        A task may reserve its own thread again, for a start within it.
+        """
         thread = threading.get_ident()
         with self._quiet:
             if self._stopped:
-                raise Unavailable("the executor is stopping")
+                raise Unavailable(STOPPING)
+            if thread in self._reserved:
+                return None
+            self._reserved.add(thread)
+        return _InlineSlot(self, thread)
+
+    def stop(self) -> None:
+        """Refuse further tasks."""
+        with self._quiet:
+            self._stopped = True
+
+    def _run(self, reserved: int, task: Task) -> None:
+        thread = threading.get_ident()
+        with self._quiet:
+            self._reserved.discard(reserved)
+            if self._stopped:
+                raise Unavailable(STOPPING)
             self._inside.append(thread)
         try:
             _run(task)
@@ -66,24 +77,32 @@ class InlineExecutor(LocalExecutor):
             with self._quiet:
                 self._inside.remove(thread)
                 self._quiet.notify_all()
+            self.tell_freed()
 
-    def release(self) -> None:
-        """Nothing was taken."""
-
-    def withdraw(self, name: str) -> bool:  # noqa: ARG002
-        """Nothing ever waits."""
-        return False
-
-    def stop(self) -> Sequence[Task]:
-        """Refuse further tasks."""
-        self._stopped = True
-        return ()
+    def _release(self, reserved: int) -> None:
+        with self._quiet:
+            self._reserved.discard(reserved)
+        self.tell_freed()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)
+
+
+class _InlineSlot:
+    __slots__ = ("_executor", "_thread")
+
+    def __init__(self, executor: InlineExecutor, thread: int) -> None:
+        self._executor = executor
+        self._thread = thread  # that which reserved it; another may use it
+
+    def submit(self, task: Task) -> None:
+        self._executor._run(self._thread, task)
+
+    def release(self) -> None:
+        self._executor._release(self._thread)
 
 
 def _run(task: Task) -> None:
