@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -489,7 +490,7 @@ def test_the_inline_executor_waits_for_other_threads():
     joined(other)
 
 
-def test_a_thread_reserves_one_inline_slot_at_a_time():
+def test_a_caller_reserves_one_inline_slot_at_a_time():
     """So a service that wants as many as it can get has one; another thread has its own."""
     executor = InlineExecutor()
     freed = telling(executor)
@@ -515,13 +516,33 @@ def test_a_thread_reserves_one_inline_slot_at_a_time():
     assert executor.usage == ExecutorUsage(0)
 
 
-def test_an_inline_slot_may_be_used_by_another_thread():
-    """Where an event loop has starts done in threads."""
+def test_starts_on_an_event_loop_do_not_share_an_inline_slot():
+    """Their steps are done in threads of a pool, which may be the same thread."""
     executor = InlineExecutor()
-    slot, task = executor.reserve(), Work("a", held=False)
-    together(1, lambda _: slot.submit(task))
-    assert task.over.is_set()
-    assert executor.reserve() is not None
+    tasks = [Work(str(number), held=False) for number in range(3)]
+
+    async def start():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        slots = [await asyncio.to_thread(executor.reserve) for _ in tasks]
+        assert None not in slots
+        for slot, task in zip(slots, tasks, strict=True):
+            await asyncio.to_thread(slot.submit, task)
+
+    asyncio.run(start())
+    assert all(task.over.is_set() for task in tasks)
+
+
+def test_an_inline_slot_is_used_up_once():
+    executor = InlineExecutor()
+    freed = telling(executor)
+    slot, task = executor.reserve(), Work("a")
+    slot.release()
+    slot.release()
+    with pytest.raises(Unavailable):
+        slot.submit(task)
+    assert not task.begun.is_set()
+    assert freed.acquire(blocking=False)
+    assert not freed.acquire(blocking=False)
 
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import threading
+from typing import Final
 
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import ExecutorUsage, Task
@@ -21,7 +23,7 @@ class InlineExecutor(LocalExecutor):
     the function learns of that when it looks.
 
     Operations that wait in the store, such as those of a process that has stopped, are done one
-    after the other: a thread reserves one worker at a time.
+    after the other: whoever holds a slot, not used yet, gets no second one.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,6 @@ class InlineExecutor(LocalExecutor):
 
     def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
-        self._reserved: set[int] = set()
         self._inside: list[int] = []
 
     @property
@@ -46,28 +47,26 @@ class InlineExecutor(LocalExecutor):
             return ExecutorUsage(len(self._inside))
 
     def reserve(self) -> _InlineSlot | None:
-        """Reserve this thread; None if it is reserved already, and its slot is not used yet.
+        """Reserve the caller's thread; None if the caller has a slot that is not used yet.
 
-        A task may reserve its own thread again, for a start within it.
+        A running task can reserve its own thread again, for a start within it.
         """
-        thread = threading.get_ident()
-        with self._quiet:
-            if self._stopped:
-                raise Unavailable(STOPPING)
-            if thread in self._reserved:
-                return None
-            self._reserved.add(thread)
-        return _InlineSlot(self, thread)
+        if self._stopped:
+            raise Unavailable(STOPPING)
+        held = _held.get()
+        if held is not None and held.executor is self:
+            return None
+        slot = _InlineSlot(self)
+        _held.set(slot)
+        return slot
 
     def stop(self) -> None:
         """Refuse further tasks."""
-        with self._quiet:
-            self._stopped = True
+        self._stopped = True
 
-    def _run(self, reserved: int, task: Task) -> None:
+    def _run(self, task: Task) -> None:
         thread = threading.get_ident()
         with self._quiet:
-            self._reserved.discard(reserved)
             if self._stopped:
                 raise Unavailable(STOPPING)
             self._inside.append(thread)
@@ -79,11 +78,6 @@ class InlineExecutor(LocalExecutor):
                 self._quiet.notify_all()
             self.tell_freed()
 
-    def _release(self, reserved: int) -> None:
-        with self._quiet:
-            self._reserved.discard(reserved)
-        self.tell_freed()
-
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
         own = threading.get_ident()
@@ -92,17 +86,31 @@ class InlineExecutor(LocalExecutor):
 
 
 class _InlineSlot:
-    __slots__ = ("_executor", "_thread")
+    __slots__ = ("executor",)
 
-    def __init__(self, executor: InlineExecutor, thread: int) -> None:
-        self._executor = executor
-        self._thread = thread  # that which reserved it; another may use it
+    def __init__(self, executor: InlineExecutor) -> None:
+        self.executor: InlineExecutor | None = executor  # None once it is used
 
     def submit(self, task: Task) -> None:
-        self._executor._run(self._thread, task)
+        executor, self.executor = self.executor, None
+        if executor is None:
+            raise Unavailable("this worker is not reserved any more")
+        executor._run(task)
 
     def release(self) -> None:
-        self._executor._release(self._thread)
+        executor, self.executor = self.executor, None
+        if executor is not None:
+            executor.tell_freed()
+
+
+_held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVar(
+    "lro_inline_slot", default=None
+)
+"""The slot that a caller has reserved last.
+
+Not by the thread: an event loop has the steps of its starts done in threads of a pool, each in a
+context of its own, and one start must not take the slot of another for its own.
+"""
 
 
 def _run(task: Task) -> None:

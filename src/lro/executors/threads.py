@@ -128,7 +128,7 @@ class Places:
         """
         with self._lock:
             if place not in self._reserved:
-                raise Unavailable("no worker is reserved any more")
+                raise Unavailable("this worker is not reserved any more")
             self._reserved.remove(place)
             if self.stopped:
                 raise Unavailable(STOPPING)
