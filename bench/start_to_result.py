@@ -142,8 +142,8 @@ def dict_in_flight() -> float:
 
 EXECUTORS: dict[str, Callable[[], Any]] = {
     "inline": InlineExecutor,
-    "threads": lambda: ThreadExecutor(4, queue=2 * IN_FLIGHT),
-    "asyncio": lambda: AsyncioExecutor(queue=2 * IN_FLIGHT),
+    "threads": lambda: ThreadExecutor(4),
+    "asyncio": lambda: AsyncioExecutor(),
 }
 
 

@@ -177,7 +177,7 @@ def throughput(database: Database) -> Iterator[str]:
         label = f"{database.label}, {IN_FLIGHT} in flight, inline / one by one"
         many = compare(label, ours, floor, rounds=ROUNDS)
         yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
-    executor = ThreadExecutor(CALLERS, queue=2 * IN_FLIGHT)
+    executor = ThreadExecutor(CALLERS)
     service, method = make(database.make_store(), executor)
     with service:
         ours = in_flight(service, method, IN_FLIGHT, CALLERS)

@@ -76,7 +76,7 @@ async def on_loop(where: str) -> None:
 def main(where: str) -> None:
     callers = 1 if where == "memory" else CALLERS
     workers = 4 if where == "memory" else CALLERS
-    service = lro.Service(store(where), ThreadExecutor(workers, queue=10_000))
+    service = lro.Service(store(where), ThreadExecutor(workers))
 
     @service.method("bench.v1.Bench.Run")
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:

@@ -17,7 +17,6 @@ from lro.stores.sqlite import SQLiteStore
 if TYPE_CHECKING:
     import celery
 
-QUEUE: Final = 32
 EXECUTORS: Final = ("threads", "processes", "celery")
 _SQLITE: Final = "sqlite:///"
 
@@ -88,11 +87,11 @@ class Deployment:
 
     def _make_executor(self) -> Executor:
         if self.executor == "threads":
-            return ThreadExecutor(self.concurrency, queue=QUEUE)
+            return ThreadExecutor(self.concurrency)
         if self.executor == "processes":
             from lro.executors.processes import ProcessExecutor
 
-            return ProcessExecutor(self.concurrency, queue=QUEUE)
+            return ProcessExecutor(self.concurrency)
         if self.executor == "celery":
             from lro.executors.celery import CeleryExecutor
 

@@ -33,6 +33,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
 from lro.testing._executors import Work
+from tests.stores.samples import together
 from tests.waiting import PATIENCE, joined
 
 NUMBERS = itertools.count()
@@ -103,7 +104,8 @@ def test_what_it_says_of_itself():
     executor = CeleryExecutor(app_on("memory://"), queue="q", redelivery=timedelta(minutes=5))
     assert executor.cancel_support is CancelSupport.COOPERATIVE
     assert executor.redelivery == timedelta(minutes=5)
-    assert (executor.join(0), executor.stop()) == (True, ())
+    assert executor.join(0)
+    executor.stop()
 
 
 def test_two_services_on_an_app_need_two_names():
@@ -387,6 +389,31 @@ def test_a_stopped_worker_begins_nothing():
             app.tasks["lro.work"](NAME)
         assert caught.value.requeue
     assert done == [NAME]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_service_is_told_when_a_task_is_over(apart):
+    """Whatever its end; and it does not count as running by then."""
+    app, told = app_on("memory://"), []
+    executor = CeleryExecutor(app)
+
+    def work(name):
+        assert executor.usage.running == 1
+        if name != NAME:
+            raise KeyError(name)
+
+    executor.attach(work, None, None, lambda: told.append(executor.usage.running))
+
+    def carry():
+        app.tasks["lro.work"](NAME)
+        with pytest.raises(KeyError):
+            app.tasks["lro.work"]("operations/other")
+
+    if apart:
+        together(1, lambda _: carry())
+    else:
+        carry()
+    assert told == [0, 0]
 
 
 def test_an_error_of_the_work_is_an_error_of_the_task():

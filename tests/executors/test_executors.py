@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
 
 import lro
 from lro import Service
-from lro.adapters import CancelSupport, Executor
+from lro.adapters import CancelSupport, Executor, ExecutorUsage
 from lro.errors import Unavailable
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
@@ -48,13 +49,24 @@ class Coroutine(Work):
 
 
 def submit(executor, task):
-    executor.reserve().submit(task)
+    """Submit a task where a worker is known to be free."""
+    slot = executor.reserve()
+    assert slot is not None
+    slot.submit(task)
 
 
 def finished(executor, task):
-    """Submit a task and wait for its end."""
+    """Run a task, and wait until its worker is free again."""
     submit(executor, task)
-    assert task.over.wait(PATIENCE)
+    assert executor.join(PATIENCE)
+    assert task.over.is_set()
+
+
+def telling(executor):
+    """A semaphore that counts the calls of ``freed``."""
+    freed = threading.Semaphore(0)
+    executor.attach(print, print, print, freed.release)
+    return freed
 
 
 def ends(executor):
@@ -117,23 +129,6 @@ def test_the_loop_ends_once():
         slot.submit(Work("late"))
 
 
-def test_a_task_between_the_stop_and_the_end_of_the_loop_is_refused():
-    """It was queued, given back by stop, and the loop is gone: the submit fails, as it should."""
-    task = Work("a", is_async=True)
-
-    class Ending(AsyncioExecutor):
-        @property
-        def loop_runs_here(self):  # is asked once the task is queued
-            assert self.stop() == [task]
-            assert self.join(PATIENCE)
-            return False
-
-    slot = Ending().reserve()
-    with pytest.raises(Unavailable, match="stopping"):
-        slot.submit(task)
-    assert not task.begun.is_set()
-
-
 def test_joining_from_the_loop_itself_does_not_hang():
     """A function may close the service that runs it."""
     executor = AsyncioExecutor()
@@ -165,14 +160,40 @@ def test_an_executor_without_work_has_no_thread(make):
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
-def test_threads_are_started_once(make):
-    executor = make()
+def test_the_thread_of_the_loop_is_started_once():
+    executor = AsyncioExecutor()
     before = set(threading.enumerate())
     together(4, lambda _: executor.reserve().release())
     assert len(set(threading.enumerate()) - before) == 1
     finished(executor, Work("a", held=False))
     assert ends(executor)
+
+
+def test_as_many_threads_are_started_as_are_needed():
+    """An idle thread is used again; when all are busy, one more is started."""
+    executor = ThreadExecutor(3)
+    before = set(threading.enumerate())
+
+    def started():
+        return len(set(threading.enumerate()) - before)
+
+    for number in range(4):
+        finished(executor, Work(str(number), held=False))
+    assert started() == 1
+    slots = [executor.reserve() for _ in range(3)]
+    assert (started(), executor.reserve()) == (3, None)
+    for slot in slots:
+        slot.release()
+    assert executor.usage == ExecutorUsage(0, 3)
+    assert ends(executor)
+    assert others_end(before)
+
+
+def others_end(before):
+    """Wait for the end of all threads but those; return whether there are no others."""
+    for thread in set(threading.enumerate()) - before:
+        joined(thread)
+    return set(threading.enumerate()) <= before
 
 
 def refuse_threads(monkeypatch, *, after=0):
@@ -189,9 +210,9 @@ def refuse_threads(monkeypatch, *, after=0):
 
 
 @pytest.mark.parametrize("kind", [ThreadExecutor, AsyncioExecutor, ProcessExecutor])
-def test_without_a_thread_there_is_no_room(kind, monkeypatch):
+def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
     """The process has too many, or is ending: the start raises, and the caller may ask again."""
-    executor = kind(1, 0)
+    executor = kind(1)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         for _ in range(2):
@@ -202,11 +223,160 @@ def test_without_a_thread_there_is_no_room(kind, monkeypatch):
 
 
 def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
+    """The system gives no more: the executor has fewer workers, and asks again each time."""
     executor = ThreadExecutor(3)
-    refuse_threads(monkeypatch, after=1)
-    finished(executor, Work("a", held=False))
-    assert "1 threads instead of 3" in caplog.text
+    task = Work("a")
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, after=1)
+        submit(executor, task)
+        for _ in range(3):
+            assert executor.reserve() is None
+        assert caplog.text.count("1 threads instead of 3") == 1
+        task.let_end()
+        assert executor.join(PATIENCE)
+        slot = executor.reserve()
+        assert executor.reserve() is None
+        slot.release()
+    slots = [executor.reserve() for _ in range(3)]
+    assert None not in slots
+    assert executor.reserve() is None
+    for slot in slots:
+        slot.submit(Work("b", held=False))
     assert ends(executor)
+
+
+def test_a_service_that_fails_to_note_a_free_worker_does_not_end_it(caplog):
+    executor, before = ThreadExecutor(1), set(threading.enumerate())
+
+    def fail():
+        raise ValueError("wanted by a test")
+
+    executor.attach(print, print, print, fail)
+    for name in "ab":
+        finished(executor, Work(name, held=False))
+    assert ends(executor)
+    assert others_end(before)
+    assert caplog.text.count("failed to note that a worker is free") == 2
+
+
+def test_a_place_is_used_up_once():
+    """Released or submitted twice, a slot neither frees the worker of another nor runs a task."""
+    executor = ThreadExecutor(1)
+    freed = telling(executor)
+    slot = executor.reserve()
+    slot.release()
+    task, late = Work("a"), Work("late")
+    submit(executor, task)
+    slot.release()
+    with pytest.raises(Unavailable):
+        slot.submit(late)
+    assert executor.reserve() is None
+    task.let_end()
+    assert executor.join(PATIENCE)
+    assert freed.acquire(timeout=PATIENCE)
+    assert freed.acquire(timeout=PATIENCE)
+    assert not freed.acquire(blocking=False)
+    assert not late.begun.is_set()
+    assert ends(executor)
+
+
+# -- the application's loop -----------------------------------------------------------------------
+
+
+def test_the_tasks_of_a_closed_loop_are_given_up():
+    """By the next that asks for a worker; their places are free on the next loop."""
+    executor = AsyncioExecutor(2, loop="running")
+    freed = telling(executor)
+    tasks = [Work("a", is_async=True), Work("b", is_async=True)]
+    loop = asyncio.new_event_loop()
+
+    async def begin():
+        for task in tasks:
+            submit(executor, task)
+        assert executor.reserve() is None
+        await asyncio.sleep(0.01)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    assert executor.usage.running == 2
+    with pytest.raises(Unavailable, match="no event loop"):
+        executor.reserve()
+    assert [(task.begun.is_set(), task.abandoned.is_set()) for task in tasks] == [(True, True)] * 2
+    assert executor.usage.running == 0
+    while freed.acquire(blocking=False):
+        pass
+
+    async def again():
+        executor.begin_here()
+        await asyncio.sleep(0)
+        assert freed.acquire(blocking=False)
+        task = Work("c", is_async=True, held=False)
+        submit(executor, task)
+        while not task.over.is_set():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert freed.acquire(blocking=False)
+        await asyncio.to_thread(executor.stop)
+
+    asyncio.run(again())
+    assert executor.join(0)
+
+
+def test_what_was_submitted_to_a_loop_that_is_closed_before_it_begins_is_given_up():
+    executor = AsyncioExecutor(1, loop="running")
+    loop = asyncio.new_event_loop()
+
+    async def begin():
+        executor.begin_here()
+
+    loop.run_until_complete(begin())
+    task = Work("a", is_async=True)
+    submit(executor, task)  # from another thread, as far as the loop knows
+    loop.close()
+    executor.stop()
+    assert task.abandoned.is_set()
+    assert not task.begun.is_set()
+    assert executor.join(0)
+
+
+def test_a_task_for_a_loop_that_has_been_closed_is_refused_or_given_up():
+    """It is refused by the submit, unless another call has found out before."""
+    executor = AsyncioExecutor(2, loop="running")
+    loop = asyncio.new_event_loop()
+
+    async def begin():
+        return executor.reserve(), executor.reserve()
+
+    first, second = loop.run_until_complete(begin())
+    loop.close()
+    task, other = Work("a"), Work("b")
+    with pytest.raises(Unavailable, match="has ended"):
+        first.submit(task)
+    assert not task.abandoned.is_set()
+    executor.begin_here()
+    with pytest.raises(Unavailable, match="has ended"):
+        second.submit(other)
+    assert executor.usage.running == 0
+
+
+def test_a_loop_that_is_being_ended_is_given_no_more_work():
+    """Its tasks are cancelled by then, and another would never begin."""
+    executor = AsyncioExecutor(1, loop="running")
+    freed = telling(executor)
+    task = Work("a", is_async=True)
+
+    async def begin():
+        submit(executor, task)
+        await asyncio.sleep(0)
+        while freed.acquire(blocking=False):
+            pass
+
+    asyncio.run(begin())
+    assert executor.usage.running == 0
+    assert not freed.acquire(blocking=False)
+
+
+# -- forks ----------------------------------------------------------------------------------------
 
 
 def test_a_slot_from_before_a_fork_is_of_no_use():
@@ -231,26 +401,36 @@ from lro.testing._executors import PATIENCE, Work
 def works(executor, name, is_async):
     task = Work(name, held=False, is_async=is_async)
     executor.reserve().submit(task)
-    return task.over.wait(PATIENCE)
+    return executor.join(PATIENCE) and task.over.is_set()
 
-executor = {name}(1, 1)
-held, waiting = Work("held"), Work("waiting", held=False)
+executor = {name}(2)
+held = Work("held")
+slot = executor.reserve()
 if {warm}:
     executor.reserve().submit(held)
     assert held.begun.wait(PATIENCE)
-    executor.reserve().submit(waiting)
+else:
+    slot.release()
 warnings.simplefilter("ignore")  # Python warns of forks beside threads, which is the point here
 child = os.fork()
 if not child:
     fine = works(executor, "child", True) and works(executor, "child again", False)
-    fine = fine and not executor.stop() and executor.join(PATIENCE)
+    slots = [executor.reserve() for _ in range(3)]
+    fine = fine and None not in slots[:2] and slots[2] is None
+    slot.release()
+    fine = fine and executor.reserve() is None
+    executor.stop()
+    fine = fine and executor.join(PATIENCE)
     os._exit(0 if fine else 3)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-held.let_end()
-assert not {warm} or waiting.over.wait(PATIENCE)
+if {warm}:
+    assert executor.reserve() is None
+    held.let_end()
+    slot.release()
 assert executor.join(PATIENCE)
 assert works(executor, "parent", True)
-assert not executor.stop() and executor.join(PATIENCE)
+executor.stop()
+assert executor.join(PATIENCE)
 """
 
 
@@ -293,24 +473,76 @@ def test_the_inline_executor_waits_for_other_threads():
     """A service that closes gives them time; what its own thread does is no reason to wait."""
     executor = InlineExecutor()
     task = Work("a")
-    other = threading.Thread(target=lambda: executor.reserve().submit(task))
+    other = threading.Thread(target=submit, args=(executor, task))
     other.start()
     assert task.begun.wait(PATIENCE)
     assert not executor.join(0)
     task.let_end()
     assert executor.join(PATIENCE)
-    slot, own = executor.reserve(), []
+    own = []
 
     class Own(Work):
         def run(self, through=None):
             own.append(executor.join(PATIENCE))
 
-    slot.submit(Own("b"))
+    submit(executor, Own("b"))
     assert own == [True]
-    executor.stop()
+    joined(other)
+
+
+def test_a_caller_reserves_one_inline_slot_at_a_time():
+    """So a service that wants as many as it can get has one; another thread has its own."""
+    executor = InlineExecutor()
+    freed = telling(executor)
+    slot = executor.reserve()
+    assert executor.reserve() is None
+    assert together(1, lambda _: executor.reserve() is not None) == [True]
+    slot.release()
+    assert freed.acquire(blocking=False)
+    seen = []
+
+    class Outer(Work):
+        """Starts another within."""
+
+        def run(self, through=None):
+            submit(executor, inner)
+            assert freed.acquire(blocking=False)
+            seen.append((inner.over.is_set(), executor.usage))
+
+    inner = Work("inner", held=False)
+    submit(executor, Outer("outer"))
+    assert seen == [(True, ExecutorUsage(1))]
+    assert freed.acquire(blocking=False)
+    assert executor.usage == ExecutorUsage(0)
+
+
+def test_starts_on_an_event_loop_do_not_share_an_inline_slot():
+    """Their steps are done in threads of a pool, which may be the same thread."""
+    executor = InlineExecutor()
+    tasks = [Work(str(number), held=False) for number in range(3)]
+
+    async def start():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        slots = [await asyncio.to_thread(executor.reserve) for _ in tasks]
+        assert None not in slots
+        for slot, task in zip(slots, tasks, strict=True):
+            await asyncio.to_thread(slot.submit, task)
+
+    asyncio.run(start())
+    assert all(task.over.is_set() for task in tasks)
+
+
+def test_an_inline_slot_is_used_up_once():
+    executor = InlineExecutor()
+    freed = telling(executor)
+    slot, task = executor.reserve(), Work("a")
+    slot.release()
+    slot.release()
     with pytest.raises(Unavailable):
         slot.submit(task)
-    joined(other)
+    assert not task.begun.is_set()
+    assert freed.acquire(blocking=False)
+    assert not freed.acquire(blocking=False)
 
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
@@ -326,25 +558,6 @@ def test_the_inline_executor_does_async_work_below_a_running_event_loop():
             return wait.start(WorkRequest("a")).operation
 
         assert answer(service, asyncio.run(start())) == "a"
-
-
-def test_work_that_waits_is_replaced_and_counted_once():
-    """Its lease ran out while it waited, and the same process took it over."""
-    executor = ThreadExecutor(1, queue=2)
-    busy = Work("busy")
-    submit(executor, busy)
-    assert busy.begun.wait(PATIENCE)
-    waiting, again = Work("waiting", held=False), Work("waiting", held=False)
-    submit(executor, waiting)
-    submit(executor, again)
-    slot = executor.reserve()
-    with pytest.raises(lro.errors.ResourceExhausted):
-        executor.reserve()
-    slot.release()
-    busy.let_end()
-    assert again.over.wait(PATIENCE)
-    assert ends(executor)
-    assert not waiting.over.is_set()
 
 
 CLASSES: Final[Any] = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}

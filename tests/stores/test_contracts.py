@@ -54,13 +54,13 @@ def test_an_executor_keeps_its_promise(check, kind):
 
 @pytest.mark.parametrize("check", testing.FOREGROUND_CHECKS, ids=name_of)
 def test_the_inline_executor_keeps_its_promises(check):
-    testing.run_executor_check(check, lambda at_once, waiting: InlineExecutor())
+    testing.run_executor_check(check, lambda at_once: InlineExecutor())
 
 
 def test_all_checks_at_once():
     """Without a test framework, as the owner of another store would run them."""
     testing.check_store(MemoryStore)
-    testing.check_executor(lambda at_once, waiting: InlineExecutor(), background=False)
+    testing.check_executor(lambda at_once: InlineExecutor(), background=False)
 
 
 def test_every_check_says_its_promise():
@@ -176,26 +176,26 @@ def test_one_broken_promise_fails_all_checks():
         testing.check_store(type("Broken", (MemoryStore,), {"request": forgotten}))
 
 
-class Deaf(ThreadExecutor):
-    """Cannot withdraw."""
+class Silent(ThreadExecutor):
+    """Does not say that a worker is free."""
 
-    def withdraw(self, name):
-        return False
+    def tell_freed(self):
+        pass
 
 
 class Endless(ThreadExecutor):
     """Takes any number of tasks."""
 
-    def __init__(self, at_once, waiting):
-        super().__init__(at_once, 10_000)
+    def __init__(self, at_once):
+        super().__init__(10_000)
 
 
 @pytest.mark.parametrize(
-    ("broken", "promise"),
-    [(Deaf, "can be withdrawn"), (Endless, "a fourth task: wanted ResourceExhausted")],
+    ("broken", "promise"), [(Silent, "is told of a free worker"), (Endless, "one more worker")]
 )
-def test_a_broken_executor_is_found(broken, promise):
+def test_a_broken_executor_is_found(broken, promise, monkeypatch):
     """The failure names the promise that was not kept."""
+    monkeypatch.setattr("lro.testing._executors.PATIENCE", 0.5)
     with pytest.raises(AssertionError, match=promise):
         testing.check_executor(broken)
 

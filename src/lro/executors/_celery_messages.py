@@ -30,17 +30,20 @@ _SHOWN: Final = 5
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
+Freed: TypeAlias = Callable[[], None]
 
 
 class CeleryWorkerTask:
     """Runs operations by their names, in a process that may be ended while one runs.
 
-    ``close`` hands back what runs here; it is called when Celery ends the process.
+    ``close`` hands back what runs here; it is called when Celery ends the process. ``freed`` is
+    called when an operation is over here.
     """
 
-    def __init__(self, work: Work, close: Close | None) -> None:
+    def __init__(self, work: Work, close: Close | None, freed: Freed | None = None) -> None:
         self._work = work
         self._close = close
+        self._freed = freed
         self.stopped = False
         self._reset_after_fork()
         after_fork(self, CeleryWorkerTask._reset_after_fork)
@@ -124,6 +127,8 @@ class CeleryWorkerTask:
             with self._quiet:
                 self._running -= 1
                 self._quiet.notify_all()
+            if self._freed is not None:
+                self._freed()
 
     def _release(self, name: str, why: BaseException) -> None:
         line = "%s: interrupted by the end of its worker: %r"

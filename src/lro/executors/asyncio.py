@@ -8,7 +8,6 @@ import contextvars
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from lro._base.arguments import check, check_count
@@ -16,7 +15,7 @@ from lro._base.errors import Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.process import after_fork
-from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExecutor
+from lro.executors.threads import FAILED_OUTSIDE, LocalExecutor, Place, Places
 
 __all__ = ["AsyncioExecutor"]
 
@@ -38,7 +37,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class AsyncioExecutor(LocalExecutor):
-    """Runs up to ``concurrency`` tasks on an event loop; up to ``queue`` more wait.
+    """Runs up to ``concurrency`` tasks on an event loop.
+
+    It has no queue: further operations wait in the store, until one of these tasks is over or a
+    worker of another process is free.
 
     Cancellation reaches an async function as ``asyncio.CancelledError`` at its next ``await``.
     A function that is not async runs in a thread, where it is reached as in ``ThreadExecutor``.
@@ -53,19 +55,15 @@ class AsyncioExecutor(LocalExecutor):
     ends, or its work is handed back at once; the ASGI edge does so by itself.
 
     Raises:
-        DeclarationError: ``concurrency`` is not a number from 1, ``queue`` not one from 0, or
-            ``loop`` neither "own" nor "running".
+        DeclarationError: ``concurrency`` is not a number from 1, or ``loop`` neither "own" nor
+            "running".
     """
 
-    def __init__(
-        self, concurrency: int = 1000, queue: int = 1000, *, loop: Literal["own", "running"] = "own"
-    ) -> None:
+    def __init__(self, concurrency: int = 1000, *, loop: Literal["own", "running"] = "own") -> None:
         check_count("concurrency", concurrency)
-        check_count("queue", queue, least=0)
         check("loop", loop, '"own" or "running"', fine=loop in ("own", "running"))
         self._lent = loop == "running"
-        self._backlog = Backlog(concurrency, queue)
-        self._room = concurrency
+        self._places = Places(concurrency, self.tell_freed)
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reset_after_fork()
@@ -78,26 +76,31 @@ class AsyncioExecutor(LocalExecutor):
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run and wait, and how many may."""
-        return self._backlog.usage
+        """How many tasks run, and how many can."""
+        return self._places.usage
 
-    def reserve(self) -> _LoopSlot:
-        """Room for one task."""
-        worker_idle = self._backlog.reserve()
+    def reserve(self) -> Place | None:
+        """Reserve one of the ``concurrency`` places; None if all are taken.
+
+        Raises:
+            Unavailable: The executor is stopping, or has no loop: none can be started, or the
+                application's has not used the service yet, or is closed.
+        """
+        self.begin_here()  # tasks of a loop that is closed take no place
+        place = Place(self._places, self._begin)
+        if not self._places.take(place):
+            return None
         try:
             self._ensure_loop()
         except BaseException:
-            self._backlog.release()
+            self._places.release(place, tell=False)
             raise
-        return _LoopSlot(self, worker_idle=worker_idle)
+        return place
 
-    def withdraw(self, name: str) -> bool:
-        """Take back a task that has not begun."""
-        return self._backlog.withdraw(name)
-
-    def stop(self) -> Sequence[Task]:
-        """Begin nothing more; the tasks that were waiting."""
-        return self._backlog.stop()
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._places.stop()
+        self.begin_here()  # what a closed loop has left cannot be joined
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
@@ -106,55 +109,49 @@ class AsyncioExecutor(LocalExecutor):
         """
         if self._lent and self.loop_runs_here:
             seconds = 0.0  # what runs on this very loop cannot go on meanwhile
-        over = self._backlog.join(seconds)
-        if over and self._backlog.stopped:
+        over = self._places.join(seconds)
+        if over and self._places.stopped:
             self._ended = True
             if self._loop is not None and not self._lent:
-                self._call_in_loop(self._loop.stop)
+                with contextlib.suppress(RuntimeError):  # it has ended
+                    self._loop.call_soon_threadsafe(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
         return over
 
     def _reset_after_fork(self) -> None:
         if self._loop is not None:
-            _left_behind.append((self._loop, self._tasks))
+            _left_behind.append((self._loop, self._alive))
         self._starting = threading.Lock()
         self._loop = None
         self._thread: threading.Thread | None = None
-        self._tasks: dict[Task, asyncio.Task[None]] = {}
-        self._lost: list[Task] = []
+        self._alive: set[asyncio.Task[None]] = set()
 
     def begin_here(self) -> None:
-        """Take the event loop that runs in this thread, if this executor is to work there."""
-        if not self._lent or (self._loop is not None and not self._loop.is_closed()):
-            return
-        running = _running_loop()
-        if running is None:
+        """Take the event loop that runs in this thread, if this executor is to work there.
+
+        If the last loop was closed before its tasks were over, they are given up.
+        """
+        if not self._needs_loop:
             return
         with self._starting:
-            self._lost += self._leave_tasks()
-            self._loop = running
-        running.call_soon(self._start_tasks)  # what has waited since the last loop ended
-
-    def abandoned(self) -> Sequence[Task]:
-        """The tasks whose loop was closed before they were over, or before they began."""
-        with self._starting:
-            lost, self._lost = self._lost, []
-            if self._lent and self._loop is not None and self._loop.is_closed():
-                lost += [*self._leave_tasks(), *self._backlog.withdraw_all()]
-                self._loop = None
-            return lost
-
-    def _leave_tasks(self) -> list[Task]:
-        left = list(self._tasks)
-        self._tasks.clear()
+            if not self._needs_loop:
+                return
+            left = self._places.end_all()
+            alive, self._alive = self._alive, set()
+            self._loop = running = _running_loop()
         for task in left:
-            self._backlog.finished(task)
-        return left
+            task.abandon()
+        alive.clear()  # closes their coroutines
+        if running is not None:
+            running.call_soon(self.tell_freed)
+
+    @property
+    def _needs_loop(self) -> bool:
+        return self._lent and (self._loop is None or self._loop.is_closed())
 
     def _ensure_loop(self) -> None:
         if self._lent:
-            self.begin_here()
             if self._loop is None:
                 raise Unavailable("no event loop of the application has used the service yet")
             return
@@ -191,32 +188,32 @@ class AsyncioExecutor(LocalExecutor):
         """Whether this thread is that of the loop."""
         return self._loop is not None and self._loop is _running_loop()
 
-    def _call_in_loop(self, action: Callable[[], None]) -> bool:
-        if self._loop is None:  # the slot comes from before a fork
-            return False
+    def _begin(self, place: Place, task: Task) -> None:
+        loop = self._loop  # only here: with another loop, the tasks of this one are given up
+        self._places.begin(place, task)
+        if loop is not None and loop is _running_loop():
+            self._start(place, task)
+            return
         try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # the loop has ended
-            return False
-        return True
+            if loop is None:  # the place comes from before a fork, or its loop is closed
+                raise RuntimeError
+            loop.call_soon_threadsafe(self._start, place, task)
+        except RuntimeError:  # the loop is closed
+            if self._places.end(place):  # else it has been given up
+                raise Unavailable("the event loop has ended") from None
 
-    def _start_tasks(self) -> None:  # on the loop
-        while self._backlog.waits and len(self._tasks) < self._room:
-            task = self._backlog.take(block=False)
-            if task is None:
-                return
-            # Else it would be in the context of whatever start or end has called this.
-            running = asyncio.get_running_loop().create_task(
-                self._run(task), context=contextvars.Context()
-            )
-            self._tasks[task] = running
-            running.add_done_callback(functools.partial(self._task_done, task))
+    def _start(self, place: Place, task: Task) -> None:  # on the loop
+        # Else it would be in the context of whatever start or end has called this.
+        running = asyncio.get_running_loop().create_task(
+            self._run(task), context=contextvars.Context()
+        )
+        self._alive.add(running)
+        running.add_done_callback(functools.partial(self._task_done, place))
 
-    def _task_done(self, task: Task, running: asyncio.Task[None]) -> None:  # on the loop
-        if self._tasks.pop(task, None) is not None:
-            self._backlog.finished(task)
-        if not running.cancelling():  # else the loop ends, and would not run another
-            self._start_tasks()
+    def _task_done(self, place: Place, running: asyncio.Task[None]) -> None:  # on the loop
+        self._alive.discard(running)
+        # While the loop ends, it would not run another task.
+        self._places.end(place, tell=not running.cancelling())
 
     async def _run_in_thread(self, task: Task) -> None:
         # A thread of its own: in a pool, functions that block would keep each other waiting, and
@@ -228,7 +225,7 @@ class AsyncioExecutor(LocalExecutor):
             try:
                 task.run()
             except BaseException:
-                log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
+                log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                     loop.call_soon_threadsafe(over.cancel)
@@ -239,7 +236,7 @@ class AsyncioExecutor(LocalExecutor):
                 break
             except RuntimeError as exc:  # as many as the system allows
                 line = "%s: waits until a thread can be started: %s"
-                log.warning(line, task.name, exc, extra=about(task.name, task.group))
+                log.warning(line, task.name, exc, extra=about(task.name, task.method))
                 await asyncio.sleep(_PAUSE)
         await asyncio.wait({over})
 
@@ -249,19 +246,4 @@ class AsyncioExecutor(LocalExecutor):
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
-            log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
-
-
-class _LoopSlot(BacklogSlot):
-    __slots__ = ("_executor",)
-
-    def __init__(self, executor: AsyncioExecutor, *, worker_idle: bool) -> None:
-        super().__init__(executor._backlog, worker_idle=worker_idle)
-        self._executor = executor
-
-    def submit(self, task: Task) -> None:
-        super().submit(task)
-        if self._executor.loop_runs_here:
-            self._executor._start_tasks()
-        elif not self._executor._call_in_loop(self._executor._start_tasks):
-            raise Unavailable("the executor is stopping")
+            log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))

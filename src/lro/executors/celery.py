@@ -20,7 +20,7 @@ of any process on the store. A lost worker is found by its lease, as with every 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -127,19 +127,21 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many operations run in this process; those that wait are the broker's."""
-        return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running, 0)
+        """How many operations run in this process; it can send any number of names."""
+        return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(
         self,
         work: Callable[[str], None],
         close: Callable[[timedelta], None] | None = None,
         begin: Callable[[], None] | None = None,
+        freed: Callable[[], None] | None = None,
     ) -> None:
         """Register the task of the app that does ``work`` for a name.
 
         A worker of the app that is ready calls ``begin``, in its main process. A process of its
         pool that ends calls ``close``: Celery ends it without the functions of ``atexit``.
+        ``freed`` is called when a task of this process is over.
 
         Raises:
             DeclarationError: The app has a task of this name from another service.
@@ -148,7 +150,7 @@ class CeleryExecutor:
         if self._task_name in names:
             text = "is the task of another service on this Celery app; give a task_name of its own"
             raise DeclarationError(self._task_name, text)
-        worker_task = self._worker_task = CeleryWorkerTask(work, close)
+        worker_task = self._worker_task = CeleryWorkerTask(work, close, freed)
 
         def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
             worker_task.run(*arguments, **named)
@@ -162,15 +164,11 @@ class CeleryExecutor:
     def begin_here(self) -> None:
         """Not needed here: workers do the work."""
 
-    def abandoned(self) -> Sequence[Task]:
-        """None: what is lost on its way is sent again."""
-        return ()
-
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called by a worker, which has declared it too."""
 
     def reserve(self) -> _Slot:
-        """Room for one task: there is any number, if the broker is there.
+        """Reserve room to send one name: there is any amount, if the broker is there.
 
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.
@@ -180,17 +178,12 @@ class CeleryExecutor:
             self._publisher.check_reachable()
         return _Slot(self)
 
-    def withdraw(self, name: str) -> bool:  # noqa: ARG002
-        """Nothing that is sent can be taken back."""
-        return False
-
-    def stop(self) -> Sequence[Task]:
-        """Send and begin nothing more; nothing waits here that could be given back."""
+    def stop(self) -> None:
+        """Send and begin nothing more."""
         self._stopped = True
         if self._worker_task is not None:
             self._worker_task.stopped = True
         self._publisher.close()
-        return ()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for what runs here; return whether nothing does."""
@@ -225,9 +218,6 @@ class CeleryExecutor:
 
 
 class _Slot:
-    worker_idle = False
-    """False: the worker that begins the work claims it."""
-
     def __init__(self, executor: CeleryExecutor) -> None:
         self._executor = executor
 

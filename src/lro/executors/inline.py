@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import threading
-from collections.abc import Sequence
+from typing import Final
 
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import ExecutorUsage, Task
 from lro._engine.job import event_loop_runs
 from lro._engine.process import after_fork
-from lro.executors.threads import LocalExecutor
+from lro.executors.threads import STOPPING, LocalExecutor
 
 __all__ = ["InlineExecutor"]
 
@@ -20,6 +21,9 @@ class InlineExecutor(LocalExecutor):
 
     The caller cannot cancel it, being busy with it; another thread that knows the name can, and
     the function learns of that when it looks.
+
+    Operations that wait in the store, such as those of a process that has stopped, are done one
+    after the other: whoever holds a slot, not used yet, gets no second one.
     """
 
     def __init__(self) -> None:
@@ -37,28 +41,34 @@ class InlineExecutor(LocalExecutor):
         return True
 
     @property
-    def worker_idle(self) -> bool:
-        """The caller's thread is there."""
-        return True
-
-    @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run; none waits, and any number may run."""
+        """How many tasks run; any number can."""
         with self._quiet:
-            return ExecutorUsage(len(self._inside), 0)
+            return ExecutorUsage(len(self._inside))
 
-    def reserve(self) -> InlineExecutor:
-        """Room for one task: always there."""
+    def reserve(self) -> _InlineSlot | None:
+        """Reserve the caller's thread; None if the caller has a slot that is not used yet.
+
+        A running task can reserve its own thread again, for a start within it.
+        """
         if self._stopped:
-            raise Unavailable("the executor is stopping")
-        return self
+            raise Unavailable(STOPPING)
+        held = _held.get()
+        if held is not None and held.executor is self:
+            return None
+        slot = _InlineSlot(self)
+        _held.set(slot)
+        return slot
 
-    def submit(self, task: Task) -> None:
-        """Run the task now."""
+    def stop(self) -> None:
+        """Refuse further tasks."""
+        self._stopped = True
+
+    def _run(self, task: Task) -> None:
         thread = threading.get_ident()
         with self._quiet:
             if self._stopped:
-                raise Unavailable("the executor is stopping")
+                raise Unavailable(STOPPING)
             self._inside.append(thread)
         try:
             _run(task)
@@ -66,24 +76,41 @@ class InlineExecutor(LocalExecutor):
             with self._quiet:
                 self._inside.remove(thread)
                 self._quiet.notify_all()
-
-    def release(self) -> None:
-        """Nothing was taken."""
-
-    def withdraw(self, name: str) -> bool:  # noqa: ARG002
-        """Nothing ever waits."""
-        return False
-
-    def stop(self) -> Sequence[Task]:
-        """Refuse further tasks."""
-        self._stopped = True
-        return ()
+            self.tell_freed()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)
+
+
+class _InlineSlot:
+    __slots__ = ("executor",)
+
+    def __init__(self, executor: InlineExecutor) -> None:
+        self.executor: InlineExecutor | None = executor  # None once it is used
+
+    def submit(self, task: Task) -> None:
+        executor, self.executor = self.executor, None
+        if executor is None:
+            raise Unavailable("this worker is not reserved any more")
+        executor._run(task)
+
+    def release(self) -> None:
+        executor, self.executor = self.executor, None
+        if executor is not None:
+            executor.tell_freed()
+
+
+_held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVar(
+    "lro_inline_slot", default=None
+)
+"""The slot that a caller has reserved last.
+
+Not by the thread: an event loop has the steps of its starts done in threads of a pool, each in a
+context of its own, and one start must not take the slot of another for its own.
+"""
 
 
 def _run(task: Task) -> None:

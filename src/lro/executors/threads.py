@@ -6,13 +6,13 @@ import logging
 import os
 import threading
 from abc import abstractmethod
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, TypeAlias
 
 from lro._base.arguments import check_count
-from lro._base.errors import DeclarationError, ResourceExhausted, Unavailable
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
@@ -25,11 +25,19 @@ log: logging.Logger = logging.getLogger("lro")
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
 """The log line for an error that should not be: a task takes care of its own."""
 
+STOPPING: Final = "the executor is stopping"
+"""Why a stopped executor takes nothing."""
+
+
+def _ignore() -> None:
+    """Tell nobody: no service has attached the executor."""
+
 
 class LocalExecutor:
     """The part of an executor that is the same wherever tasks run in this process."""
 
     _attached = False
+    _freed: Callable[[], None] = staticmethod(_ignore)
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -43,7 +51,7 @@ class LocalExecutor:
 
     @property
     def submits_block(self) -> bool:
-        """False: a task is only queued."""
+        """False: a task is only handed to its worker."""
         return False
 
     def attach(
@@ -51,8 +59,9 @@ class LocalExecutor:
         work: Callable[[str], None],  # noqa: ARG002
         close: Callable[[timedelta], None],  # noqa: ARG002
         begin: Callable[[], None],  # noqa: ARG002
+        freed: Callable[[], None],
     ) -> None:
-        """Take note of the service; its callbacks are not needed here, where tasks come whole.
+        """Keep ``freed``; the other callbacks are not needed here, where tasks come whole.
 
         Raises:
             DeclarationError: Another service has this executor, which would stop with either.
@@ -61,291 +70,286 @@ class LocalExecutor:
             wanted = "is that of another service, and stops with it: make one for each service"
             raise DeclarationError("executor", wanted)
         self._attached = True
+        self._freed = freed
 
     def begin_here(self) -> None:
         """Not needed here."""
 
-    def abandoned(self) -> Sequence[Task]:
-        """None: threads do what they have taken."""
-        return ()
-
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called in its own process."""
 
+    def tell_freed(self) -> None:
+        """Tell the service that a worker is free."""
+        try:
+            self._freed()
+        except Exception:  # the worker must live on
+            log.exception("the service failed to note that a worker is free")
 
-class Backlog:
-    """Tasks that wait for a worker: room for ``at_once`` that run, and ``queue`` more.
 
-    Running, waiting and reserved tasks are counted together; :meth:`reserve` refuses one more.
+class Places:
+    """Counts the places for tasks: at most ``size`` are reserved or running at once.
+
+    ``freed`` is called, without the lock, whenever a place has become free.
     """
 
-    def __init__(self, at_once: int, queue: int) -> None:
-        self._at_once = at_once
-        self._size = at_once + queue
-        self._stopped = False
+    def __init__(self, size: int, freed: Callable[[], None]) -> None:
+        self.size = size
+        self.stopped = False
+        self._freed = freed
         self._reset_after_fork()
-        after_fork(self, Backlog._reset_after_fork)  # the parent runs what it has queued
+        after_fork(self, Places._reset_after_fork)  # what runs, runs in the parent
 
     def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
-        # Two conditions, so that the wake-up for a task reaches a worker, not a thread in join().
-        self._ready = threading.Condition(self._lock)
         self._quiet = threading.Condition(self._lock)
-        self._waiting: OrderedDict[str, Task] = OrderedDict()
-        self._running: Counter[str] = Counter()
-        self._inside = 0
-        """How many tasks run or wait, and how many places are reserved."""
+        self._reserved: set[Place] = set()
+        self._running: dict[Place, Task] = {}
 
-    def reserve(self) -> bool:
-        """Take the room for one task; whether a worker was free then.
+    def take(self, place: Place) -> int:
+        """Reserve a place; return how many are taken then, or 0 if all were.
 
         Raises:
             Unavailable: The executor is stopping.
-            ResourceExhausted: There is no room.
         """
         with self._lock:
-            if self._stopped:
-                raise Unavailable("the executor is stopping")
-            inside = self._inside
-            if inside >= self._size:
-                text = f"the queue is full: {inside} operations are running or waiting"
-                raise ResourceExhausted(text, timedelta(seconds=1))
-            self._inside += 1
-        return inside < self._at_once
+            if self.stopped:
+                raise Unavailable(STOPPING)
+            taken = len(self._reserved) + len(self._running)
+            if taken >= self.size:
+                return 0
+            self._reserved.add(place)
+            return taken + 1
 
-    def withdraw(self, name: str) -> bool:
-        """Take a waiting task back."""
+    def begin(self, place: Place, task: Task, hand_over: Callable[[], None] = _ignore) -> None:
+        """Count a task as running, and call ``hand_over`` before any stop.
+
+        Raises:
+            Unavailable: The executor is stopping, or the place was reserved before a fork.
+        """
         with self._lock:
-            if self._waiting.pop(name, None) is None:
+            if place not in self._reserved:
+                raise Unavailable("this worker is not reserved any more")
+            self._reserved.remove(place)
+            if self.stopped:
+                raise Unavailable(STOPPING)
+            self._running[place] = task
+            hand_over()
+
+    def release(self, place: Place, *, tell: bool = True) -> None:
+        """Give a reserved place back; ``tell`` False: without calling ``freed``."""
+        with self._lock:
+            if place not in self._reserved:
+                return
+            self._reserved.remove(place)
+        if tell:
+            self._freed()
+
+    def end(self, place: Place, *, tell: bool = True) -> bool:
+        """Count a task as over; return False if it was not counted as running any more."""
+        with self._lock:
+            if self._running.pop(place, None) is None:
                 return False
-            self._inside -= 1
-            return True
+            if not self._running:
+                self._quiet.notify_all()
+        if tell:
+            self._freed()
+        return True
 
-    def withdraw_all(self) -> list[Task]:
-        """Take all waiting tasks back."""
+    def end_all(self) -> list[Task]:
+        """Count all running tasks as over, without calling ``freed``; return them."""
         with self._lock:
-            return self._empty()
+            tasks = list(self._running.values())
+            self._running.clear()
+            self._quiet.notify_all()
+        return tasks
 
-    def _empty(self) -> list[Task]:
-        left = list(self._waiting.values())
-        self._waiting.clear()
-        self._inside -= len(left)
-        return left
-
-    def stop(self) -> Sequence[Task]:
-        """Give out no more tasks; those that were waiting."""
+    def stop(self) -> None:
+        """Refuse all that is reserved later, or begins later."""
         with self._lock:
-            self._stopped = True
-            self._ready.notify_all()
-            return self._empty()
-
-    @property
-    def usage(self) -> ExecutorUsage:
-        """How many tasks run and wait, and how many may."""
-        with self._lock:
-            running, queued = sum(self._running.values()), len(self._waiting)
-        return ExecutorUsage(running, queued, self._at_once, self._size - self._at_once)
-
-    @property
-    def waits(self) -> bool:
-        """Whether any task waits for a worker, or for room in its group."""
-        return bool(self._waiting)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether :meth:`stop` was called."""
-        return self._stopped
+            self.stopped = True
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds until nothing runs; return whether nothing does."""
         with self._lock:
             return self._quiet.wait_for(lambda: not self._running, seconds)
 
-    def take(self, *, block: bool = True) -> Task | None:
-        """The next task that may run, which then counts as running; None once stopped.
-
-        Without ``block`` also None when there is none now.
-        """
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many tasks run, and how many can."""
         with self._lock:
-            while not self._stopped:
-                for name, task in self._waiting.items():
-                    limit = task.group_limit
-                    if limit is None or self._running[task.group] < limit:
-                        del self._waiting[name]
-                        self._running[task.group] += 1
-                        return task
-                if not block:
-                    return None
-                self._ready.wait()
-            return None
+            return ExecutorUsage(len(self._running), self.size)
 
-    def finished(self, task: Task) -> None:
-        """A task that was taken is over."""
-        with self._lock:
-            self._inside -= 1
-            self._running[task.group] -= 1
-            if not self._running[task.group]:
-                del self._running[task.group]
-            if not self._running:
-                self._quiet.notify_all()
-            if self._waiting:  # whose group may have room now; this worker looks by itself
-                self._ready.notify()
+
+class Place:
+    """A reserved worker; a ``Slot``. ``begin`` has the task run in this place."""
+
+    __slots__ = ("_begin", "_places")
+
+    def __init__(self, places: Places, begin: Callable[[Place, Task], None]) -> None:
+        self._places = places
+        self._begin = begin
 
     def submit(self, task: Task) -> None:
-        """Queue a task, for which there is room."""
-        with self._lock:
-            if self._stopped:
-                self._inside -= 1
-                raise Unavailable("the executor is stopping")
-            if task.name in self._waiting:  # its lease was lost, and it was taken over here
-                self._inside -= 1
-            self._waiting[task.name] = task
-            self._ready.notify()
+        """Have the task run now."""
+        self._begin(self, task)
 
     def release(self) -> None:
-        """Give back the room for one task."""
-        with self._lock:
-            self._inside -= 1
+        """Give the worker back unused."""
+        self._places.release(self)
 
 
-class BacklogSlot:
-    """Reserved room for one task, and whether a worker was free when it was."""
-
-    __slots__ = ("_backlog", "worker_idle")
-
-    def __init__(self, backlog: Backlog, *, worker_idle: bool) -> None:
-        self._backlog = backlog
-        self.worker_idle: bool = worker_idle
-
-    def submit(self, task: Task) -> None:
-        """Queue the task."""
-        self._backlog.submit(task)
-
-    def release(self) -> None:
-        """Give the room back."""
-        self._backlog.release()
+_Handed: TypeAlias = tuple[Place, Task] | None
+"""What a worker thread is given; None: it is to end."""
 
 
 class WorkerThreads:
-    """``size`` daemon threads that each call ``target``.
+    """Daemon threads, each of which calls ``work`` for one task after the other.
 
-    No thread is started before :meth:`ensure_started`: an executor that a server makes before it
-    forks has no thread to lose, and an executor that is never used costs none.
+    A thread is started when it is needed: an executor that a server makes before it forks has no
+    thread to lose, and an executor that is never used costs none.
     """
 
-    def __init__(self, size: int, name: str, target: Callable[[], None]) -> None:
-        self.size = size
+    def __init__(self, size: int, name: str, work: Callable[[Place, Task], None]) -> None:
+        self._size = size
         self._name = name
-        self._target = target
-        self._lock = threading.Lock()
-        self._started = False
+        self._work = work
+        self._reset_after_fork()
         after_fork(self, WorkerThreads._reset_after_fork)
 
-    def ensure_started(self) -> None:
-        """Start the threads, unless they are started.
+    def _reset_after_fork(self) -> None:
+        self._starting = threading.Lock()
+        self._started = 0
+        self._short = False
+        self._handed: SimpleQueue[_Handed] = SimpleQueue()
+
+    def provide(self, wanted: int) -> bool:
+        """Have at least ``wanted`` threads; return False if there are some, but fewer.
 
         Raises:
             Unavailable: No thread can be started: the process has too many, or is ending.
         """
-        with self._lock:
-            if not self._started:
-                self._start()
-                self._started = True
+        if self._started >= wanted:
+            return True
+        with self._starting:
+            while self._started < wanted:
+                try:
+                    self._start()
+                except RuntimeError as exc:
+                    if not self._started:
+                        raise Unavailable(f"no thread can be started: {exc}") from exc
+                    if not self._short:
+                        log.warning("%d threads instead of %d: %s", self._started, self._size, exc)
+                    self._short = True
+                    return False
+            self._short = False
+        return True
 
     def _start(self) -> None:
-        for number in range(self.size):
-            thread = threading.Thread(
-                target=self._target, name=f"{self._name}-{number}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError as exc:
-                if number == 0:
-                    raise Unavailable(f"no thread can be started: {exc}") from exc
-                log.warning("%d threads instead of %d: %s", number, self.size, exc)
-                return
+        name = f"{self._name}-{self._started}"
+        threading.Thread(target=self._serve, args=(self._handed,), name=name, daemon=True).start()
+        self._started += 1
 
-    def _reset_after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._started = False
+    def hand_over(self, place: Place, task: Task) -> None:
+        """Give a task to a thread that has none: there is one for each place that is taken."""
+        self._handed.put((place, task))
+
+    def end(self) -> None:
+        """Let each thread end that has no task."""
+        self._handed.put(None)
+
+    def _serve(self, handed: SimpleQueue[_Handed]) -> None:
+        while handed is self._handed:  # else a task has forked, and this is the child
+            next_one = handed.get()
+            if next_one is None:
+                handed.put(None)  # for the next thread
+                return
+            self._work(*next_one)
+            del next_one  # keep nothing of it while this thread waits
 
 
 class PooledExecutor(LocalExecutor):
-    """``workers`` threads take tasks from a bounded queue, and run each with :meth:`_run_task`.
+    """At most ``workers`` threads, each of which runs tasks with :meth:`_run_task`.
 
     Raises:
-        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
+        DeclarationError: ``workers`` is not a number from 1.
     """
 
-    def __init__(self, workers: int, queue: int, thread_name: str) -> None:
+    def __init__(self, workers: int, thread_name: str) -> None:
         check_count("workers", workers)
-        check_count("queue", queue, least=0)
-        self._backlog = Backlog(workers, queue)
+        self._places = Places(workers, self.tell_freed)
         self._threads = WorkerThreads(workers, thread_name, self._work)
 
     @property
     def workers(self) -> int:
         """How many tasks are done at once."""
-        return self._threads.size
+        return self._places.size
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run and wait, and how many may."""
-        return self._backlog.usage
+        """How many tasks run, and how many can."""
+        return self._places.usage
 
-    def reserve(self) -> BacklogSlot:
-        """Room for one task."""
-        worker_idle = self._backlog.reserve()
+    def reserve(self) -> Place | None:
+        """Reserve a free thread; None if all are busy."""
+        place = Place(self._places, self._begin)
+        taken = self._places.take(place)
+        if not taken:
+            return None
         try:
-            self._threads.ensure_started()
+            provided = self._threads.provide(taken)
         except BaseException:
-            self._backlog.release()
+            self._places.release(place, tell=False)
             raise
-        return BacklogSlot(self._backlog, worker_idle=worker_idle)
+        if provided:
+            return place
+        self._places.release(place, tell=False)
+        return None
 
-    def withdraw(self, name: str) -> bool:
-        """Take back a task that has not begun."""
-        return self._backlog.withdraw(name)
-
-    def stop(self) -> Sequence[Task]:
-        """Begin nothing more; the tasks that were waiting."""
-        return self._backlog.stop()
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._places.stop()
+        self._threads.end()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return whether none is left."""
-        return self._backlog.join(seconds)
+        return self._places.join(seconds)
 
     @abstractmethod
     def _run_task(self, task: Task) -> None:
         """Run one task, in this thread."""
 
-    def _work(self) -> None:
-        while (task := self._backlog.take()) is not None:
-            try:
-                self._run_task(task)
-            except BaseException:  # SystemExit too: it must not end the worker
-                log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
-            finally:
-                self._backlog.finished(task)
+    def _begin(self, place: Place, task: Task) -> None:
+        self._places.begin(place, task, lambda: self._threads.hand_over(place, task))
+
+    def _work(self, place: Place, task: Task) -> None:
+        try:
+            self._run_task(task)
+        except BaseException:  # SystemExit too: it must not end the worker
+            log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
+        finally:
+            self._places.end(place)
 
 
 class ThreadExecutor(PooledExecutor):
-    """Runs tasks on ``workers`` threads; up to ``queue`` more wait, further ones are refused.
+    """Runs tasks on at most ``workers`` threads.
+
+    It has no queue: an operation for which no thread is free waits in the store, until a thread
+    of this process or a worker of another one is free.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
     and an async function at its next ``await``. A thread cannot be killed: a function that looks
     at neither runs to its end. The threads are daemons: they do not hold up the end of the
-    process, whose operations are then taken over by others when their leases run out. They are
-    started with the first task, so that a server may fork after it has made its executor. By
-    default there are four more threads than processors, at most 32.
+    process, whose operations are then taken over by others when their leases run out. Each is
+    started when it is first needed, so that a server may fork after it has made its executor. By
+    default there are at most four more threads than processors, and at most 32.
 
     Raises:
-        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
+        DeclarationError: ``workers`` is not a number from 1.
     """
 
-    def __init__(self, workers: int | None = None, queue: int = 1000) -> None:
+    def __init__(self, workers: int | None = None) -> None:
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
-        super().__init__(count, queue, "lro-worker")
+        super().__init__(count, "lro-worker")
 
     def _run_task(self, task: Task) -> None:
         task.run()

@@ -33,18 +33,18 @@ View = dict[str, Any]
 
 
 def make_executor(kind: str) -> Executor:
-    """The executor of this name, with room for all that a test starts."""
+    """The executor of this name."""
     if kind == "threads":
         from lro.executors.threads import ThreadExecutor
 
-        return ThreadExecutor(4, queue=20_000)
+        return ThreadExecutor(4)
     if kind == "asyncio":
         from lro.executors.asyncio import AsyncioExecutor
 
-        return AsyncioExecutor(64, queue=20_000)
+        return AsyncioExecutor(64)
     from lro.executors.processes import ProcessExecutor
 
-    return ProcessExecutor(2, queue=20_000)
+    return ProcessExecutor(2)
 
 
 class Harness:

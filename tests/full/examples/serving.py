@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from examples.analysis.deployment import QUEUE
 from examples.analysis.messages import BoundingBox, Image, TrackRequest
 from examples.analysis.server import make_app
 from lro import Service, TypeRegistry
@@ -86,7 +85,7 @@ class Server(Caller):
     @classmethod
     def on(cls, database: Path, workers: int = 2) -> Server:
         """The server on a database file; no thread looks for the work of lost workers."""
-        executor = ThreadExecutor(workers, queue=QUEUE)
+        executor = ThreadExecutor(workers)
         return cls(
             Service(SQLiteStore(database), executor, domain="analysis.test", maintenance=False)
         )

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -41,7 +41,7 @@ from lro.executors.processes._messages import (
     refusal,
 )
 from lro.executors.processes._process import LEAVE_SECONDS, ChildPool, ChildProcess
-from lro.executors.threads import BacklogSlot, PooledExecutor
+from lro.executors.threads import Place, PooledExecutor
 
 log = logging.getLogger("lro")
 
@@ -214,7 +214,10 @@ _PAUSE: Final = 0.5
 
 
 class ProcessExecutor(PooledExecutor):
-    """Runs functions in ``workers`` child processes; up to ``queue`` more wait.
+    """Runs functions in at most ``workers`` child processes.
+
+    It has no queue: an operation for which no child is free waits in the store, until a child of
+    this process or a worker of another one is free.
 
     For work that needs a processor to itself, holds Python's lock, may crash, or must be stopped
     for certain. By default there are as many children as processors. A child is started when it is
@@ -245,12 +248,7 @@ class ProcessExecutor(PooledExecutor):
     """
 
     def __init__(
-        self,
-        workers: int | None = None,
-        queue: int = 1000,
-        *,
-        grace: timedelta = _GRACE,
-        recycle: int | None = None,
+        self, workers: int | None = None, *, grace: timedelta = _GRACE, recycle: int | None = None
     ) -> None:
         if os.name != "posix":
             raise DeclarationError("ProcessExecutor", f"needs POSIX signals; this is {os.name}")
@@ -259,7 +257,7 @@ class ProcessExecutor(PooledExecutor):
         check_span("grace", grace, zero=True)
         count = workers if workers is not None else os.cpu_count() or 1
         self._grace = grace.total_seconds()
-        super().__init__(count, queue, "lro-process")
+        super().__init__(count, "lro-process")
         self._pool = ChildPool(recycle)
         self._references: dict[str, tuple[MethodSpec, FunctionReference]] = {}
 
@@ -276,8 +274,8 @@ class ProcessExecutor(PooledExecutor):
         """
         check_importable(spec)
 
-    def reserve(self) -> BacklogSlot:
-        """Room for one task."""
+    def reserve(self) -> Place | None:
+        """Reserve a free worker; None if all are busy."""
         if is_worker_process():
             text = (
                 "this process runs functions for another one, and starts none: is the main module"
@@ -285,11 +283,10 @@ class ProcessExecutor(PooledExecutor):
             raise Unavailable(f'{text} without its guard, if __name__ == "__main__"?')
         return super().reserve()
 
-    def stop(self) -> Sequence[Task]:
+    def stop(self) -> None:
         """Begin nothing more, and end the children that have nothing to do."""
-        waiting = super().stop()
+        super().stop()
         self._pool.close()
-        return waiting
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
@@ -297,7 +294,7 @@ class ProcessExecutor(PooledExecutor):
         Of a stopped executor the children are gone then too, at most a few seconds later.
         """
         over = super().join(seconds)
-        if over and self._backlog.stopped:
+        if over and self._places.stopped:
             self._pool.reap(LEAVE_SECONDS)
         return over
 
