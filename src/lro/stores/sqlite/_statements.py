@@ -8,13 +8,15 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import attrs
+
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import STEP_MINUTES, Counts, RequestKey
+from lro._engine.store_port import STEP_MINUTES, Claim, Counts, RequestKey
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
@@ -30,7 +32,7 @@ from lro.stores._rows import (
 )
 from lro.stores.sqlite._file import FetchRows, code_of, is_busy
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version that this library makes and uses; it stands in the file as ``user_version``."""
 
 APPLICATION_ID: Final = int.from_bytes(b"lro\x01", "big")
@@ -53,11 +55,16 @@ _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for n
 CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
 """Writes a page as it is. SQLite does not write a row that stays as it is."""
 
+_INDEXES: Final = (
+    f"CREATE INDEX operations_waiting ON operations (method, lease_until, name) WHERE {WAITS}",
+    "CREATE INDEX operations_running ON operations (method, lease_until) WHERE owner != ''",
+)
+
 _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
     "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
-    "CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL",
+    *_INDEXES,
     f"CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL",
     "CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL",
     "CREATE UNIQUE INDEX operations_targets ON operations (target)"
@@ -76,6 +83,13 @@ _TABLES: Final = (
     CHANGE_NOTHING,
 )
 
+_UPGRADE: Final = (
+    "DROP INDEX IF EXISTS operations_leases",
+    *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
+    CHANGE_NOTHING,
+)
+"""Makes version 2 of version 1; also of a version 2 that old code has marked as 1 again."""
+
 _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
     "inputs": "name, request",
@@ -86,8 +100,12 @@ _COLUMNS: Final = {
 }
 
 
+_BEFORE: Final = (0, 1)
+"""The versions of which this library makes its own; 0 stands for no tables."""
+
+
 def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
-    """Make the tables in a file that has none of ours, and check those that are there.
+    """Make the tables in a file that has none of ours, or upgrade and check those that are there.
 
     ``until`` is the moment of :func:`time.monotonic` up to which others' locks are waited for.
 
@@ -99,7 +117,7 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
     _version(writer, path)  # before anything is changed in a file of another program
     if _write_ahead(writer, until) != "wal":
         raise DeclarationError(path, "is where no write-ahead log can be kept")
-    if _version(writer, path) == 0:
+    if _version(writer, path) in _BEFORE:
         _make_tables(writer, path)
     version = _version(writer, path)
     if version != SCHEMA_VERSION:
@@ -150,16 +168,17 @@ def _version(reader: sqlite3.Connection, path: str) -> int:
 
 
 def _make_tables(writer: sqlite3.Connection, path: str) -> None:
-    """Make all tables in one transaction, unless another process has made them meanwhile."""
+    """Make or upgrade all tables in one transaction, unless another process has done so."""
     writer.execute("BEGIN IMMEDIATE")
     try:
-        if _version(writer, path) == 0:
+        version = _version(writer, path)
+        if version == 0:
             found = {name for (name,) in writer.execute("SELECT name FROM sqlite_master")}
             for table in _COLUMNS:
                 if table in found:
                     raise _foreign(path, f"a table {table!r} of the same name")
-            for statement in _TABLES:
-                _execute(writer, path, statement)
+        for statement in {0: _TABLES, 1: _UPGRADE}.get(version, ()):
+            _execute(writer, path, statement)
         writer.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):  # it may be undone already
@@ -203,18 +222,37 @@ POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requeste
 """Gives only names whose state is to be reported; most that are asked for have none."""
 
 _AMONG: Final = "method IN (SELECT value FROM json_each(?))"
-LOST: Final = f"""SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}
-    ORDER BY lease_until LIMIT ?"""
+LOST: Final = f"""SELECT {_ROW} FROM operations WHERE rowid IN (
+        SELECT rowid FROM operations WHERE owner != '' AND lease_until <= ? AND {_AMONG}
+        ORDER BY lease_until LIMIT ?)
+    ORDER BY lease_until"""
 _TOUCH: Final = "UPDATE operations SET lease_until = lease_until WHERE name = ?"
 _NAME: Final = COLUMNS.index("name")
-NEXT_LEASE_END: Final = (
-    f"SELECT min(lease_until) FROM operations WHERE lease_until > ? AND {_AMONG}"
-)
-RENEW: Final = """UPDATE operations SET lease_until = ?
-    WHERE lease_until IS NOT NULL AND owner = ?"""
-ASKED: Final = """SELECT name FROM operations
-    WHERE lease_until IS NOT NULL AND owner = ? AND cancel_requested"""
+NEXT_LEASE_END: Final = """SELECT min((SELECT lease_until FROM operations
+        WHERE method = value AND owner != '' AND lease_until > ? ORDER BY lease_until LIMIT 1))
+    FROM json_each(?)"""
+_MINE: Final = "owner != '' AND owner = ? AND lease_until IS NOT NULL"
+RENEW: Final = f"UPDATE operations SET lease_until = ? WHERE {_MINE}"
+ASKED: Final = f"SELECT name FROM operations WHERE {_MINE} AND cancel_requested"
 NAMED: Final = f" AND {_NAMES}"
+
+_DUE: Final = f"FROM operations WHERE {WAITS} AND lease_until"
+METHODS_DUE: Final = f"""SELECT key, EXISTS (SELECT 1 {_DUE} <= ? AND method = key),
+        (SELECT lease_until {_DUE} > ? AND method = key ORDER BY lease_until LIMIT 1),
+        CASE WHEN value IS NOT NULL THEN value - (
+            SELECT count(*) FROM operations WHERE method = key AND owner != '') END
+    FROM json_each(?)"""
+"""Of methods and limits: whether work is due, when more will be, and how many may begin."""
+_DUE_OF_METHOD: Final = f"""SELECT lease_until, name {_DUE} <= ? AND method = ?
+    AND name NOT IN (SELECT value FROM json_each(?)) ORDER BY lease_until, name LIMIT ?"""
+_WANTED: Final = f"SELECT method FROM operations WHERE name = ? AND {WAITS}"
+_BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
+    start_time = coalesce(start_time, ?), update_time = ?, version = version + 1 WHERE {_NAMES}"""
+_PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + (? - create_time)),
+    version = version + 1 WHERE {_NAMES}"""
+_TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.request
+    FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
+    CROSS JOIN inputs AS i ON i.name = o.name"""
 
 EXPIRED: Final = f"""SELECT name, method FROM operations
     WHERE expire_time IS NOT NULL AND {SWEEP_TIME} <= ? LIMIT ?"""
@@ -240,7 +278,7 @@ TOTALS: Final = "SELECT method, counts FROM totals"
 LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         sum(place <= ?), sum(place > ?), min(create_time), name
     FROM (SELECT *, row_number() OVER () AS place FROM (
-        SELECT method, owner, attempt, lease_until, create_time, name FROM operations
+        SELECT method, owner, lease_until, create_time, name FROM operations
             WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
     GROUP BY method, owner, waits"""
 """The name is that of the row with the least time, as SQLite says of ``min``."""
@@ -248,7 +286,6 @@ LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
 _FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
 _REMEMBER_START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?)"
-_FORGET_START: Final = "DELETE FROM starts WHERE name = ?"
 
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
@@ -300,6 +337,57 @@ def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> l
     rows = writer.execute(DUE, (now, limit)).fetchall()
     writer.executemany(_CLAIM, [(until, row[_NAME]) for row in rows])
     return rows
+
+
+@attrs.frozen
+class Choice:
+    """What a claim may take: names in order, whether there is more, and when the next is due."""
+
+    names: Sequence[str] = ()
+    more: bool = False
+    next_due: int | None = None
+
+
+def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
+    """Choose what a claim takes of what waits now; reads an index, and nothing else."""
+    most = max(0, claim.most)
+    if claim.only:
+        return _choose_only(rows, claim, now)
+    limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
+    found: list[tuple[int, str]] = []
+    times: list[int] = []
+    for method, due, next_due, room in rows(METHODS_DUE, (now, now, limits)):
+        if next_due is not None:
+            times.append(next_due)
+        wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
+        if due and wanted > 0:
+            found += rows(_DUE_OF_METHOD, (now, method, without, wanted))
+    names = [name for _, name in sorted(found)]
+    return Choice(names[:most], len(names) > most, min(times, default=None))
+
+
+def _choose_only(rows: FetchRows, claim: Claim, now: int) -> Choice:
+    if claim.only in claim.without or not textual(claim.only):
+        return Choice()
+    for (method,) in rows(_WANTED, (claim.only,)):
+        if method in claim.limits:
+            limits = json.dumps({method: claim.limits[method]})
+            ((_, _, _, room),) = rows(METHODS_DUE, (now, now, limits))
+            if room is None or room > 0 or not claim.owner:
+                return Choice([claim.only][: claim.most])
+    return Choice()
+
+
+def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, list[Any]]:
+    """Write what a claim changes: its choice, and the rows of that, each with its request."""
+    choice = choose(rows_of(writer), claim, now)
+    until, names = micros(claim.lease_until), json.dumps(choice.names)
+    if claim.owner:
+        writer.execute(_BEGIN, (claim.owner, until, now, now, names))
+    else:
+        writer.execute(_PUT_OFF, (until, now, now, names))
+    taken = {row[_NAME]: row for row in writer.execute(_TAKEN, (names,))}
+    return choice, [taken[name] for name in choice.names if name in taken]
 
 
 def over(state: str | None, expire_time: int | None, now: int) -> bool:
@@ -376,8 +464,3 @@ def start_row(key: RequestKey, record: Record, row: tuple[object, ...]) -> tuple
 def remember_start(writer: Executes, start: tuple[object, ...]) -> None:
     """Keep a start for its day, in place of an older one with this key."""
     writer.execute(_REMEMBER_START, start)
-
-
-def forget_start(writer: sqlite3.Connection, name: str) -> None:
-    """Drop the key with which this operation was started, if it was."""
-    writer.execute(_FORGET_START, (name,))

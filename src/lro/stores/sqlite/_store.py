@@ -19,6 +19,8 @@ from lro._engine.store_port import (
     COUNTS_READ,
     READ_BYTES,
     SCAN,
+    Claim,
+    Claimed,
     Counts,
     DatabaseConnection,
     Done,
@@ -180,17 +182,6 @@ class SQLiteStore:
                 return checked(sql.rows_of(transaction), record, key)
             return insert(transaction)
 
-    def forget(self, name: str) -> None:
-        """Undo an insert."""
-
-        def action(writer: sqlite3.Connection) -> None:
-            sql.forget_start(writer, name)
-            writer.execute(sql.DELETE, (name,))
-            writer.execute(sql.DELETE_INPUT, (name,))
-
-        self._file.write(action)
-        self._cache.forget(name)
-
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
         rows = self._file.rows(sql.INPUT, (name,))
@@ -270,6 +261,19 @@ class SQLiteStore:
                 self._file.write(functools.partial(pages.make_index, key=key))
             self._keys |= {key}
 
+    def claim(self, claim: Claim) -> Claimed:
+        """Begin a new attempt at operations that wait, the earliest due first."""
+        now = micros(self._clock())
+        choice = sql.choose(self._file.rows, claim, now)
+        works: list[tuple[Record, Any]] = []
+        if choice.names:  # else there is nothing to write, and so no lock to wait for
+            choice, rows = self._file.write(functools.partial(sql.take, claim=claim, now=now))
+            for *row, request in rows:
+                record = self._cache.keep(from_row(row), text_length(row))
+                works.append((record, unpack(request)))
+        next_due = None if choice.next_due is None else moment(choice.next_due)
+        return Claimed(works, choice.more, next_due)
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
         whose: tuple[object, ...] = (owner,)
@@ -285,7 +289,7 @@ class SQLiteStore:
         return self._file.write(action)
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress of these methods whose lease has run out."""
+        """Records in progress of these methods whose owner's lease has run out."""
         now, among = micros(self._clock()), sql.listed(methods)[0]
         lost = self._file.rows(sql.LOST, (now, among, limit))
         if lost:  # once more after the write lock: owners that waited for it have renewed
