@@ -350,11 +350,13 @@ class ConnectionPool:
         prepare: bool = True,
         lock_ms: int | None = None,
         once: bool = False,
+        first: tuple[bytes, Sequence[object]] | None = None,
     ) -> list[tuple[Any, ...]]:
         """What a statement gives that may be carried out twice, each time with the same effect.
 
         ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
-        locks, if not as long as all others. ``once``: it may not be carried out twice.
+        locks, if not as long as all others. ``once``: it may not be carried out twice. ``first`` is
+        a statement that is carried out before it, in the same transaction.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
@@ -364,7 +366,12 @@ class ConnectionPool:
         for _ in range(ATTEMPTS):
             try:
                 with self.borrow() as connection, connection.locks_within(lock_ms):
-                    return connection.execute(sql, values, prepare=prepare).fetchall()
+                    if first is None:
+                        return connection.execute(sql, values, prepare=prepare).fetchall()
+                    with connection.transaction():
+                        connection.execute(*first, prepare=prepare)
+                        found = connection.execute(sql, values, prepare=prepare).fetchall()
+                    return found
             except (ConnectionLost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
                 if once and isinstance(exc, ConnectionLost):

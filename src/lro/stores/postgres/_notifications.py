@@ -32,6 +32,10 @@ PAYLOAD_BYTES: Final = 7_900
 """NOTIFY carries less than 8,000 bytes."""
 
 
+NOBODY: Final = ""
+"""A sender that no process is: what it sends is for all of them."""
+
+
 class Announcer:
     """Sends names by one thread of its own, which sleeps while nothing is announced.
 

@@ -16,6 +16,7 @@ import psycopg
 from lro._base.arguments import check
 from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
+from lro.stores._counting import WAITS
 from lro.stores._rows import COLUMNS, SWEEP_TIME
 from lro.stores.postgres._connections import (
     REST_SECONDS,
@@ -46,8 +47,12 @@ _TYPES: Final = {
 _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version that this library makes and uses; it stands in the table ``versions``."""
+
+_INDEXES: Final = f"""
+CREATE INDEX operations_waiting ON operations (method, lease_until) WHERE {WAITS};
+CREATE INDEX operations_running ON operations (method, lease_until) WHERE owner <> '';"""
 
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
@@ -55,8 +60,7 @@ _TABLES: Final = f"""
 CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED})
     WITH (fillfactor = 80);
 CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
-CREATE INDEX operations_by_state ON operations {index_columns("state")};
-CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
+CREATE INDEX operations_by_state ON operations {index_columns("state")};{_INDEXES}
 CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL;
 CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;
 CREATE UNIQUE INDEX operations_targets ON operations (target_id)
@@ -73,6 +77,12 @@ CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL)
 CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
 INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
+_UPGRADE: Final = f"""
+DROP INDEX IF EXISTS operations_leases;{_INDEXES}
+UPDATE versions SET version = {SCHEMA_VERSION}
+"""
+"""Makes version 2 of version 1. The index is dropped first, which takes the strongest lock."""
+
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
@@ -110,7 +120,7 @@ def check_name(schema: str) -> None:
 
 
 def prepare(connection: BoundedConnection, schema: str) -> bytes:
-    """Make the tables in a schema that has none of ours, and check those that are there.
+    """Make the tables in a schema that has none of ours, or upgrade and check those that are there.
 
     Returns:
         The secret of the store.
@@ -122,7 +132,7 @@ def prepare(connection: BoundedConnection, schema: str) -> bytes:
     """
     try:
         _check_server(connection)
-        if read_version(connection) == 0:
+        if read_version(connection) in (0, 1):
             _make_tables(connection, schema)
         version = read_version(connection)
         if version != SCHEMA_VERSION:
@@ -156,15 +166,18 @@ def read_version(connection: BoundedConnection) -> int:
 
 
 def _make_tables(connection: BoundedConnection, schema: str) -> None:
-    """Make the schema and all tables in one transaction, unless another process has done so."""
+    """Make or upgrade all tables in one transaction, unless another process has done so."""
     patience = connection.patience
     connection.patience = SETUP_SECONDS
     try:
         lock_out(connection, schema)
         with connection.transaction():
-            if read_version(connection) != 0:
-                return
+            version = read_version(connection)
             connection.execute("SET LOCAL statement_timeout = 0")
+            if version == 1:  # waiting for no lock longer than others do: it holds up all of them
+                _upgrade(connection, schema)
+            if version != 0:
+                return
             connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
             if not connection.execute(
@@ -175,6 +188,15 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
             connection.execute(_TABLES.encode(), prepare=False)
     finally:
         connection.patience = patience
+
+
+def _upgrade(connection: BoundedConnection, schema: str) -> None:
+    try:
+        connection.execute(_UPGRADE.encode(), prepare=False)
+    except psycopg.errors.InsufficientPrivilege as exc:
+        statements = f"SET search_path TO {quoted(schema)}; {' '.join(_UPGRADE.split())}"
+        text = f"has version 1, and only its owner can upgrade it, by: BEGIN; {statements}; COMMIT"
+        raise DeclarationError(f"schema {schema}", text) from exc
 
 
 def lock_out(connection: BoundedConnection, schema: str) -> None:

@@ -53,6 +53,12 @@ def ids_of(names: Sequence[str]) -> str:
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
+def lock_number(*texts: str) -> int:
+    """The number of an advisory lock that stands for these texts."""
+    digest = hashlib.blake2b("\0".join(texts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
 def sql_array(numbers: Iterable[int | None]) -> str:
     """These numbers, as PostgreSQL writes an array."""
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
@@ -321,15 +327,6 @@ FIND_FIRST: Final = _sql(f"""SELECT
     FROM (VALUES (1)) AS one LEFT JOIN starts s ON s.id = %s::uuid
     LEFT JOIN operations o ON o.id = s.operation""")
 
-FORGET: Final = _sql("""WITH gone AS (SELECT %s::uuid AS id), removed AS (
-    DELETE FROM operations o USING gone g WHERE o.id = g.id
-), freed AS (
-    DELETE FROM inputs i USING gone g WHERE i.id = g.id
-), unknown AS (
-    DELETE FROM starts s USING gone g WHERE s.operation = g.id
-)
-SELECT 1""")
-
 GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
 
 GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
@@ -380,7 +377,7 @@ RENEW_WAITING: Final = _renew("")
 """The same for a record that was locked: it waits for the lock."""
 
 RENEW_ALL: Final = _sql("""WITH leased AS MATERIALIZED (
-    SELECT id, owner FROM operations WHERE lease_until IS NOT NULL
+    SELECT id, owner FROM operations WHERE owner <> '' AND lease_until IS NOT NULL
 ), mine AS (
     SELECT o.id FROM (SELECT id FROM leased WHERE owner = %s ORDER BY id) l
         JOIN operations o ON o.id = l.id WHERE o.owner = %s AND o.lease_until IS NOT NULL
@@ -390,22 +387,86 @@ RENEW_ALL: Final = _sql("""WITH leased AS MATERIALIZED (
         RETURNING o.name, o.cancel_requested
 ) SELECT name FROM renewed WHERE cancel_requested <> 0""")
 
-_AMONG: Final = "method = ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
+_METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
+_LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
 
-ORPHANS: Final = _sql(f"""SELECT
-    (SELECT min(lease_until) FROM operations WHERE lease_until > %s AND {_AMONG}), o.*
+ORPHANS: Final = _sql(f"""SELECT (
+        SELECT min(next.lease_until) FROM {_METHODS} CROSS JOIN LATERAL (
+            SELECT o.lease_until {_LEASED} > %s ORDER BY o.lease_until LIMIT 1
+        ) AS next
+    ), o.*
     FROM (VALUES (1)) AS one LEFT JOIN (
-        SELECT {_ROW} FROM operations o WHERE o.lease_until <= %s AND o.{_AMONG}
-        ORDER BY o.lease_until LIMIT %s
+        SELECT {_ROW} FROM {_METHODS} CROSS JOIN LATERAL (
+            SELECT o.* {_LEASED} <= %s ORDER BY o.lease_until LIMIT %s
+        ) AS o ORDER BY o.lease_until LIMIT %s
     ) o ON true""")
 
 TOUCH: Final = _sql("""WITH free AS (
-    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND lease_until <= %s
+    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND owner <> '' AND lease_until <= %s
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE operations o SET lease_until = o.lease_until FROM free f WHERE o.id = f.id
     RETURNING o.name""")
 """Writes to records whose lease is over, which changes nothing; those that it could write to."""
+
+_LIMITED: Final = "json_to_recordset(%s::json) AS g(method TEXT, at_once BIGINT)"
+_WAITING: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND o.lease_until"
+_ROOM: Final = """CASE WHEN g.at_once IS NOT NULL THEN g.at_once - (
+    SELECT count(*) FROM operations o WHERE o.method = g.method AND o.owner <> '') END"""
+
+METHODS_DUE: Final = _sql(f"""SELECT g.method,
+    (SELECT o.lease_until {_WAITING} <= %s ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
+    (SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1), {_ROOM}
+    FROM {_LIMITED}""")
+"""Of methods and limits: whether work is due, when more will be, and how many may begin."""
+
+WAITING_METHOD: Final = _sql(f"SELECT method FROM operations WHERE id = %s::uuid AND {WAITS}")
+
+LOCK_METHODS: Final = _sql("SELECT pg_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n")
+
+_DUE: Final = f"""SELECT o.* FROM given g CROSS JOIN LATERAL (
+        SELECT o.id, o.lease_until AS due, o.name {_WAITING} <= %s AND o.id <> ALL (%s::uuid[])
+        ORDER BY o.lease_until, o.name LIMIT greatest(0, g.room)
+    ) AS o ORDER BY o.due, o.name"""
+_WANTED: Final = f"""SELECT o.id, o.lease_until AS due, o.name
+    FROM operations o JOIN given g ON g.method = o.method AND g.room > 0
+    WHERE o.id = %s::uuid AND {WAITS} AND o.id <> ALL (%s::uuid[])"""
+_STILL_DUE: Final = " AND o.lease_until <= %s"
+_NEXT: Final = f"""SELECT min(next.lease_until) FROM given g CROSS JOIN LATERAL (
+    SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1) AS next"""
+_BEGIN: Final = """owner = %s, lease_until = %s, attempt = o.attempt + 1,
+    start_time = coalesce(o.start_time, %s), update_time = %s"""
+_PUT_OFF: Final = "lease_until = greatest(%s, %s + (%s - o.create_time))"
+
+
+def _claim(seen: str, still: str, changes: str, next_due: str) -> bytes:
+    # Gives a row without a record if nothing was taken. The length of the owner is asked for, so
+    # that what was seen is found again by its id, and not in the index of all that waits.
+    return _sql(f"""WITH given AS MATERIALIZED (
+        SELECT g.method, least({_ROOM}, %s) AS room FROM {_LIMITED}
+    ), seen AS MATERIALIZED ({seen} LIMIT %s), free AS MATERIALIZED (
+        SELECT o.id, s.due FROM seen s JOIN operations o ON o.id = s.id
+            WHERE length(o.owner) = 0 AND o.lease_until IS NOT NULL{still}
+            ORDER BY s.due, s.name LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
+    ), taken AS (
+        UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
+            RETURNING o.id, f.due, {_ROW}
+    )
+    SELECT (SELECT count(*) FROM seen), ({next_due}), i.request, {_ROW}
+        FROM (VALUES (1)) AS one LEFT JOIN (taken o JOIN inputs i ON i.id = o.id) ON true
+        ORDER BY o.due, o.name""")
+
+
+CLAIM: Final = _claim(_DUE, _STILL_DUE, _BEGIN, _NEXT)
+CLAIM_ONLY: Final = _claim(_WANTED, "", _BEGIN, "NULL")
+PUT_OFF: Final = _claim(_DUE, _STILL_DUE, _PUT_OFF, _NEXT)
+PUT_OFF_ONLY: Final = _claim(_WANTED, "", _PUT_OFF, "NULL")
+
+CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
+    FROM {_METHODS} CROSS JOIN LATERAL (
+        SELECT o.* {_LEASED} = %s AND o.owner = %s AND o.update_time = %s
+    ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
+"""What a claim has begun whose answer was lost, by its lease, owner and time."""
 
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
@@ -477,7 +538,7 @@ LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
         min(create_time), (array_agg(name ORDER BY create_time, name))[1]
     FROM (SELECT *, row_number() OVER () AS place FROM (
         SELECT o.* FROM unnest(%s::uuid[]) AS p(id) CROSS JOIN LATERAL (
-            SELECT method, owner, attempt, lease_until, create_time, name FROM operations
+            SELECT method, owner, lease_until, create_time, name FROM operations
                 WHERE (parent_id::text || '/' || state) = (p.id::text || '/IN_PROGRESS')
                 ORDER BY create_time LIMIT %s
         ) AS o LIMIT %s

@@ -24,6 +24,8 @@ from lro._engine.store_port import (
     COUNTS_READ,
     READ_BYTES,
     SCAN,
+    Claim,
+    Claimed,
     Counts,
     DatabaseConnection,
     Done,
@@ -46,6 +48,7 @@ from lro.stores._counting import load_of, numbers, oldest_minute, step_since, st
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
+from lro.stores.postgres._claims import WorkClaims
 from lro.stores.postgres._connections import (
     INHERITED,
     ConnectionPool,
@@ -80,6 +83,7 @@ class ProcessResources:
         self._closed = False
         self.connections = ConnectionPool(address, clock, size, setup, setup.forget)
         self.records = RecordTable(self.connections)
+        self.claims = WorkClaims(self.connections, self.records.cache)
         self.within = TransactionInserts(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
 
@@ -282,11 +286,6 @@ class PostgresStore:
         inserts = self._resources.within
         return inserts.insert(connection, record, request, key, check_only=check_only)
 
-    def forget(self, name: str) -> None:
-        """Undo an insert."""
-        self._resources.records.cache.forget(name)
-        self._rows(statements.FORGET, id_of(name))
-
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
         rows = self._rows(statements.REQUEST, id_of(name))
@@ -343,6 +342,10 @@ class PostgresStore:
         """
         self._setup.want(keys)
 
+    def claim(self, claim: Claim) -> Claimed:
+        """Begin a new attempt at operations that wait, the earliest due first."""
+        return self._resources.claims.make(claim, micros(self._clock()))
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner.
 
@@ -393,9 +396,9 @@ class PostgresStore:
                 self._resources.records.cache.renewed(owner, until, name)
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress of these methods whose lease has run out."""
+        """Records in progress of these methods whose owner's lease has run out."""
         now, among = micros(self._clock()), dumps(list(methods)).decode()
-        rows = self._rows(statements.ORPHANS, now, among, now, among, limit)
+        rows = self._rows(statements.ORPHANS, among, now, among, now, limit, limit)
         end = rows[0][0]
         lost = [from_row(row[1:]) for row in rows if row[1] is not None]
         if lost:

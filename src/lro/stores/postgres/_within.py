@@ -12,7 +12,8 @@ from psycopg.rows import tuple_row
 
 from lro._base.errors import InvalidArgument, LroError
 from lro._base.status import Any as PackedMessage
-from lro._engine.store_port import Inserted, RequestKey
+from lro._engine.store_port import WORK_WAITS, Inserted, RequestKey
+from lro._messages.json_text import dumps
 from lro._model.operation import Record
 from lro.stores._rows import refuse_untextual, to_row
 from lro.stores._user_connections import (
@@ -24,8 +25,10 @@ from lro.stores._user_connections import (
     unsuitable,
 )
 from lro.stores.postgres._connections import ConnectionPool, unavailable
+from lro.stores.postgres._notifications import NOBODY, payloads
 from lro.stores.postgres._records import INSERT_ATTEMPTS, find_obstacle, too_slow
-from lro.stores.postgres._statements import FIND_FIRST, insertion, qualified, statement_of
+from lro.stores.postgres._schema import channel_of
+from lro.stores.postgres._statements import FIND_FIRST, NOTIFY, insertion, qualified, statement_of
 
 _WANTED: Final = "a connection of psycopg, or of Django or SQLAlchemy on it"
 
@@ -52,6 +55,8 @@ class TransactionInserts:
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
         self._schema = connections.address.quoted_schema
+        self._channel = channel_of(connections.address.schema)
+        self._work_waits = dumps([*payloads(NOBODY, [WORK_WAITS])]).decode()
         self._table = (f"{self._schema}.operations",)
         self._find_first = qualified(FIND_FIRST, self._schema)
         self._identity: Sequence[Any] = ()
@@ -86,6 +91,8 @@ class TransactionInserts:
             with contextlib.suppress(errors.UniqueViolation), _all_or_nothing(execute):
                 self._check_same(execute)
                 if execute(sql, (text,)):
+                    if record.waits:  # all processes are told at the commit, this one too
+                        execute(NOTIFY, (self._channel, self._work_waits))
                     return Inserted(record, fresh=True)
                 found = self._obstacle(execute, record, key)
                 if found is not None:

@@ -1,0 +1,132 @@
+"""Claims of waiting work in PostgreSQL, which pass over what others have locked."""
+
+from __future__ import annotations
+
+import threading
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from lro._base.errors import Unavailable
+from lro._engine.store_port import Claim, Claimed
+from lro._messages.json_text import dumps
+from lro.stores._rows import RecordCache, from_row, micros, moment, text_length, unpack
+from lro.stores.postgres import _statements as statements
+from lro.stores.postgres._connections import ConnectionPool
+from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
+
+MORE_SEEN: Final = 64
+"""How many more waiting records a claim looks at than it wants: others may have locked some."""
+
+_KEPT: Final = 1000
+"""How many claims are known by their owner, time and lease."""
+
+_Limits: TypeAlias = Mapping[str, int | None]
+_Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
+
+
+class WorkClaims:
+    """Claims work of a schema; ``cache`` takes the records.
+
+    Where a method has a limit, only one process at a time claims work of that method: it holds an
+    advisory lock while it counts what runs, until its claim is committed.
+    """
+
+    def __init__(self, connections: ConnectionPool, cache: RecordCache) -> None:
+        self._connections = connections
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._alone: dict[tuple[str, int, int], bool] = {}
+        """For each claim that begins work, whether no other has its owner, time and lease."""
+
+    def make(self, claim: Claim, now: int) -> Claimed:
+        """Begin work as :meth:`Store.claim` says.
+
+        Raises:
+            Unavailable: The database cannot be used now.
+        """
+        limits: _Limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
+        locked: Sequence[str] = ()
+        times: list[int] = []
+        if any(limit is not None for limit in limits.values()):
+            limits, times = self._possible(claim, now)
+            if not limits:
+                return Claimed((), more=False, next_due=_first(times))
+            locked = [method for method, limit in limits.items() if limit is not None]
+        try:
+            rows = self._taken(claim, now, limits, locked)
+        except Unavailable:
+            # Perhaps it was carried out, and only the answer was lost.
+            works = self._works(self._made(claim, now))
+            if not works:
+                raise
+            return Claimed(works, more=True, next_due=None)
+        works = self._works(rows)
+        seen, next_due = rows[0][:2]
+        times += [] if next_due is None else [next_due]
+        return Claimed(works, seen > len(works), _first(times))
+
+    def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int]]:
+        """The methods of which work may be taken, and when more work is due of each method."""
+        rows = self._connections.rows
+        if claim.only:
+            waiting = rows(statements.WAITING_METHOD, (id_of(claim.only),))
+            found = [method for (method,) in waiting if method in claim.limits]
+            return {method: claim.limits[method] for method in found}, []
+        due = rows(statements.METHODS_DUE, (now, now, _limits_text(claim.limits)))
+        limits = {
+            method: claim.limits[method]
+            for method, is_due, _, room in due
+            if is_due and (room is None or room > 0)
+        }
+        return limits, [at for _, _, at, _ in due if at is not None]
+
+    def _taken(self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str]) -> _Rows:
+        most = max(0, claim.most)
+        look, until = most + MORE_SEEN, micros(claim.lease_until)
+        methods, without = _limits_text(limits), ids_of([*claim.without])
+        if claim.only:
+            begin, put_off = statements.CLAIM_ONLY, statements.PUT_OFF_ONLY
+            values: tuple[object, ...] = look, methods, id_of(claim.only), without, look, most
+            last: tuple[object, ...] = ()
+        else:
+            begin, put_off = statements.CLAIM, statements.PUT_OFF
+            values = look, methods, now, without, look, now, most
+            last = (now,)
+        if not claim.owner:
+            return self._connections.rows(put_off, (*values, until, now, now, *last))
+        with self._lock:
+            if len(self._alone) >= _KEPT:
+                self._alone.clear()
+            key = claim.owner, now, until
+            self._alone[key] = key not in self._alone
+        first = None
+        if locked:
+            schema = self._connections.address.schema
+            numbers = sorted(lock_number("lro claim", schema, method) for method in locked)
+            first = statements.LOCK_METHODS, (sql_array(numbers),)
+        values = *values, claim.owner, until, now, now, *last
+        return self._connections.rows(begin, values, once=True, first=first)
+
+    def _made(self, claim: Claim, now: int) -> _Rows:
+        until = micros(claim.lease_until)
+        if not self._alone.get((claim.owner, now, until)):
+            return ()
+        methods = dumps([*claim.limits]).decode()
+        return self._connections.rows(statements.CLAIMED, (methods, until, claim.owner, now))
+
+    def _works(self, rows: _Rows) -> list[tuple[typing.Any, typing.Any]]:
+        return [
+            (self._cache.keep(from_row(row), text_length(row)), unpack(request))
+            for _, _, request, *row in rows
+            if request is not None
+        ]
+
+
+def _limits_text(limits: _Limits) -> str:
+    rows = [{"method": method, "at_once": limit} for method, limit in limits.items()]
+    return dumps(rows).decode()  # type: ignore[arg-type]  # a list is JSON
+
+
+def _first(times: Sequence[int]) -> typing.Any:
+    return moment(min(times)) if times else None
