@@ -381,7 +381,9 @@ class _Work:
 
 def _taken(record: Record, claim: Claim, now: datetime) -> Record:
     if claim.owner:
-        return begin(claim.owner, claim.lease_until, now)(record)
+        taken = begin(claim.owner, claim.lease_until, now)(record)
+        assert taken is not None  # no claim removes a record
+        return taken
     again = max(claim.lease_until, now + (now - record.create_time))
     return record.next_version(lease_until=again)
 

@@ -30,7 +30,7 @@ from lro._filters.prefilter import (
     all_of,
     any_of,
 )
-from lro._model.operation import Record, State, claim, delete, release, request_cancel
+from lro._model.operation import Record, State, delete, request_cancel
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro.stores._rows import COLUMNS, micros, to_row
 from lro.testing._samples import (
@@ -337,7 +337,7 @@ def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
     store.find(names)
     store.update(names[0], request_cancel(clock()))
     store.renew("us", clock() + timedelta(hours=1), [names[1]])
-    store.forget(names[2])
+    store.update(names[2], lambda _: None)
     wanted = [store.get(name) for name in names[:2]]
     for time in ("first", "second"):
         same(_found(store, names), wanted, f"the records, the {time} time")
@@ -468,6 +468,7 @@ def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> No
     insert(store, held(clock, "ended", seconds=10))
     store.update("operations/ended", end_of(clock))
     insert(store, record_of(clock, "unheld"))
+    insert(store, held(clock, "waiting", seconds=5, owner=""))
     ends = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
     clock.advance(seconds=10, microseconds=-1)
     found = store.orphans(METHODS, 9)
@@ -479,19 +480,6 @@ def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> No
     same(len(store.orphans(METHODS, 1).records), 1, "how many, if one is wanted")
     same(store.orphans({"N"}, 9), Orphans((), None), "those of another method")
     same(len(store.orphans({"N", "M"}, 9).records), 2, "those of several methods")
-
-
-def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> None:
-    """Until a worker claims it."""
-    record = held(clock)
-    insert(store, record)
-    until = clock() + timedelta(seconds=15)
-    store.update(record.name, claim("us", until, clock()))
-    store.update(record.name, release(1, clock()))
-    same(ids(store.orphans(METHODS, 9).records), ["a"], "the orphans")
-    store.update(record.name, claim("them", until, clock()))
-    found = store.orphans(METHODS, 9)
-    same((found.records, found.next_lease_end), ((), until), "the orphans after the claim")
 
 
 def records_expire(store: Store, clock: ManualClock) -> None:

@@ -114,7 +114,6 @@ def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
         lambda: store.update("operations/x", lambda record: record),
     ):
         refuses(OperationNotFound, call, "there is no such record")
-    store.forget("operations/x")
     same(list(store.page("", None, 9).records), [], "a page of nothing")
     same(store.orphans(METHODS, 9).records, (), "orphans of nothing")
     same(list(store.renew("us", clock()).cancel_requested), [], "leases of nothing")
@@ -371,18 +370,6 @@ def one_key_at_once_starts_one(store: Store, clock: ManualClock) -> None:
     same(sum(one.fresh for one in answers), 1, "how many are fresh")
     same(len({one.record.name for one in answers}), 1, "how many operations they name")
     same(len(store.page("", None, 9).records), 1, "how many are stored")
-
-
-def forgetting_undoes_the_insert(store: Store, clock: ManualClock) -> None:
-    """The record, its request, its key and its target are as if it had not been (spec §9.3)."""
-    record = record_of(clock, target="t")
-    insert(store, record, key_of())
-    store.forget(record.name)
-    gone(store, record.name)
-    refuses(OperationNotFound, lambda: store.request(record.name), "its request is gone")
-    same(list(store.page("", None, 9).records), [], "the page after it")
-    other = record_of(clock, "b", target="t")
-    expect(insert(store, other, key_of(fingerprint="g")).fresh, "key and target are free again")
 
 
 def states_name_the_finished(store: Store, clock: ManualClock) -> None:

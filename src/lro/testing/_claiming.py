@@ -1,0 +1,321 @@
+"""Checks of stores: what waits is claimed, in order, within limits, and once (spec §2.8)."""
+
+from __future__ import annotations
+
+import time
+import typing
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from lro._base.status import Any
+from lro._engine.store_port import WORK_WAITS, Claim, Claimed, Store
+from lro._model.operation import Record, delete, lose, release, request_cancel
+from lro.testing._samples import (
+    REQUEST,
+    ManualClock,
+    end_of,
+    expect,
+    held,
+    ids,
+    insert,
+    record_of,
+    same,
+    together,
+)
+
+_ANY: Final[Mapping[str, int | None]] = {"M": None}
+_LEASE: Final = timedelta(seconds=15)
+
+
+def _waiting(
+    clock: ManualClock, unique_id: str = "a", *, seconds: float = 0, **fields: typing.Any
+) -> Record:
+    """A new record that is due in these seconds."""
+    due = clock() + timedelta(seconds=seconds)
+    return record_of(clock, unique_id, lease_until=due, **fields)
+
+
+def _claim(
+    store: Store,
+    clock: ManualClock,
+    most: int = 9,
+    limits: Mapping[str, int | None] = _ANY,
+    owner: str = "us",
+    **more: typing.Any,
+) -> Claimed:
+    return store.claim(Claim(owner, clock() + _LEASE, limits, most, **more))
+
+
+def _said(found: Claimed) -> tuple[list[str], bool, datetime | None]:
+    """What a claim says, with ids in place of works."""
+    return ids([record for record, _ in found.works]), found.more, found.next_due
+
+
+def _claimed(*given: typing.Any, **more: typing.Any) -> list[str]:
+    """The ids of what a claim gets."""
+    return ids([record for record, _ in _claim(*given, **more).works])
+
+
+def a_claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
+    """The record that it gives is the one that is stored, and the request comes with it."""
+    record = _waiting(clock, lost_attempts=1, caller="ann", metadata=REQUEST)
+    store.insert(record, Any("x/a.Request", {"n": 1}), None)
+    insert(store, _waiting(clock, "b"))
+    clock.advance(5)
+    found = _claim(store, clock, 1)
+    begun = record.next_version(
+        owner="us", lease_until=clock() + _LEASE, attempt=1, start_time=clock(), update_time=clock()
+    )
+    same(list(found.works), [(begun, Any("x/a.Request", {"n": 1}))], "what was claimed")
+    same(store.get(record.name), begun, "the record")
+    same(store.get(record.name), begun, "the record, the second time")
+    same(list(store.find([record.name]).records), [begun], "the record found by its name")
+    same(store.request(record.name), Any("x/a.Request", {"n": 1}), "the request")
+    ended = store.update(record.name, end_of(clock))
+    same(store.get(record.name), ended, "the record after its end")
+
+
+def a_second_attempt_keeps_the_first_start(store: Store, clock: ManualClock) -> None:
+    """Work that was handed back is due at once, and work that was lost when it is said to be."""
+    record = _waiting(clock)
+    insert(store, record)
+    began = clock.advance(1)
+    same(_claimed(store, clock), ["a"], "what is claimed")
+    store.update(record.name, release(1, clock.advance(1)))
+    same(_claimed(store, clock), ["a"], "what is claimed after it was handed back")
+    due = clock() + timedelta(seconds=2)
+    store.update(record.name, lose(2, due, clock()))
+    same(_said(_claim(store, clock)), ([], False, due), "what is claimed too soon")
+    clock.advance(2)
+    ((found, _),) = _claim(store, clock).works
+    same((found.attempt, found.lost_attempts, found.start_time), (3, 1, began), "the third attempt")
+    same(store.get(record.name), found, "the record")
+
+
+def only_what_waits_is_claimed(store: Store, clock: ManualClock) -> None:
+    """Nothing that has an owner, is done outside, has ended, or is of another method."""
+    insert(store, held(clock, "held", seconds=-1))
+    insert(store, record_of(clock, "outside"))
+    insert(store, _waiting(clock, "ended"))
+    store.update("operations/ended", end_of(clock))
+    insert(store, _waiting(clock, "gone"))
+    store.update("operations/gone", lambda _: None)
+    insert(store, _waiting(clock, "other", method="N"))
+    for owner in ("us", ""):
+        found = _claim(store, clock, owner=owner)
+        same(_said(found), ([], False, None), "what waits")
+    same(_claimed(store, clock, limits={}), [], "what waits of no method")
+    both = {"M": None, "N": None, "O": None}
+    same(_claimed(store, clock, limits=both), ["other"], "what waits of three methods")
+
+
+def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
+    """So is work that is asked to stop: what becomes of it is for the service to say."""
+    insert(store, _waiting(clock, "hidden", target="t"))
+    store.update("operations/hidden", delete(clock()))
+    insert(store, _waiting(clock, "stop"))
+    store.update("operations/stop", request_cancel(clock()))
+    same(_claimed(store, clock), ["hidden", "stop"], "what was claimed")
+    state, asked = store.get("operations/hidden").state, store.get("operations/stop")
+    same((state.value, asked.cancel_requested), ("HIDDEN", True), "what it is")
+
+
+def the_earliest_due_are_claimed_first(store: Store, clock: ManualClock) -> None:
+    """Of whichever method; of one moment they go by name, in which UTF-16 would err."""
+    for unique_id, seconds in (("late", 9), ("z", 3), ("\U00010000", 2), ("\uffff", 2), ("B", 2)):
+        method = "N" if unique_id in "zB" else "M"
+        insert(store, _waiting(clock, unique_id, seconds=seconds, method=method))
+    clock.advance(5)
+    insert(store, _waiting(clock, "a", seconds=-4))
+    both = {"N": None, "M": None}
+    found = _claim(store, clock, 2, both)
+    same(_said(found)[:2], (["a", "B"], True), "the first two")
+    found = _claim(store, clock, 2, both)
+    wanted = ["\uffff", "\U00010000"], True
+    same(_said(found)[:2], wanted, "the next two")
+    found = _claim(store, clock, 2, both)
+    same(_said(found)[:2], (["z"], False), "the last one")
+
+
+def work_is_claimed_when_it_is_due(store: Store, clock: ManualClock) -> None:
+    """From exactly then on; until then the claim says when that is."""
+    moments = [clock() + timedelta(seconds=seconds) for seconds in (1, 2, 3)]
+    insert(store, _waiting(clock, "a", seconds=1))
+    insert(store, _waiting(clock, "b", seconds=2))
+    insert(store, _waiting(clock, "c", seconds=2.5, method="N"))
+    insert(store, _waiting(clock, "d", seconds=3))
+    clock.advance(1, microseconds=-1)
+    same(_said(_claim(store, clock)), ([], False, moments[0]), "just before")
+    clock.advance(microseconds=1)
+    found = _claim(store, clock)
+    same(_said(found), (["a"], False, moments[1]), "just then")
+    found = _claim(store, clock, 0)
+    same(_said(found), ([], False, moments[1]), "for none")
+    clock.advance(1)
+    found = _claim(store, clock, 0)
+    same(_said(found), ([], True, moments[2]), "for none, due")
+    same(_claim(store, clock, limits={"O": None}).next_due, None, "of another method")
+
+
+def a_limit_is_kept(store: Store, clock: ManualClock) -> None:
+    """It counts what has an owner, whichever, and holds up no other method's work."""
+    for number in range(5):
+        insert(store, _waiting(clock, f"a{number}"))
+    insert(store, _waiting(clock, "n", method="N"))
+    insert(store, held(clock, "theirs", owner="them", seconds=-9))
+    insert(store, held(clock, "more", method="O"))
+    clock.advance(1)
+    limits = {"M": 3, "N": None, "O": 1}
+    found = _claim(store, clock, 9, limits)
+    same(_said(found), (["a0", "a1", "n"], False, None), "what was claimed")
+    insert(store, _waiting(clock, "n2", method="N"))
+    same(_claimed(store, clock, 1, limits), ["n2"], "what is claimed of the other method")
+    same(_claimed(store, clock, 9, limits), [], "what is claimed at the limit")
+    store.update("operations/a0", end_of(clock))
+    insert(store, _waiting(clock, "n3", method="N"))
+    found = _claim(store, clock, 1, limits)
+    same(_said(found)[:2], (["a2"], True), "after an end")
+    same(_claimed(store, clock, 9, {"M": 4}), ["a3"], "with a higher limit")
+    same(_claimed(store, clock, 9, {"M": 0}), [], "with a lower limit")
+    same(_claimed(store, clock, 9, {"M": None}), ["a4"], "without a limit")
+
+
+def one_operation_can_be_claimed(store: Store, clock: ManualClock) -> None:
+    """Due or not, if it waits, is of these methods and within the limit."""
+    insert(store, _waiting(clock, "a"))
+    insert(store, _waiting(clock, "b", seconds=99))
+    insert(store, held(clock, "held", method="N"))
+    insert(store, _waiting(clock, "n", method="N"))
+    insert(store, record_of(clock, "outside"))
+    limits = {"M": None, "N": 1}
+    for unique_id in ("held", "n", "outside", "never", "\ud800", "a\0"):
+        name = f"operations/{unique_id}"
+        found = _claim(store, clock, limits=limits, only=name)
+        same(_said(found), ([], False, None), f"a claim of {unique_id!r}")
+    name = "operations/b"
+    same(_claimed(store, clock, limits={"N": None}, only=name), [], "of another method")
+    same(_claimed(store, clock, only=name, without=[name]), [], "if it is left out")
+    found = _claim(store, clock, limits=limits, only=name)
+    same(found.works[0], (store.get(name), REQUEST), "what was claimed")
+    same((len(found.works), found.works[0][0].attempt), (1, 1), "the attempt")
+    same(_claimed(store, clock, limits=limits, only=name), [], "what was claimed already")
+    same(_claimed(store, clock, limits={"N": 2}, only="operations/n"), ["n"], "within the limit")
+    same(_claimed(store, clock), ["a"], "what is left")
+
+
+def what_is_left_out_is_not_claimed(store: Store, clock: ManualClock) -> None:
+    """It keeps nothing else from being claimed."""
+    for unique_id in "abcd":
+        insert(store, _waiting(clock, unique_id))
+    without = ["operations/a", "operations/c", "operations/never", "operations/\ud800"]
+    found = _claim(store, clock, 1, without=without)
+    same(_said(found)[:2], (["b"], True), "the first")
+    found = _claim(store, clock, 1, without=frozenset(without))
+    same(_said(found)[:2], (["d"], False), "the second")
+    same(_claimed(store, clock, without=()), ["a", "c"], "the others")
+
+
+def a_claim_for_nobody_puts_off(store: Store, clock: ManualClock) -> None:
+    """Nothing is begun: it is due again after the lease, or after as long again as it is old."""
+    record = _waiting(clock)
+    insert(store, record)
+    insert(store, held(clock, "held"))
+    clock.advance(1)
+    later = record.next_version(lease_until=clock() + _LEASE)
+    found = _claim(store, clock, limits={"M": 0}, owner="")
+    same((list(found.works), found.more), ([(later, REQUEST)], False), "what was put off")
+    same(store.get(record.name), later, "the record")
+    same(_claimed(store, clock, owner=""), [], "what is due then")
+    clock.advance(59)
+    later = later.next_version(lease_until=clock() + timedelta(seconds=60))
+    same(list(_claim(store, clock, owner="").works), [(later, REQUEST)], "put off for longer")
+    same(store.get(record.name), later, "the record after that")
+    later = later.next_version(lease_until=clock() + timedelta(seconds=60))
+    found = _claim(store, clock, owner="", limits={"M": 0}, only=record.name)
+    same(list(found.works), [(later, REQUEST)], "one that is not due")
+    same(store.get(record.name), later, "the record after that, too")
+    same(_claim(store, clock).next_due, later.lease_until, "when it is due")
+    clock.advance(60)
+    same(_claimed(store, clock), ["a"], "what is claimed then")
+
+
+def what_waits_is_no_orphan(store: Store, clock: ManualClock) -> None:
+    """It is not lost, and nobody's lease: a renewal leaves it alone."""
+    insert(store, _waiting(clock))
+    clock.advance(60)
+    for owner in ("us", ""):
+        store.renew(owner, clock() + timedelta(hours=1))
+    found = store.orphans({"M"}, 9)
+    same((found.records, found.next_lease_end), ((), None), "the orphans")
+    same(_claimed(store, clock), ["a"], "what is claimed")
+    same(store.orphans({"M"}, 9).next_lease_end, clock() + _LEASE, "the end of the lease")
+    clock.advance(60)
+    same(ids(store.orphans({"M"}, 9).records), ["a"], "the orphans after that")
+    same(_claimed(store, clock), [], "what is claimed of orphans")
+
+
+def many_at_once_share_what_waits(store: Store, clock: ManualClock) -> None:
+    """Each operation is claimed by one of them, and none is left."""
+    for number in range(60):
+        insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 2]))
+
+    def claim_all(number: int) -> list[Record]:
+        mine: list[Record] = []
+        while True:
+            both = {"M": None, "N": None}
+            found = _claim(store, clock, 3, both, f"owner {number}")
+            mine += [record for record, _ in found.works]
+            if not found.more:
+                return mine
+
+    shares = typing.cast("list[list[Record]]", together(8, claim_all))
+    taken = [record for share in shares for record in share]
+    same(sorted(ids(taken)), [f"{n:02}" for n in range(60)], "what was claimed, by all together")
+    for number, share in enumerate(shares):
+        for record in share:
+            same((record.owner, record.attempt), (f"owner {number}", 1), "who has it")
+            same(store.get(record.name), record, "the record")
+
+
+def a_limit_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
+    """However many claim, end and claim again; and all of it is done."""
+    for number in range(40):
+        insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 4 == 0]))
+    seen: list[int] = []
+
+    def work(_: int) -> int:
+        done = 0
+        while True:
+            found = _claim(store, clock, 2, {"M": 3, "N": None})
+            records = store.page("", None, 99).records
+            seen.append(sum(one.owner != "" and one.method == "M" for one in records))
+            for record, _ in found.works:
+                store.update(record.name, end_of(clock))
+            done += len(found.works)
+            if all(one.done for one in records):
+                return done
+            if not found.works:
+                time.sleep(0.002)
+
+    done = together(8, work)
+    same(sum(one for one in done if isinstance(one, int)), 40, f"how many were done, of {done}")
+    expect(max(seen) <= 3, f"{max(seen)} of a method with a limit of 3 ran at once")
+
+
+def a_notification_of_work_is_harmless(store: Store, clock: ManualClock) -> None:
+    """It is no name of a record, and changes none."""
+    record = _waiting(clock)
+    insert(store, record)
+    store.notify_others(WORK_WAITS)
+    same(store.get(record.name), record, "the record")
+
+
+def a_claim_uses_the_time_of_the_store(store: Store, clock: ManualClock) -> None:
+    """What is due is so by the store's clock, whichever lease is asked for."""
+    insert(store, _waiting(clock, seconds=1))
+    until: datetime = clock() + timedelta(days=999)
+    same(list(store.claim(Claim("us", until, _ANY, 9)).works), [], "what is due")
+    clock.advance(1)
+    ((record, _),) = store.claim(Claim("us", until, _ANY, 9)).works
+    same((record.lease_until, record.start_time), (until, clock()), "lease and start")
