@@ -12,16 +12,15 @@ from lro import Any, Code, InvalidArgument, Operation, State, Status
 from lro._model.operation import (
     TRANSITIONS,
     Event,
-    abandon,
     claim,
     delete,
     end,
+    if_lease_over,
     lose,
     release,
     report,
     request_cancel,
     step,
-    take_over,
     with_derived,
     withdraw,
 )
@@ -79,7 +78,9 @@ def test_every_cell(state):
 def test_every_change_obeys_the_table(state, event):
     """Each change moves a record to the state of its cell, or is refused with it."""
     target = "t" if event is Event.HIDE else ""
-    one = record(state=state, target=target, cancel_requested=event is Event.ACKNOWLEDGE_CANCEL)
+    due = NOW if event is Event.CLAIM else None
+    asked = event is Event.ACKNOWLEDGE_CANCEL
+    one = record(state=state, target=target, cancel_requested=asked, lease_until=due)
     if event is Event.HIDE and state.done:
         event = Event.DELETE  # what is done holds no target any more
     wanted = TRANSITIONS[state].get(event)
@@ -152,7 +153,8 @@ def test_an_acknowledgement_needs_a_request():
 
 
 @pytest.mark.parametrize(
-    "change", [report(META, 1, LATER), release(1, LATER), finish(None, attempt=1)]
+    "change",
+    [report(META, 1, LATER), release(1, LATER), lose(1, NOW, LATER), finish(None, attempt=1)],
 )
 def test_a_stale_attempt_writes_nothing(change):
     """The attempt's number fences every write of a worker."""
@@ -172,53 +174,42 @@ def test_a_cancellation_is_marked_once():
 
 def test_a_claim_is_a_new_attempt():
     """Its first start stays the start; the lease is the claimer's."""
-    once = claim("us", LATER, NOW)(record())
-    assert (once.attempt, once.start_time, once.owner) == (1, NOW, "us")
-    again = claim("us", LATER + DAY, NOW + timedelta(seconds=1))(once)
+    once = claim("us", LATER, NOW)(record(lease_until=NOW))
+    assert (once.attempt, once.start_time, once.owner, once.waits) == (1, NOW, "us", False)
+    back = release(1, LATER)(once)
+    assert (back.owner, back.lease_until, back.lost_attempts, back.waits) == ("", LATER, 0, True)
+    again = claim("them", LATER + DAY, NOW + timedelta(seconds=1))(back)
     assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
 
 
-def test_an_attempt_is_counted_once():
-    """Where it was counted with the start; if it was handed back since, another one is."""
-    late = NOW + timedelta(seconds=9)
-    begins = claim("us", LATER + DAY, late, counted=1)
-    begun = record(owner="us", attempt=1, start_time=NOW, lease_until=LATER)
-    claimed = begins(begun)
-    assert (claimed.attempt, claimed.start_time, claimed.lease_until) == (1, NOW, LATER + DAY)
-    assert claimed.version == begun.version + 1
-    for other in ({"owner": "", "attempt": 1}, {"owner": "us", "attempt": 4}):
-        assert begins(record(**other)).attempt == other["attempt"] + 1
+def test_only_what_waits_is_claimed():
+    """Not what a worker has, even if its lease is over, and not what is done outside."""
+    for fields in ({"owner": "them", "lease_until": NOW}, {"owner": "us", "lease_until": NOW}, {}):
+        one = record(attempt=3, **fields)
+        assert not one.waits
+        with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
+            claim("us", LATER + DAY, LATER)(one)
 
 
 def test_a_lease_that_holds_is_respected():
-    """Until exactly its end; a claim respects it even then, for a lost worker must be counted."""
+    """Until exactly its end."""
     one = record(owner="them", lease_until=LATER, attempt=3)
-    with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
-        take_over("us", LATER, LATER - timedelta(microseconds=1))(one)
-    assert take_over("us", LATER, LATER)(one).owner == "us"
-    with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
-        claim("us", LATER, LATER)(one)
-    assert claim("them", LATER, NOW)(one).attempt == 4
+    for now in (NOW, LATER - timedelta(microseconds=1)):
+        with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
+            if_lease_over(lose(3, LATER, now), now)(one)
+    assert if_lease_over(lose(3, LATER, LATER), LATER)(one).waits
     with pytest.raises(LeaseLost):
-        abandon(ABORTED, NOW, DAY)(one)
-    assert abandon(ABORTED, LATER, DAY)(one).state is State.FAILED
+        if_lease_over(finish(ABORTED), LATER)(record())
 
 
 def test_a_lost_worker_is_counted():
-    lost = record(owner="them", lease_until=NOW, lost_attempts=1)
-    assert take_over("us", LATER, NOW)(lost).lost_attempts == 2
-    handed_back = release(0, NOW)(record(owner="them", lease_until=LATER))
-    assert (handed_back.owner, handed_back.lease_until) == ("", NOW)
-    assert take_over("us", LATER, NOW)(handed_back).lost_attempts == 0
-
-
-def test_work_of_a_worker_that_died_is_an_orphan_at_once():
-    """It counts as lost; its lease is out of reach of the owner's next renewal."""
-    dead = lose(3, NOW)(record(owner="us", lease_until=LATER, attempt=3))
-    assert (dead.owner == "us", dead.unclaimed, dead.lease_until) == (False, False, NOW)
-    assert take_over("us", LATER, NOW)(dead).lost_attempts == 1
+    """Its work waits for another one from the time given; only in the attempt that was seen."""
+    one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
+    lost = lose(3, LATER, NOW)(one)
+    assert (lost.owner, lost.lease_until, lost.waits) == ("", LATER, True)
+    assert (lost.lost_attempts, lost.attempt, lost.version) == (2, 3, 2)
     with pytest.raises(LeaseLost):
-        lose(2, NOW)(dead)
+        lose(2, LATER, NOW)(one)
 
 
 def test_work_without_owner_is_withdrawn_at_once():
