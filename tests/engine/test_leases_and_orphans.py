@@ -325,7 +325,9 @@ def next_store(store, tmp_path, clock):
 
 @pytest.mark.parametrize("at_most_once", [True, False])
 @pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), lambda: AsyncioExecutor(1)])
-def test_a_service_that_stops_hands_its_work_back(store, next_store, make_service, at_most_once, make):
+def test_a_service_that_stops_hands_its_work_back(
+    store, next_store, make_service, at_most_once, make
+):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
     one, begun, owners = make_service(store, make()), threading.Event(), []
 

@@ -278,9 +278,7 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
     assert (end.state, end.seconds, end.error_type) == (State.SUCCEEDED, 4.0, "")
 
 
-@pytest.mark.parametrize(
-    ("at_most_once", "decision"), [(True, "failed"), (False, "retried")]
-)
+@pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
     """By the process that finds it, with its decision; late writes by the one that lost it."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()

@@ -95,8 +95,7 @@ class Kept:
         )
         self.refuse = self.service.method("acme.kept.v1.Kept.Refuse")(self._refuse)
         self.hold = self.service.method(
-            "acme.kept.v1.Kept.Hold",
-            exclusive_target=lambda request: request.text,
+            "acme.kept.v1.Kept.Hold", exclusive_target=lambda request: request.text
         )(self._hold)
 
     def close(self) -> None:

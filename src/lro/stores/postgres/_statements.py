@@ -468,6 +468,10 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
 """What a claim has begun whose answer was lost, by its lease, owner and time."""
 
+COUNT_WAITING: Final = _sql(
+    f"SELECT count(*) FROM (SELECT 1 FROM operations o WHERE {WAITS} LIMIT %s) AS some"
+)
+
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
     SELECT id FROM operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s

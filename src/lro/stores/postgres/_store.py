@@ -346,6 +346,11 @@ class PostgresStore:
         """Begin a new attempt at operations that wait, the earliest due first."""
         return self._resources.claims.make(claim, micros(self._clock()))
 
+    def count_waiting(self, most: int) -> int:
+        """How many operations wait, up to ``most``."""
+        ((found,),) = self._rows(statements.COUNT_WAITING, most)
+        return int(found)
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner.
 

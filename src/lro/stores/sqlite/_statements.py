@@ -254,6 +254,8 @@ _TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.reque
     FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
     CROSS JOIN inputs AS i ON i.name = o.name"""
 
+COUNT_WAITING: Final = f"SELECT count(*) FROM (SELECT 1 FROM operations WHERE {WAITS} LIMIT ?)"
+
 EXPIRED: Final = f"""SELECT name, method FROM operations
     WHERE expire_time IS NOT NULL AND {SWEEP_TIME} <= ? LIMIT ?"""
 DUE: Final = f"""SELECT {_ROW} FROM operations

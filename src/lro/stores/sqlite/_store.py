@@ -274,6 +274,10 @@ class SQLiteStore:
         next_due = None if choice.next_due is None else moment(choice.next_due)
         return Claimed(works, choice.more, next_due)
 
+    def count_waiting(self, most: int) -> int:
+        """How many operations wait, up to ``most``."""
+        return int(self._file.rows(sql.COUNT_WAITING, (most,))[0][0])
+
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
         whose: tuple[object, ...] = (owner,)
