@@ -266,7 +266,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
             for stream in (batches, other):
                 assert (await one(stream)).name == first
             assert loop.time() - began <= LOOK_AGAIN_SECONDS + 1
-        harness.store.forget(second)
+        harness.store.update(second, lambda _: None)
         for fault in (Unavailable("away"), ZeroDivisionError()):
             harness.store.fault = fault
             await asyncio.sleep(2 * LOOK_AGAIN_SECONDS)

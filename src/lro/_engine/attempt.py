@@ -201,6 +201,20 @@ class Attempt:
         self._handing_back = True
         self._holder.abandon(self)
 
+    @property
+    def given_up(self) -> bool:
+        """Whether it is to be handed back, or is."""
+        return self._handing_back
+
+    def end_refused(self) -> None:
+        """End with INTERNAL what the executor has failed to take."""
+        text = "the executor could not take the work of the method"
+        status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
+        try:
+            run(self._finish(FinalResult(status)))
+        finally:
+            self._holder.retire(self)
+
     def released(self) -> Flow[bool]:
         """Hand the operation back for other processes to do; whether the store was there.
 

@@ -87,7 +87,7 @@ class ChangeListener:
 
     @property
     def _needed(self) -> bool:
-        if self._claims is not None and not self._workers.stopping:
+        if self._claims is not None and self._claims.runs:
             return True  # work may wait for this process at any time
         return bool(self._notifier) or bool(self._workers.held())
 

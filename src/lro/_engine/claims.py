@@ -51,6 +51,7 @@ class Claims:
         self.ahead: bool = False
         """Whether work may be due that is older than what is started now."""
         self._look_at = -math.inf
+        self._not_before = -math.inf
         self._rest = _RESTS[0]
         self._wake = threading.Event()
         self._claiming = threading.Lock()
@@ -62,6 +63,11 @@ class Claims:
         thread = threading.Thread(target=self._live, name="lro-claims", daemon=True)
         thread.start()
         self._thread = thread
+
+    @property
+    def runs(self) -> bool:
+        """Whether a thread claims what is due."""
+        return self._thread is not None and not self._stopped
 
     def stop(self) -> None:
         """Claim nothing more, and end the thread."""
@@ -92,8 +98,8 @@ class Claims:
             Unavailable: The store or the executor cannot be reached.
         """
         with self._claiming:
-            if not self.ahead and self._clock() < self._look_at:
-                return self._look_at - self._clock()
+            if (seconds := self._due_at - self._clock()) > 0:
+                return seconds
             self._look_at = self._clock() + _LOOK_SECONDS
             more = True
             while more and not self._stopped and not self._workers.stopping:
@@ -101,8 +107,12 @@ class Claims:
                 if not slots:
                     self.ahead = True  # as far as is known: the next free worker looks
                     return _LOOK_SECONDS
-                more = self._claim(slots)
-            return max(0.0, self._look_at - self._clock())
+                more = self._claim(slots) and self._clock() >= self._not_before
+            return max(0.0, self._due_at - self._clock())
+
+    @property
+    def _due_at(self) -> float:
+        return self._not_before if self.ahead else max(self._not_before, self._look_at)
 
     def _free_workers(self) -> list[Slot]:
         slots: list[Slot] = []
@@ -155,7 +165,8 @@ class Claims:
 
     def _begin(self, record: Record, packed: Any, slot: Slot) -> None:
         try:
-            self._workers.begin(record, slot, packed=packed)
+            if self._workers.begin(record, slot, packed=packed).given_up:
+                self._not_before = self._clock() + _RETRY_SECONDS
         except BaseException:  # one that cannot be begun must not be in the way of the others
             line = "%s: could not be begun"
             log.exception(line, record.name, extra=about(record.name, record.method))

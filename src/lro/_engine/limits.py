@@ -330,7 +330,8 @@ class Limits:
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(Limits):
-            check_count(field.name, getattr(self, field.name))
+            least = 0 if field.name == "backlog" else 1
+            check_count(field.name, getattr(self, field.name), least=least)
         wanted = f"at least page_bytes, which is {self.page_bytes}"
         enough = self.replies_bytes >= self.page_bytes
         check("replies_bytes", self.replies_bytes, wanted, fine=enough)

@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -58,6 +58,39 @@ class Overseer(Protocol):
         ...
 
 
+class StartingRecord:
+    """The time in which a record is stored; the store is not closed before that is over.
+
+    If it is stored as begun here, this process holds the work meanwhile: its lease is renewed. If
+    nobody takes the work on then, it is handed back.
+    """
+
+    def __init__(self, workers: Workers, attempt: Attempt | None) -> None:
+        self._workers = workers
+        self._attempt = attempt
+        self._over = False
+
+    def __enter__(self) -> StartingRecord:
+        self._workers.start_begins(self._attempt)
+        return self
+
+    def over(self) -> None:
+        """End it before the block does. Idempotent."""
+        if not self._over:
+            self._over = True
+            self._workers.start_over()
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            refused = isinstance(error, LroError) and not isinstance(error, Unavailable)
+            if error is None or refused:
+                self._workers.retire(attempt)
+            else:  # it may have been stored all the same
+                self._workers.abandon(attempt)
+        self.over()
+
+
 class Workers:
     """The work that this process has begun.
 
@@ -88,49 +121,57 @@ class Workers:
         """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
 
-    @contextlib.contextmanager
-    def starting(self, record: Record) -> Iterator[None]:
-        """Hold a record that is being stored as begun here; the store is not closed meanwhile."""
+    def starting(self, record: Record) -> StartingRecord:
+        """Make the context in which a record is stored, begun here or not."""
         held = record.owner == self.owner
         attempt = Attempt(record, self._specs[record.method], self) if held else None
+        return StartingRecord(self, attempt)
+
+    def start_begins(self, attempt: Attempt | None) -> None:
+        """Take note that a record is being stored, as begun by this attempt or not."""
         with self._lock:
             self._starting += 1
             if attempt is not None:
-                self._attempts[record.name] = attempt
-        try:
-            yield
-        except BaseException as exc:
-            refused = isinstance(exc, LroError) and not isinstance(exc, Unavailable)
-            if attempt is not None and not refused:  # it may have been stored all the same
-                self.abandon(attempt)
-                attempt = None
-            raise
-        finally:
-            with self._lock:
-                self._starting -= 1
-                self._starts.notify_all()
-            if attempt is not None:
-                self.retire(attempt)
+                self._attempts[attempt.name] = attempt
+
+    def start_over(self) -> None:
+        """Take note that a record is stored, and this process knows what it has of it."""
+        with self._lock:
+            self._starting -= 1
+            self._starts.notify_all()
 
     def begin(
-        self, record: Record, slot: Slot, request: object | None = None, packed: Any | None = None
+        self,
+        record: Record,
+        slot: Slot,
+        request: object | None = None,
+        packed: Any | None = None,
+        start: StartingRecord | None = None,
     ) -> Attempt:
         """Have a worker do the work of a record that is claimed for this process, or send its name.
 
-        What the executor cannot take after all is handed back; a name is sent again later.
+        What the executor cannot take now is handed back; a name is sent again later. ``start`` is
+        over as soon as this process holds the work.
         """
         spec = self._specs[record.method]
         attempt = Attempt(record, spec, self, request=request, packed=packed)
         held = record.owner == self.owner
         if held:
             self._hold(attempt)
+        if start is not None:
+            start.over()
         try:
             slot.submit(attempt)
         except BaseException as exc:
-            log.info("%s: not begun here: %s", record.name, exc, extra=about(record.name))
-            if held:
-                self.abandon(attempt)
-            if not isinstance(exc, Unavailable):
+            facts = about(record.name, record.method)
+            if held and isinstance(exc, Exception) and not isinstance(exc, Unavailable):
+                log.exception("%s: the executor has failed to take it", record.name, extra=facts)
+                attempt.end_refused()
+            else:
+                log.info("%s: not begun here: %s", record.name, exc, extra=facts)
+                if held:
+                    self.abandon(attempt)
+            if not isinstance(exc, Exception):
                 raise
         return attempt
 
