@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from queue import SimpleQueue
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 import attrs
 
 from lro import Any as Message
+from lro._engine.store_port import Claim, Claimed
 from lro._model.operation import claim, end, report, request_cancel, with_debt
 from lro.adapters import Change, Done, Inserted, Record, RequestKey
 from tests.waiting import PATIENCE, joined
@@ -19,6 +20,7 @@ REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï 
 DONE: Final = Message("type.googleapis.com/acme.v1.Response", {})
 METHODS: Final = frozenset({"M"})
 """The method of all sample records."""
+ANY_NUMBER: Final[Mapping[str, int | None]] = {"M": None}
 
 Clock = Callable[[], datetime]
 
@@ -35,6 +37,31 @@ def held(clock: Clock, unique_id: str = "a", *, seconds: float = 15, **fields: A
     """A new record whose work ``us`` holds for these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
+
+
+def waiting(clock: Clock, unique_id: str = "a", *, seconds: float = 0, **fields: Any) -> Record:
+    """A new record whose work waits, and is due in these seconds."""
+    return held(clock, unique_id, seconds=seconds, owner="", **fields)
+
+
+def claim_work(
+    store: Any,
+    clock: Clock,
+    most: int = 9,
+    *,
+    owner: str = "us",
+    limits: Mapping[str, int | None] = ANY_NUMBER,
+    **more: Any,
+) -> Claimed:
+    """Claim what waits of the sample method, for 15 seconds."""
+    until = clock() + timedelta(seconds=15)
+    found: Claimed = store.claim(Claim(owner, until, limits, most, **more))
+    return found
+
+
+def claimed(found: Claimed) -> list[str]:
+    """The ids of what was claimed."""
+    return ids(record for record, _ in found.works)
 
 
 def key_of(request_id: str = "r", fingerprint: str = "f", *, caller: str = "") -> RequestKey:

@@ -36,7 +36,6 @@ from tests.stores.samples import (
     called,
     cancel_of,
     changed_later,
-    claim_of,
     end_of,
     held,
     ids,
@@ -361,7 +360,6 @@ PLANNED = {
     "WRITE": ("[]",),
     "FIND_FIRST": (SOME_ID, SOME_ID, SOME_ID),
     "REMOVE": ("[]",),
-    "FORGET": (SOME_ID,),
     "GET": (SOME_ID,),
     "GET_IF_CHANGED": (1, 1, None, SOME_ID),
     "REQUEST": (SOME_ID,),
@@ -369,7 +367,14 @@ PLANNED = {
     "RENEW": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_WAITING": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_ALL": ("us", "us", 1),
-    "ORPHANS": (1, "[]", 1, "[]", 9),
+    "ORPHANS": ("[]", 1, "[]", 1, 9, 9),
+    "CLAIM": (9, "[]", 1, SOME_IDS, 9, 1, 3, "us", 1, 1, 1, 1),
+    "CLAIM_ONLY": (9, "[]", SOME_ID, SOME_IDS, 9, 3, "us", 1, 1, 1),
+    "PUT_OFF": (9, "[]", 1, SOME_IDS, 9, 1, 3, 1, 1, 1, 1),
+    "PUT_OFF_ONLY": (9, "[]", SOME_ID, SOME_IDS, 9, 3, 1, 1, 1),
+    "CLAIMED": ("[]", 1, "us", 1),
+    "METHODS_DUE": (1, 1, "[]"),
+    "WAITING_METHOD": (SOME_ID,),
     "TOUCH": (SOME_IDS, 1),
     "EXPIRE": (1, 9),
     "EXPIRE_STARTS": (1, 9),
@@ -381,8 +386,29 @@ PLANNED = {
     "CLAIM_DUE": (1, 9, 2),
     "NEXT_DUE": (),
 }
-SORTS = {"START": 2, "WRITE": 2, "RENEW_ALL": 1, "ADD_COUNTS": 2, "LOAD": 1}
+SORTS = {
+    "START": 2,
+    "WRITE": 2,
+    "RENEW_ALL": 1,
+    "ADD_COUNTS": 2,
+    "LOAD": 1,
+    "ORPHANS": 1,
+    "CLAIM": 2,
+    "CLAIM_ONLY": 1,
+    "PUT_OFF": 2,
+    "PUT_OFF_ONLY": 1,
+}
+"""How many sorts a statement has, each of few rows."""
+_CLAIM = {"operations_waiting", "operations_running", "operations_pkey", "inputs_pkey"}
 INDEXES = {
+    "RENEW_ALL": {"operations_running", "operations_pkey"},
+    "ORPHANS": {"operations_running", "operations_pkey"},
+    "CLAIM": _CLAIM,
+    "CLAIM_ONLY": _CLAIM - {"operations_waiting"},
+    "PUT_OFF": _CLAIM,
+    "PUT_OFF_ONLY": _CLAIM - {"operations_waiting"},
+    "CLAIMED": {"operations_running", "inputs_pkey"},
+    "METHODS_DUE": {"operations_waiting", "operations_running"},
     "LOAD": {"operations_by_state"},
     "CLAIM_DUE": {"operations_debts", "operations_pkey"},
     "NEXT_DUE": {"operations_debts"},
@@ -1017,6 +1043,6 @@ def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, cloc
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", no_more)
     with pytest.raises(InvalidArgument, match="is taken"):
         made_later(store, record_of(clock))
-    opened().update("operations/a", claim_of(clock))
+    opened().update("operations/a", cancel_of(clock))
     assert changed_later(store, "a", called("ann")).caller == "ann"
     assert changed_later(store, "a", removal) is None

@@ -28,6 +28,8 @@ from tests.stores.samples import (
     REQUEST,
     called,
     cancel_of,
+    claim_work,
+    claimed,
     end_of,
     held,
     ids,
@@ -36,6 +38,7 @@ from tests.stores.samples import (
     listed,
     record_of,
     report_of,
+    waiting,
 )
 from tests.stores.wires import filled, sqlite_error, stranger
 from tests.waiting import PATIENCE, joined
@@ -53,20 +56,23 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
     """Every write says so, reads go on, and afterwards nothing is lost or half done."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert(store, held(clock), key_of())
+        insert(store, waiting(clock, "c", seconds=1))
         kept = store.get("operations/a")
         with stranger(path):
+            assert claim_work(store, clock).next_due == clock.advance(1)  # nothing was due
             for write in (
                 lambda: insert(store, record_of(clock, "b"), key_of("other")),
                 lambda: store.update("operations/a", end_of(clock)),
                 lambda: store.renew("us", clock()),
-                lambda: store.forget("operations/a"),
+                lambda: claim_work(store, clock),
             ):
                 with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_BUSY\)"):
                     write()
             assert store.get("operations/a") == kept
             assert store.request("operations/a") == REQUEST
-            assert listed(store) == ["a"]
+            assert listed(store) == ["a", "c"]
             assert list(store.expire(9).names) == []
+        assert claimed(claim_work(store, clock)) == ["c"]
         assert insert(store, record_of(clock, "b"), key_of("other")).fresh
         assert store.update("operations/a", end_of(clock)).done
 

@@ -396,9 +396,11 @@ ORPHANS: Final = _sql(f"""SELECT (
         ) AS next
     ), o.*
     FROM (VALUES (1)) AS one LEFT JOIN (
-        SELECT {_ROW} FROM {_METHODS} CROSS JOIN LATERAL (
-            SELECT o.* {_LEASED} <= %s ORDER BY o.lease_until LIMIT %s
-        ) AS o ORDER BY o.lease_until LIMIT %s
+        SELECT {_ROW} FROM (
+            SELECT lost.* FROM {_METHODS} CROSS JOIN LATERAL (
+                SELECT o.id, o.lease_until {_LEASED} <= %s ORDER BY o.lease_until LIMIT %s
+            ) AS lost ORDER BY lost.lease_until LIMIT %s
+        ) AS lost JOIN operations o ON o.id = lost.id
     ) o ON true""")
 
 TOUCH: Final = _sql("""WITH free AS (
@@ -414,13 +416,18 @@ _WAITING: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND 
 _ROOM: Final = """CASE WHEN g.at_once IS NOT NULL THEN g.at_once - (
     SELECT count(*) FROM operations o WHERE o.method = g.method AND o.owner <> '') END"""
 
+_STILL_WAITS: Final = "length(o.owner) = 0 AND o.lease_until IS NOT NULL"
+"""``WAITS``, so that a record is found by its id, and not in the index of all that waits."""
+
 METHODS_DUE: Final = _sql(f"""SELECT g.method,
     (SELECT o.lease_until {_WAITING} <= %s ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
     (SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1), {_ROOM}
     FROM {_LIMITED}""")
 """Of methods and limits: whether work is due, when more will be, and how many may begin."""
 
-WAITING_METHOD: Final = _sql(f"SELECT method FROM operations WHERE id = %s::uuid AND {WAITS}")
+WAITING_METHOD: Final = _sql(
+    f"SELECT o.method FROM operations o WHERE o.id = %s::uuid AND {_STILL_WAITS}"
+)
 
 LOCK_METHODS: Final = _sql("SELECT pg_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n")
 
@@ -430,7 +437,7 @@ _DUE: Final = f"""SELECT o.* FROM given g CROSS JOIN LATERAL (
     ) AS o ORDER BY o.due, o.name"""
 _WANTED: Final = f"""SELECT o.id, o.lease_until AS due, o.name
     FROM operations o JOIN given g ON g.method = o.method AND g.room > 0
-    WHERE o.id = %s::uuid AND {WAITS} AND o.id <> ALL (%s::uuid[])"""
+    WHERE o.id = %s::uuid AND {_STILL_WAITS} AND o.id <> ALL (%s::uuid[])"""
 _STILL_DUE: Final = " AND o.lease_until <= %s"
 _NEXT: Final = f"""SELECT min(next.lease_until) FROM given g CROSS JOIN LATERAL (
     SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1) AS next"""
@@ -440,13 +447,12 @@ _PUT_OFF: Final = "lease_until = greatest(%s, %s + (%s - o.create_time))"
 
 
 def _claim(seen: str, still: str, changes: str, next_due: str) -> bytes:
-    # Gives a row without a record if nothing was taken. The length of the owner is asked for, so
-    # that what was seen is found again by its id, and not in the index of all that waits.
+    # Gives a row without a record if nothing was taken.
     return _sql(f"""WITH given AS MATERIALIZED (
         SELECT g.method, least({_ROOM}, %s) AS room FROM {_LIMITED}
     ), seen AS MATERIALIZED ({seen} LIMIT %s), free AS MATERIALIZED (
         SELECT o.id, s.due FROM seen s JOIN operations o ON o.id = s.id
-            WHERE length(o.owner) = 0 AND o.lease_until IS NOT NULL{still}
+            WHERE {_STILL_WAITS}{still}
             ORDER BY s.due, s.name LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
     ), taken AS (
         UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
