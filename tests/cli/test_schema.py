@@ -42,10 +42,11 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
     assert here_lro(*new, status=1).lines == [shown]
     assert not (here / "new.db").exists()
     made = here_lro(*new, "--create", status=0)
-    assert made.lines == ["new.db: version 1, as this release uses it"]
+    assert made.lines == [f"new.db: version {SCHEMA_VERSION}, as this release uses it"]
     with closing(sqlite3.connect(here / "new.db")) as other:
         other.execute("PRAGMA user_version = 99")
-    assert here_lro(*new, status=1).lines == ["new.db: has version 99; this release uses version 1"]
+    shown = f"new.db: has version 99; this release uses version {SCHEMA_VERSION}"
+    assert here_lro(*new, status=1).lines == [shown]
     assert "has schema version 99" in here_lro(*new, "--create", status=2).err
     refused = here_lro(*new, "--sql", status=2)
     assert refused.out == ""
@@ -63,7 +64,7 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
     """A file by its path; memory has no tables, also without the extra of PostgreSQL."""
     write_service(here, SQLITE)
-    shown = [f"{here / 'operations.db'}: version 1, as this release uses it"]
+    shown = [f"{here / 'operations.db'}: version {SCHEMA_VERSION}, as this release uses it"]
     assert here_lro("schema", "work:service").lines == shown
     write_service(here, MEMORY, name="in_memory")
     refused = here_lro("schema", "in_memory:service", status=2)
@@ -80,7 +81,7 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     store = POSTGRES.format(url=server.url, schema=schema)
     indexed = ', indexed_paths=("verb",)'
     write_service(here, store, method=indexed)
-    shown = f"schema {schema}: is not there; this release uses version 1"
+    shown = f"schema {schema}: is not there; this release uses version {SCHEMA_VERSION}"
     assert here_lro("schema", "work:service", status=1).lines == [shown]
     sql = here_lro("schema", "work:service", "--sql").out
     role = f"app_{server.fresh_schema()}"
@@ -93,7 +94,7 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
         )
     url = server.url.replace("lro@", f"{role}@")
     there = here_lro("schema", url, "--name", schema, status=0)
-    assert there.lines == [f"schema {schema}: version 1, as this release uses it"]
+    assert there.lines == [f"schema {schema}: version {SCHEMA_VERSION}, as this release uses it"]
     with closing(PostgresStore(url, schema=schema)) as one:
         one.index(["key"])
         assert len(one.secret()) == 64

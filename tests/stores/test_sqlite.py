@@ -217,8 +217,12 @@ def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, w
 
 
 DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
+RUNS = "SEARCH operations USING INDEX operations_running (method=?"
+WAITS = "SEARCH operations USING INDEX operations_waiting (method=? AND lease_until>?"
 PLANS = [
-    ("DELETE FROM starts WHERE name = 'x'", (), "SEARCH starts USING INDEX starts_names (name=?)"),
+    (sql.METHODS_DUE, (1, 1, "{}"), [f"{WAITS} AND lease_until<?)", f"{WAITS})", f"{RUNS})"]),
+    (sql.DUE_OF_METHOD, (1, "M", "[]", 9), [f"{WAITS} AND lease_until<?)"]),
+    (sql.NEXT_LEASE_END, (1, "[]"), [f"{RUNS} AND lease_until>?)"]),
     ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),
     (sql.DUE, (1, 9), f"{DUE}<?)"),
@@ -244,7 +248,9 @@ def test_every_row_is_found_by_an_index(path):
         for statement, values, wanted in PLANS:
             rows = plain.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
             steps = [step.replace("COVERING ", "") for *_, step in rows]
-            assert [step for step in steps if wanted.split()[1] in step] == [wanted]
+            searches = [wanted] if isinstance(wanted, str) else wanted
+            table = searches[0].split()[1]
+            assert [step for step in steps if f" {table} " in step] == searches
             sorts = [step for step in steps if "B-TREE" in step]
             assert sorts == (["USE TEMP B-TREE FOR GROUP BY"] if statement == sql.LOAD else [])
 

@@ -69,7 +69,6 @@ CREATE TABLE inputs (id UUID PRIMARY KEY, request TEXT NOT NULL);
 CREATE TABLE starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint TEXT NOT NULL,
     at BIGINT NOT NULL, first TEXT NOT NULL);
 CREATE INDEX starts_age ON starts (at);
-CREATE INDEX starts_operation ON starts (operation);
 CREATE TABLE minutes (step INTEGER, minute BIGINT, method {_TEXT}, counts JSONB NOT NULL,
     PRIMARY KEY (step, minute, method));
 CREATE TABLE totals (method {_TEXT} PRIMARY KEY, counts JSONB NOT NULL);
@@ -78,10 +77,11 @@ CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NO
 INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
 _UPGRADE: Final = f"""
-DROP INDEX IF EXISTS operations_leases;{_INDEXES}
+DROP INDEX IF EXISTS operations_leases;
+DROP INDEX IF EXISTS starts_operation;{_INDEXES}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
-"""Makes version 2 of version 1. The index is dropped first, which takes the strongest lock."""
+"""Makes version 2 of version 1. Indexes are dropped first, which takes the strongest locks."""
 
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",

@@ -74,7 +74,6 @@ _TABLES: Final = (
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
     "CREATE INDEX starts_age ON starts (at)",
-    "CREATE INDEX starts_names ON starts (name)",
     "CREATE TABLE minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL,"
     " PRIMARY KEY (step, minute, method))",
     "CREATE TABLE totals (method TEXT PRIMARY KEY, counts TEXT NOT NULL)",
@@ -85,6 +84,7 @@ _TABLES: Final = (
 
 _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
+    "DROP INDEX IF EXISTS starts_names",
     *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
     CHANGE_NOTHING,
 )
@@ -243,7 +243,7 @@ METHODS_DUE: Final = f"""SELECT key, EXISTS (SELECT 1 {_DUE} <= ? AND method = k
             SELECT count(*) FROM operations WHERE method = key AND owner != '') END
     FROM json_each(?)"""
 """Of methods and limits: whether work is due, when more will be, and how many may begin."""
-_DUE_OF_METHOD: Final = f"""SELECT lease_until, name {_DUE} <= ? AND method = ?
+DUE_OF_METHOD: Final = f"""SELECT lease_until, name {_DUE} <= ? AND method = ?
     AND name NOT IN (SELECT value FROM json_each(?)) ORDER BY lease_until, name LIMIT ?"""
 _WANTED: Final = f"SELECT method FROM operations WHERE name = ? AND {WAITS}"
 _BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
@@ -363,7 +363,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
             times.append(next_due)
         wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
         if due and wanted > 0:
-            found += rows(_DUE_OF_METHOD, (now, method, without, wanted))
+            found += rows(DUE_OF_METHOD, (now, method, without, wanted))
     names = [name for _, name in sorted(found)]
     return Choice(names[:most], len(names) > most, min(times, default=None))
 

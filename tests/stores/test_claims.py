@@ -1,0 +1,423 @@
+"""Claims of waiting work on databases: locks, lost answers, several processes, notifications."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lro._engine.store_port import WORK_WAITS
+from lro.errors import Unavailable
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.places import Place
+from tests.services.postgres import UNHURRIED, shared_server
+from tests.stores.samples import (
+    REQUEST,
+    cancel_of,
+    claim_work,
+    claimed,
+    end_of,
+    insert,
+    record_of,
+    together,
+    waiting,
+)
+from tests.stores.wires import Wire, stranger
+from tests.waiting import PATIENCE
+
+LIMITS = [{"M": None}, {"M": 50}]
+"""Without a limit, and with one that is never reached."""
+
+
+def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> None:
+    for number in range(count):
+        insert(store, waiting(clock, f"{number:03}", **fields))
+
+
+# -- several processes ----------------------------------------------------------------------------
+
+
+def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
+    """Each operation is claimed once, by one of eight, and each of them is left some."""
+    with ExitStack() as stack:
+        stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
+        waiting_work(stores[0], clock, 80)
+
+        def claim_all(number: int) -> list[tuple[str, str, int]]:
+            mine: list[tuple[str, str, int]] = []
+            found = claim_work(stores[number], clock, 2, owner=f"owner {number}")
+            while found.works or found.more:
+                mine += [(one.name, one.owner, one.attempt) for one, _ in found.works]
+                found = claim_work(stores[number], clock, 2, owner=f"owner {number}")
+            return mine
+
+        shares = together(8, claim_all)
+        names = [name for share in shares for name, _, _ in share]
+        assert sorted(names) == [f"operations/{number:03}" for number in range(80)]
+        for number, share in enumerate(shares):
+            assert {(owner, attempt) for _, owner, attempt in share} <= {(f"owner {number}", 1)}
+
+
+def test_stores_keep_a_limit_together(place: Place, clock: ManualClock) -> None:
+    """However they claim, cancel, end and claim again; and all of it is done."""
+    with ExitStack() as stack:
+        stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
+        waiting_work(stores[0], clock, 48)
+        most: list[int] = []
+
+        def work(number: int) -> int:
+            store, done = stores[number], 0
+            while True:
+                found = claim_work(store, clock, 2, owner=f"owner {number}", limits={"M": 3})
+                records = store.page("", None, 99).records
+                most.append(sum(one.owner != "" for one in records))
+                for record, _ in found.works:
+                    store.update(record.name, cancel_of(clock))
+                    store.update(record.name, end_of(clock))
+                done += len(found.works)
+                if all(one.done for one in records):
+                    return done
+                if not found.works:
+                    time.sleep(0.002)
+
+        assert sum(together(8, work)) == 48
+        assert max(most) == 3
+
+
+CLAIMER = """
+import sys
+from lro._engine.store_port import Claim
+from lro.stores.sqlite import SQLiteStore
+from datetime import timedelta
+
+store, mine = SQLiteStore(sys.argv[1], busy_seconds=30), []
+print("ready", flush=True)
+sys.stdin.readline()
+while True:
+    until = store.now() + timedelta(seconds=15)
+    found = store.claim(Claim(sys.argv[2], until, {"M": None}, 1))
+    mine += [record.name for record, _ in found.works]
+    if not found.works and not found.more:
+        break
+print(" ".join(mine))
+"""
+
+
+def test_processes_share_a_file(path: Any) -> None:
+    """Two that claim one by one at the same time."""
+    with closing(SQLiteStore(path)) as store:
+        waiting_work(store, store.now, 60)  # type: ignore[arg-type]  # any clock will do
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", CLAIMER, str(path), owner],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for owner in ("one", "two")
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        names = [process.communicate(timeout=PATIENCE)[0].split() for process in processes]
+        assert sorted(names[0] + names[1]) == [f"operations/{n:03}" for n in range(60)]
+        for owner, mine in zip(("one", "two"), names, strict=True):
+            assert {store.get(name).owner for name in mine} <= {owner}
+
+
+def test_what_another_store_has_claimed_is_not_cached(place: Place, clock: ManualClock) -> None:
+    """A record that callers ask for again and again is read anew."""
+    with closing(place.open(clock)) as one, closing(place.open(clock)) as two:
+        insert(one, waiting(clock))
+        assert one.get("operations/a").owner == ""
+        ((record, _),) = claim_work(two, clock, owner="them").works
+        assert one.get("operations/a") == record
+        assert claimed(claim_work(one, clock)) == []
+        clock.advance(1)
+        insert(two, waiting(clock, "b"))
+        assert two.get("operations/b").version == 1
+        ((put_off, _),) = claim_work(one, clock, owner="").works
+        assert two.get("operations/b") == put_off == two.find(["operations/b"]).records[0]
+
+
+# -- SQLite ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualClock) -> None:
+    """So that no lock of another program, or process, keeps it waiting; nor do limits."""
+    for unique_id in "ab":
+        insert(file_store, waiting(clock, unique_id))
+    insert(file_store, waiting(clock, "later", seconds=9))
+    assert claimed(claim_work(file_store, clock, 1)) == ["a"]
+    with stranger(file_store.path):
+        found = claim_work(file_store, clock, limits={"M": 1, "N": None})
+        assert (claimed(found), found.more) == ([], False)
+        assert found.next_due == clock() + timedelta(seconds=9)
+        name = "operations/b"
+        assert claimed(claim_work(file_store, clock, limits={"M": 1}, only=name)) == []
+        assert claimed(claim_work(file_store, clock, without=[name])) == []
+        assert claim_work(file_store, clock, 0).more
+
+
+def test_a_claim_is_decided_with_the_lock_of_the_file(
+    file_store: SQLiteStore, path: Any, clock: ManualClock, wire: Wire
+) -> None:
+    """Another process has claimed between the look and the write."""
+    waiting_work(file_store, clock, 3)
+    with closing(SQLiteStore(path, clock=clock)) as other:
+        wire.when("BEGIN IMMEDIATE", lambda _: claim_work(other, clock, 2, owner="them"))
+        assert claimed(claim_work(file_store, clock, 2)) == ["002"]
+        insert(other, waiting(clock))
+        wire.when("BEGIN IMMEDIATE", lambda _: claim_work(other, clock, owner="them"))
+        assert claimed(claim_work(file_store, clock)) == []
+
+
+def test_a_claim_shares_the_commit_of_other_writes(
+    file_store: SQLiteStore, clock: ManualClock, wire: Wire
+) -> None:
+    """It is as durable as they are; and one that fails leaves what it would have taken."""
+    insert(file_store, waiting(clock))
+    wire.fail("UPDATE operations SET owner")
+    with pytest.raises(Unavailable):
+        claim_work(file_store, clock)
+    assert file_store.get("operations/a").waits
+    words = wire.words(lambda: claim_work(file_store, clock))
+    assert (words.count("BEGIN"), words.count("COMMIT"), words.count("UPDATE")) == (1, 1, 1)
+    assert "PRAGMA" not in words  # synchronous stays FULL
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(postgres_wire: Wire) -> Iterator[Any]:
+    """Opens stores on one new schema; by a clock, or by the server's."""
+    from lro.stores.postgres import PostgresStore
+
+    server = shared_server()
+    schema = server.fresh_schema()
+    with ExitStack() as stack:
+
+        def make(clock: ManualClock | None = None, **options: Any) -> PostgresStore:
+            options = {**UNHURRIED, **options}
+            made = PostgresStore(server.url, schema=schema, clock=clock, **options)
+            made.secret()
+            return stack.enter_context(closing(made))
+
+        yield make
+
+
+@contextmanager
+def locked_row(store: Any, name: str) -> Iterator[None]:
+    """Another program has locked a record."""
+    import psycopg
+
+    with psycopg.connect(shared_server().url) as plain:
+        text = f"SELECT 1 FROM {store.schema}.operations WHERE name = %s FOR UPDATE"
+        assert plain.execute(text.encode(), (name,)).fetchall()
+        yield
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_what_others_have_locked_is_passed_over(
+    remote: Any, clock: ManualClock, limits: Any
+) -> None:
+    """At once, and the claim says that there is more."""
+    store = remote(clock)
+    waiting_work(store, clock, 3)
+    with locked_row(store, "operations/000"):
+        found = claim_work(store, clock, 1, limits=limits)
+        assert (claimed(found), found.more) == (["001"], True)
+        found = claim_work(store, clock, limits=limits)
+        assert (claimed(found), found.more) == (["002"], True)
+        found = claim_work(store, clock, limits=limits, only="operations/000")
+        assert (claimed(found), found.more) == ([], True)
+    found = claim_work(store, clock, limits=limits)
+    assert (claimed(found), found.more) == (["000"], False)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_a_claim_whose_answer_was_lost_is_learned_of(
+    remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
+) -> None:
+    """It was carried out, and the connection broke: the works are read; nothing is taken twice."""
+    store = remote(clock)
+    waiting_work(store, clock, 3)
+
+    def carried_out(connection: Any) -> None:
+        # By another connection, with the very values: as if only the answer had been lost.
+        text = next(one for one in reversed(postgres_wire.said) if one.startswith("WITH given"))
+        values = postgres_wire.values[-1]
+        import psycopg
+
+        with psycopg.connect(shared_server().url, autocommit=True) as plain:
+            plain.execute(f"SET search_path TO {store.schema}".encode())
+            plain.execute(text.encode(), values)
+        connection.close()
+        raise psycopg.OperationalError("the connection is lost")
+
+    postgres_wire.when("WITH given", carried_out)
+    found = claim_work(store, clock, 2, limits=limits)
+    assert (claimed(found), found.more) == (["000", "001"], True)
+    for record, request in found.works:
+        assert (store.get(record.name), request) == (record, REQUEST)
+        assert record.attempt == 1
+    # A claim of the same moment is not told from that one, so that it is not looked for.
+    postgres_wire.when("WITH given", carried_out)
+    with pytest.raises(Unavailable):
+        claim_work(store, clock, 1, limits=limits)
+    clock.advance(1)
+    assert claimed(claim_work(store, clock, limits=limits)) == []
+
+
+def test_a_claim_that_was_not_carried_out_fails(
+    remote: Any, clock: ManualClock, postgres_wire: Wire
+) -> None:
+    """Nothing is found of it, and what waits goes on waiting."""
+    store = remote(clock)
+    waiting_work(store, clock, 1)
+
+    def lost(connection: Any) -> None:
+        import psycopg
+
+        connection.close()
+        raise psycopg.OperationalError("the connection is lost")
+
+    postgres_wire.when("WITH given", lost)
+    with pytest.raises(Unavailable):
+        claim_work(store, clock)
+    assert claimed(claim_work(store, clock)) == ["000"]
+
+
+def test_a_limit_waits_for_who_counts(remote: Any, clock: ManualClock, postgres_wire: Wire) -> None:
+    """One process at a time counts what runs of a method; claims of others are not held up."""
+    one, two = remote(clock), remote(clock)
+    insert(one, waiting(clock, "m"))
+    insert(one, waiting(clock, "m2"))
+    insert(one, waiting(clock, "n", method="N"))
+    counting, go = threading.Event(), threading.Event()
+
+    def stand_still(_: Any) -> None:
+        counting.set()
+        assert go.wait(PATIENCE)
+
+    postgres_wire.when("WITH given", stand_still)
+    found: list[Any] = []
+
+    def claim(store: Any) -> threading.Thread:
+        def act() -> None:
+            found.append(claimed(claim_work(store, clock, limits={"M": 1})))
+
+        thread = threading.Thread(target=act)
+        thread.start()
+        return thread
+
+    first = claim(one)
+    assert counting.wait(PATIENCE)
+    second = claim(two)
+    assert claimed(claim_work(two, clock, limits={"N": 1})) == ["n"]
+    assert claimed(claim_work(two, clock, limits={"N": None})) == []
+    assert found == []
+    go.set()
+    first.join(PATIENCE)
+    second.join(PATIENCE)
+    assert sorted(found) == [[], ["m"]]
+
+
+def test_a_claim_of_nothing_takes_no_lock(
+    remote: Any, clock: ManualClock, postgres_wire: Wire
+) -> None:
+    """One statement, with limits or without."""
+    store = remote(clock)
+    insert(store, waiting(clock, seconds=9))
+    for limits, begins in (({"M": 3}, "SELECT"), ({"M": None}, "WITH")):
+        words = postgres_wire.words(
+            lambda limits=limits: claim_work(store, clock, limits=limits)  # type: ignore[misc]
+        )
+        assert words == [begins]
+        assert claim_work(store, clock, limits=limits).next_due == clock() + timedelta(seconds=9)
+
+
+def test_many_claims_leave_little_behind(remote: Any, clock: ManualClock) -> None:
+    """What a claim may have to be looked for by is forgotten."""
+    store = remote(clock)
+    kept = store._resources.claims._alone
+    for _ in range(1005):
+        clock.advance(1)
+        claim_work(store, clock)
+    assert len(kept) <= 1000
+
+
+# -- notifications --------------------------------------------------------------------------------
+
+
+def heard(subscription: Any, seconds: float) -> set[str]:
+    names: set[str] = set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not names:
+        names |= set(subscription.next_changes(max(0, end - time.monotonic())) or ())
+    return names
+
+
+def test_other_processes_hear_that_work_waits(remote: Any, clock: ManualClock) -> None:
+    """The process itself does not: it knows."""
+    one, two = remote(clock), remote(clock)
+    with closing(one.listen()) as own, closing(two.listen()) as other:
+        one.notify_others(WORK_WAITS)
+        one.notify_others("operations/a")
+        names = heard(other, PATIENCE)
+        while len(names) < 2:
+            names |= heard(other, PATIENCE)
+        assert names == {WORK_WAITS, "operations/a"}
+        assert heard(own, 0.05) == set()
+
+
+def test_committed_work_is_heard_of_by_all(remote: Any, clock: ManualClock) -> None:
+    """With the commit of the application, and not before; also by the own process."""
+    import psycopg
+
+    one, two = remote(clock), remote(clock)
+    with (
+        closing(one.listen()) as own,
+        closing(two.listen()) as other,
+        psycopg.connect(shared_server().url) as application,
+    ):
+        for undone in (True, False):
+            one.insert_within(application, waiting(clock), REQUEST, None)
+            assert heard(own, 0.05) == heard(other, 0.05) == set()
+            if undone:
+                application.rollback()
+        assert one.insert_within(application, record_of(clock, "outside"), REQUEST, None).fresh
+        application.commit()
+        assert heard(own, PATIENCE) == heard(other, PATIENCE) == {WORK_WAITS}
+        assert claimed(claim_work(two, clock)) == ["a"]
+        one.insert_within(application, record_of(clock, "outside2"), REQUEST, None)
+        one.insert_within(application, waiting(clock, "b"), REQUEST, None, check_only=True)
+        application.commit()
+        assert heard(own, 0.05) == heard(other, 0.05) == set()
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_of_many_that_wait_is_quick(clock: ManualClock) -> None:
+    """It looks at what it takes, and not at all that waits or runs."""
+    store = MemoryStore(clock)
+    waiting_work(store, clock, 10_000)
+    began = time.perf_counter()
+    for _ in range(1000):
+        assert len(claim_work(store, clock, 2).works) == 2
+    assert time.perf_counter() - began < 1  # 0.03 s; each would look at 10,000 otherwise

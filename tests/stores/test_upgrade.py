@@ -1,0 +1,274 @@
+"""Stores whose tables are of schema version 1, with work in flight: each process upgrades them."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lro import DeclarationError
+from lro.adapters import Record
+from lro.errors import OperationNotFound, Unavailable
+from lro.stores._rows import COLUMNS, pack, to_row
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
+from lro.testing import ManualClock
+from tests.places import Place
+from tests.stores.samples import (
+    METHODS,
+    REQUEST,
+    claim_work,
+    claimed,
+    end_of,
+    held,
+    ids,
+    insert,
+    listed,
+    record_of,
+    removal,
+    together,
+    waiting,
+)
+from tests.stores.wires import CONNECT, Wire
+
+SCHEMAS = Path(__file__).with_name("schemas")
+
+
+def in_flight(clock: ManualClock) -> list[Record]:
+    """What version 1 left: work that runs, waits in a process, was handed back or given up."""
+    return [
+        held(clock, "running", attempt=1, start_time=clock()),
+        held(clock, "queued", seconds=10),
+        waiting(clock, "back", attempt=1, start_time=clock()),
+        held(clock, "lost", owner="us!", seconds=0, attempt=2),
+        record_of(clock, "outside", attempt=1),
+    ]
+
+
+def rows_of(clock: ManualClock) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows that version 1 has of these, by table, and of a record that has ended."""
+    ended = end_of(clock)(held(clock, "ended"))
+    assert ended is not None
+    for record in [*in_flight(clock), ended]:
+        yield "operations", dict(zip(COLUMNS, to_row(record), strict=True))
+        if not record.done:
+            yield "inputs", {"name": record.name, "request": pack(REQUEST)}
+
+
+def fill_file(path: str, clock: ManualClock) -> None:
+    with closing(CONNECT(path)) as writer:
+        writer.executescript((SCHEMAS / "1.sqlite.sql").read_text("utf-8"))
+        for table, row in rows_of(clock):
+            marks = ", ".join("?" * len(row))
+            text = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
+            writer.execute(text, [*row.values()])
+        writer.commit()
+
+
+def fill_schema(place: Place, clock: ManualClock) -> None:
+    import psycopg
+
+    from lro.stores.postgres._statements import id_of, target_id
+
+    with psycopg.connect(place.where, autocommit=True) as writer:
+        text = (SCHEMAS / "1.postgres.sql").read_text("utf-8")
+        writer.execute(text.replace("{schema}", place.schema).encode())
+        for table, row in rows_of(clock):
+            row["id"] = id_of(row["name"])
+            if table == "inputs":
+                del row["name"]
+            else:
+                row["parent_id"] = id_of(row["parent"])
+                row["target_id"] = target_id(row["target"])
+            marks = ", ".join(["%s"] * len(row))
+            words = f"INSERT INTO {place.schema}.{table} ({', '.join(row)}) VALUES ({marks})"
+            writer.execute(words.encode(), [*row.values()])
+
+
+def schema_of(place: Place) -> tuple[int, list[str]]:
+    """The version of a place, and how its indexes are made."""
+    if place.kind == "sqlite":
+        with closing(CONNECT(place.where)) as reader:
+            found = reader.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+            made = [" ".join(sql.replace(" IF NOT EXISTS", "").split()) for (sql,) in found]
+            return reader.execute("PRAGMA user_version").fetchone()[0], sorted(made)
+    import psycopg
+
+    with psycopg.connect(place.where) as reader:
+        indexes = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s"
+        found = reader.execute(indexes, (place.schema,)).fetchall()
+        made = sorted(sql.replace(place.schema, "lro") for (sql,) in found)
+        query = f"SELECT version FROM {place.schema}.versions".encode()
+        return reader.execute(query).fetchall()[0][0], made
+
+
+@pytest.fixture
+def old(place: Place, clock: ManualClock) -> Place:
+    """A place with what version 1 has written."""
+    if place.kind == "sqlite":
+        fill_file(place.where, clock)
+    else:
+        fill_schema(place, clock)
+    return place
+
+
+@pytest.fixture
+def new(place: Place, tmp_path: Path) -> Place:
+    """Another place of the kind, with the tables of today."""
+    if place.kind == "sqlite":
+        return Place("sqlite", str(tmp_path / "new.db"))
+    return Place("postgres", place.where, f"{place.schema}_new")
+
+
+def test_an_upgraded_store_has_the_schema_of_a_new_one(
+    old: Place, new: Place, clock: ManualClock
+) -> None:
+    for place in (old, new):
+        with closing(place.open(clock)) as store:
+            assert len(store.secret()) == 64
+    assert schema_of(old) == schema_of(new)
+    assert schema_of(old)[0] == SCHEMA_VERSION == 2
+    with closing(old.open(clock)) as store:  # once more, which changes nothing
+        assert len(listed(store)) == 6
+    assert schema_of(old) == schema_of(new)
+
+
+def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
+    """What was handed back waits; what has an owner is lost with its lease, and waits then."""
+    records = {record.name: record for record in in_flight(clock)}
+    with closing(old.open(clock)) as store:
+        assert listed(store) == ["back", "ended", "lost", "outside", "queued", "running"]
+        assert {name: store.get(name) for name in records} == records
+        assert store.get("operations/ended").done
+        found = store.orphans(METHODS, 9)
+        assert ids(found.records) == ["lost"]
+        assert found.next_lease_end == clock() + timedelta(seconds=10)
+        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three have an owner
+        ((record, request),) = claim_work(store, clock).works
+        assert (record.name, record.attempt, request) == ("operations/back", 2, REQUEST)
+        assert store.update("operations/running", end_of(clock)).done
+        clock.advance(10)
+        assert ids(store.orphans(METHODS, 9).records) == ["lost", "queued"]
+        insert(store, waiting(clock, "new"))
+        assert claimed(claim_work(store, clock)) == ["new"]
+        assert store.update("operations/outside", removal) is None
+        with pytest.raises(OperationNotFound):
+            store.get("operations/outside")
+
+
+def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClock) -> None:
+    """One of them upgrades it; the others wait for it, and all of them work."""
+
+    def begin(number: int) -> object:
+        with closing(old.open(clock)) as store:
+            insert(store, waiting(clock, f"new{number}"))
+            return store.secret()
+
+    secrets = together(6, begin)
+    assert {type(secret) for secret in secrets} == {bytes}
+    assert len({*secrets}) == 1
+    new.open(clock).close()
+    with closing(new.open(clock)) as store:
+        store.secret()
+    assert schema_of(old) == schema_of(new)
+    with closing(old.open(clock)) as store:
+        assert len(claim_work(store, clock).works) == 7
+
+
+def test_an_old_file_is_upgraded_whole_or_not_at_all(
+    path: Path, clock: ManualClock, wire: Wire
+) -> None:
+    """A failure leaves version 1, and the next process upgrades it."""
+    fill_file(str(path), clock)
+    before = schema_of(Place("sqlite", str(path)))
+    wire.fail("PRAGMA user_version = 2")
+    with pytest.raises(Unavailable):
+        SQLiteStore(path, clock=clock)
+    assert schema_of(Place("sqlite", str(path))) == before
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        assert claimed(claim_work(store, clock)) == ["back"]
+
+
+def test_a_file_that_old_code_has_marked_again_is_upgraded_again(
+    path: Path, clock: ManualClock
+) -> None:
+    """A process of before, which was running, writes its version after a failed commit."""
+    SQLiteStore(path, clock=clock).close()
+    before = schema_of(Place("sqlite", str(path)))
+    with closing(CONNECT(path)) as old:
+        old.execute("PRAGMA user_version = 1")
+    SQLiteStore(path, clock=clock).close()
+    assert schema_of(Place("sqlite", str(path))) == before
+
+
+@contextlib.contextmanager
+def old_schema(clock: ManualClock) -> Iterator[tuple[Any, Place]]:
+    """A connection of the server's owner, and a schema of version 1."""
+    psycopg = pytest.importorskip("psycopg")
+    from tests.services.postgres import shared_server
+
+    server = shared_server()
+    place = Place("postgres", server.url, server.fresh_schema())
+    fill_schema(place, clock)
+    with psycopg.connect(server.url, autocommit=True) as plain:
+        yield plain, place
+
+
+def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
+    """Others are told by which statements."""
+    with old_schema(clock) as (plain, place):
+        name = place.schema
+        plain.execute(f"CREATE ROLE {name}_app LOGIN")
+        plain.execute(f"GRANT USAGE ON SCHEMA {name} TO {name}_app")
+        every = f"ON ALL TABLES IN SCHEMA {name} TO {name}_app"
+        plain.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE {every}")
+        where = place.where.replace("//lro@", f"//{name}_app@")
+        assert where != place.where
+        with closing(Place("postgres", where, name).open(clock)) as store:
+            with pytest.raises(Unavailable, match="only its owner can upgrade it") as caught:
+                store.secret()
+            assert isinstance(caught.value.__cause__, DeclarationError)
+            plain.execute(str(caught.value).partition(", by: ")[2].encode())
+            plain.execute("RESET search_path")
+        with closing(Place("postgres", where, name).open(clock)) as store:
+            assert claimed(claim_work(store, clock)) == ["back"]
+
+
+def test_an_upgrade_waits_for_no_lock_for_long(clock: ManualClock) -> None:
+    """Everybody else would have to wait behind it; the next call tries again."""
+    from lro.stores.postgres import PostgresStore
+
+    with old_schema(clock) as (plain, place):
+        made = PostgresStore(place.where, schema=place.schema, clock=clock, statement_seconds=0.5)
+        with closing(made) as store:
+            with plain.transaction():
+                plain.execute(f"SELECT 1 FROM {place.schema}.operations".encode())
+                with pytest.raises(Unavailable, match="LockNotAvailable"):
+                    store.secret()
+            assert schema_of(place)[0] == 1
+            with contextlib.suppress(Unavailable):  # for a moment it is not tried again
+                store.secret()
+        with closing(place.open(clock)) as store:
+            assert claimed(claim_work(store, clock)) == ["back"]
+
+
+@pytest.mark.parametrize("version", [-1, 3])
+def test_a_schema_of_another_version_is_refused(clock: ManualClock, version: int) -> None:
+    with old_schema(clock) as (plain, place):
+        plain.execute(f"UPDATE {place.schema}.versions SET version = {version}".encode())
+        known = f"has version {version}; this library can only use version 2"
+        with closing(place.open(clock)) as store, pytest.raises(Unavailable, match=known):
+            store.secret()
+
+
+def test_an_old_file_without_its_tables_is_refused(path: Path, clock: ManualClock) -> None:
+    fill_file(str(path), clock)
+    with closing(CONNECT(path)) as other:
+        other.execute("DROP TABLE operations")
+    with pytest.raises((DeclarationError, sqlite3.Error), match="other tables than its version"):
+        SQLiteStore(path, clock=clock)
