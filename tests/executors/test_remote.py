@@ -10,7 +10,7 @@ import pytest
 
 from lro import Code, Job
 from lro._engine.job import WorkerDied
-from lro._model.operation import take_over
+from lro._model.operation import claim, lose
 from lro.errors import OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -30,20 +30,28 @@ class Sending(InlineExecutor):
     """Keeps the names that it is to send; the test delivers them."""
 
     redelivery = MINUTE
-    worker_idle = submits_block = False
+    submits_block = False
 
     def __init__(self):
         super().__init__()
-        self.sent, self.error = [], None
+        self.sent, self.error, self.late_error = [], None, None
 
-    def submit(self, task):
+    def reserve(self):
         if self.error is not None:
             raise self.error
+        return self
+
+    def submit(self, task):
+        error = self.error or self.late_error
+        if error is not None:
+            raise error
         self.sent.append(task.name)
+
+    def release(self):
+        pass
 
     def stop(self):
         self.error = Unavailable("the executor is stopping")
-        return ()
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     assert not operation.done
     assert sending.sent == [operation.name]
     record = store.get(operation.name)
-    assert (record.owner, record.attempt, record.unclaimed) == ("", 0, True)
+    assert (record.owner, record.attempt, record.waits) == ("", 0, True)
     assert record.lease_until == clock() + MINUTE
     service.run_operation(operation.name)
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
@@ -108,7 +116,7 @@ def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
     with caplog.at_level(logging.ERROR, "lro"):
         stranger.run_operation(name)
     assert "of the unknown method" in caplog.text
-    assert store.get(name).unclaimed
+    assert store.get(name).waits
 
 
 def test_a_lost_name_is_sent_again(service, sending, clock, store):
@@ -158,6 +166,17 @@ def test_a_start_whose_name_cannot_be_sent(service, sending, store):
     assert list(store.page("", None, 9).records) == []
 
 
+def test_a_start_whose_stored_name_is_refused(service, sending, clock):
+    """The operation waits; its name is sent later."""
+    sending.late_error = Unavailable("the broker is away")
+    name = service.start(NAME, WorkRequest()).name
+    assert sending.sent == []
+    sending.late_error = None
+    clock.advance(60)
+    service.run_maintenance()
+    assert sending.sent == [name]
+
+
 def test_a_repeated_start_sends_the_name_again(service, sending, store):
     """With a request id the record stays: another call may have been answered with it."""
     sending.error = Unavailable("the broker is away")
@@ -187,17 +206,31 @@ def test_a_start_while_the_service_stops(service, sending, store):
 
     store.insert = insert
     operation = service.start(NAME, WorkRequest())
-    assert store.get(operation.name).unclaimed
+    assert store.get(operation.name).waits
 
 
 def test_a_broker_that_is_away_while_names_are_sent_again(service, sending, clock, store):
-    """It is not asked once a second: the name has its time once more."""
+    """A name that is due is sent when the broker is back."""
     name = service.start(NAME, WorkRequest()).name
     sending.error = Unavailable("the broker is away")
     clock.advance(60)
+    with pytest.raises(Unavailable, match="broker"):
+        service.run_maintenance()
+    assert store.get(name).lease_until == clock()
+    sending.error = None
+    clock.advance(5)
+    service.run_maintenance()
+    assert sending.sent == [name, name]
+
+
+def test_a_name_that_the_broker_refuses_has_its_time_once_more(service, sending, clock, store):
+    """It was claimed for sending by then, and no other process sends it meanwhile."""
+    name = service.start(NAME, WorkRequest()).name
+    sending.late_error = Unavailable("the broker is away")
+    clock.advance(60)
     service.run_maintenance()
     assert store.get(name).lease_until == clock() + MINUTE
-    sending.error = None
+    sending.late_error = None
     clock.advance(60)
     service.run_maintenance()
     assert sending.sent == [name, name]
@@ -220,7 +253,7 @@ def test_a_stopping_worker_takes_no_name(service, store):
     service.workers.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
         service.run_operation(name)
-    assert store.get(name).unclaimed
+    assert store.get(name).waits
 
 
 def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
@@ -262,8 +295,8 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
     def through(spec, request, job):
         record = store.get(job.name)
         now = record.lease_until
-        store.update(job.name, take_over("them", now + MINUTE, now))
-        store.update(job.name, lambda record: record.next_version(attempt=2))
+        store.update(job.name, lose(record.attempt, now, now))
+        store.update(job.name, claim("them", now + MINUTE, now))
         taken.set()
         raise WorkerDied("at last")
 
