@@ -72,13 +72,11 @@ def once(part: Any, name: str, act: Callable[..., object], *, after: bool = Fals
 
 
 class Held(InlineExecutor):
-    """Keeps its tasks for the test to run; ``idle``: a worker is free, and has each at once."""
+    """Has a free worker, which keeps its tasks for the test to run; or none, if ``busy``."""
 
-    worker_idle = False
-
-    def __init__(self, *, idle: bool = False) -> None:
+    def __init__(self, *, busy: bool = False) -> None:
         super().__init__()
-        self.worker_idle = idle
+        self.busy = busy
         self.tasks: list[Any] = []
 
     @property
@@ -86,12 +84,11 @@ class Held(InlineExecutor):
         """The last one."""
         return self.tasks[-1]
 
-    def submit(self, task: Any) -> None:
-        self.tasks.append(task)
+    def reserve(self) -> Any:
+        return None if self.busy else super().reserve()
 
-    def stop(self) -> list[Any]:
-        super().stop()
-        return [] if self.worker_idle else self.tasks
+    def _run(self, task: Any) -> None:
+        self.tasks.append(task)
 
     def join(self, seconds: float) -> bool:
         return False
@@ -113,8 +110,11 @@ class FakeWorkers:
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)
 
-    def release_not_started(self) -> None:
-        """Nothing failed to begin."""
+    def release_abandoned(self) -> None:
+        """Nothing was given up."""
+
+    def work_waits(self) -> None:
+        """Nobody claims it."""
 
 
 def maintenance_over(

@@ -393,16 +393,14 @@ class Starter:
                 self._observe(known, trace)
                 return known.record.operation
             record = new(begun=not waits)
-            with self._workers.starting(record) as start:
+            with self._workers.starting(record, request) as start:
                 inserted: Inserted = yield InsertWrite(store, record, packed, key)
                 self._observe(inserted, trace)
                 record = inserted.record
                 if slot is not None and (record.waits if remote else inserted.fresh and not waits):
                     # Also a name that is sent once more: the first may have been lost.
                     taken, slot = slot, None
-                    begin = functools.partial(
-                        self._workers.begin, record, taken, request, start=start
-                    )
+                    begin = functools.partial(self._workers.begin, record, taken, start=start)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
                     # Over already: the inline executor, or very quick work (spec §9.8).

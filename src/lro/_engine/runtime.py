@@ -17,6 +17,7 @@ from lro._engine.flow import Flow, MayBlock, UpdateWrite
 from lro._engine.notifications import Notifications
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
+from lro._messages.registry import TypeRegistry
 from lro._model.operation import Change, Record, Stamp, State, delete, with_debt, with_derived
 
 log = logging.getLogger("lro")
@@ -207,6 +208,10 @@ class Runtime:
     lease: timedelta
     domain: str
     clock: Callable[[], float]
+    types: TypeRegistry = attrs.field(factory=TypeRegistry)
+    """The types of the service, for operations of methods that it does not declare."""
+    keep_for: timedelta = timedelta(days=30)
+    """How long ended operations of such methods are kept."""
     statistics: Statistics | None = None
     """What counts what happens in this process, if anything does."""
     notifications: Notifications | None = attrs.field(init=False)

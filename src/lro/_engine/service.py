@@ -193,10 +193,12 @@ class Service:
             lease=lease,
             domain=domain,
             clock=clock,
+            types=types if types is not None else TypeRegistry(),
+            keep_for=keep_for,
             statistics=self.statistics,
         )
         self.access: Access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
-        self.types: TypeRegistry = types if types is not None else TypeRegistry()
+        self.types: TypeRegistry = self._runtime.types
         self.methods: Methods = Methods(
             self._runtime, self.types, keep_for=keep_for, limits=limits, around=around
         )

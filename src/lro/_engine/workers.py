@@ -66,29 +66,29 @@ class StartingRecord:
     """
 
     def __init__(self, workers: Workers, attempt: Attempt | None) -> None:
+        self.attempt: Attempt | None = attempt
         self._workers = workers
-        self._attempt = attempt
-        self._over = False
+        self._taken = False
 
     def __enter__(self) -> StartingRecord:
-        self._workers.start_begins(self._attempt)
+        self._workers.start_begins(self.attempt)
         return self
 
-    def over(self) -> None:
-        """End it before the block does. Idempotent."""
-        if not self._over:
-            self._over = True
-            self._workers.start_over()
+    def taken(self) -> None:
+        """End it before the block does: the work is in hand."""
+        self._taken = True
+        self._workers.start_over()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
+        if self._taken:
+            return
+        if self.attempt is not None:
             refused = isinstance(error, LroError) and not isinstance(error, Unavailable)
             if error is None or refused:
-                self._workers.retire(attempt)
+                self._workers.retire(self.attempt)
             else:  # it may have been stored all the same
-                self._workers.abandon(attempt)
-        self.over()
+                self._workers.abandon(self.attempt)
+        self._workers.start_over()
 
 
 class Workers:
@@ -121,10 +121,11 @@ class Workers:
         """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
 
-    def starting(self, record: Record) -> StartingRecord:
+    def starting(self, record: Record, request: object) -> StartingRecord:
         """Make the context in which a record is stored, begun here or not."""
-        held = record.owner == self.owner
-        attempt = Attempt(record, self._specs[record.method], self) if held else None
+        attempt: Attempt | None = None
+        if record.owner == self.owner:
+            attempt = Attempt(record, self._specs[record.method], self, request=request)
         return StartingRecord(self, attempt)
 
     def start_begins(self, attempt: Attempt | None) -> None:
@@ -144,7 +145,7 @@ class Workers:
         self,
         record: Record,
         slot: Slot,
-        request: object | None = None,
+        *,
         packed: Any | None = None,
         start: StartingRecord | None = None,
     ) -> Attempt:
@@ -153,13 +154,17 @@ class Workers:
         What the executor cannot take now is handed back; a name is sent again later. ``start`` is
         over as soon as this process holds the work.
         """
-        spec = self._specs[record.method]
-        attempt = Attempt(record, spec, self, request=request, packed=packed)
         held = record.owner == self.owner
-        if held:
-            self._hold(attempt)
-        if start is not None:
-            start.over()
+        attempt = None if start is None else start.attempt
+        attempt = attempt or Attempt(record, self._specs[record.method], self, packed=packed)
+        try:
+            if held:
+                self._hold(attempt)
+            if start is not None:
+                start.taken()
+        except BaseException:
+            slot.release()
+            raise
         try:
             slot.submit(attempt)
         except BaseException as exc:
@@ -238,15 +243,18 @@ class Workers:
             events.emit(CancelRequested(name=record.name, method=record.method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if spec is not None and after.cancel_pending and after.waits:
+        if after.cancel_pending and after.waits:
             yield from self._end_waiting(record.name, spec)
 
-    def _end_waiting(self, name: str, spec: MethodSpec) -> Flow[None]:
-        status = spec.types.status_of(Cancelled(), self.runtime.domain)
-        change = withdraw(status, self._store.now(), spec.keep_for)
+    def _end_waiting(self, name: str, spec: MethodSpec | None) -> Flow[None]:
+        """End what nobody has begun, also if it is of a method that is gone."""
+        status = self.runtime.types.status_of(Cancelled(), self.runtime.domain)
+        keep_for = self.runtime.keep_for if spec is None else spec.keep_for
+        change = withdraw(status, self._store.now(), keep_for)
         # If it has just been claimed, its worker learns of the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
-            after = yield from self._updater.applied(name, change, spec.stamp)
+            stamp = None if spec is None else spec.stamp
+            after = yield from self._updater.applied(name, change, stamp)
             if after is not None:
                 self.runtime.events.look()  # it may be the first that this process has to do
                 emit_end(self.runtime.events, after)

@@ -157,7 +157,8 @@ class ScriptedStore(MemoryStore):
 
     def add(self, script: Script) -> None:
         """Have an operation, in place of an earlier one of its name."""
-        self.forget(script.name)
+        with contextlib.suppress(OperationNotFound):
+            self.update(script.name, lambda _: None)
         now = self.now()
         record = Record(name="", parent="", method="", create_time=now, update_time=now)
         self._add(script, record, Any(""), None)
