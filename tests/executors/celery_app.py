@@ -74,6 +74,10 @@ def add_methods(service: Service) -> None:
     def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         return held(request, job)
 
+    @service.method("acme.v1.Works.Once", at_most_once=True)
+    def once(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        return held(request, job)
+
     @service.method("acme.v1.Works.Again")
     def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         return held(request, job)

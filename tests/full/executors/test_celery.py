@@ -136,7 +136,7 @@ def test_a_worker_is_killed(harness):
     """By its method's choice the work ends with the truth, or is done again by another worker."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
-        lost, again = harness.start("Hold", str(gate)), harness.start("Again", str(gate))
+        lost, again = harness.start("Once", str(gate)), harness.start("Again", str(gate))
         harness.begun(lost)
         harness.begun(again)
         worker.end(signal.SIGKILL)
