@@ -19,6 +19,7 @@ NAMES: Final = (
     "lists",
     "sweep",
     "across",
+    "queue",
     "peers",
     "http_get",
     "http_start",

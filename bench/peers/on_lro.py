@@ -8,7 +8,11 @@ import threading
 from typing import Any
 
 import attrs
-from commands import aserve, serve
+
+try:
+    from commands import aserve, serve
+except ImportError:
+    from bench.peers.commands import aserve, serve
 
 import lro
 from lro.executors.asyncio import AsyncioExecutor

@@ -14,7 +14,7 @@ from lro._engine.events import about
 from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
-from lro._engine.store_port import Claim
+from lro._engine.store_port import Claim, Claimed
 from lro._engine.workers import Workers
 from lro._model.operation import Record
 
@@ -101,23 +101,24 @@ class Claims:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
             self._look_at = self._clock() + _LOOK_SECONDS
-            more = True
+            more, most = True, 1  # few at first: a look mostly finds nothing
             while more and not self._stopped and not self._workers.stopping:
-                slots = self._free_workers()
+                slots = self._free_workers(most)
                 if not slots:
                     self.ahead = True  # as far as is known: the next free worker looks
                     return _LOOK_SECONDS
                 more = self._claim(slots) and self._clock() >= self._not_before
+                most = min(2 * most, _AT_ONCE)
             return max(0.0, self._due_at - self._clock())
 
     @property
     def _due_at(self) -> float:
         return self._not_before if self.ahead else max(self._not_before, self._look_at)
 
-    def _free_workers(self) -> list[Slot]:
+    def _free_workers(self, most: int) -> list[Slot]:
         slots: list[Slot] = []
         try:
-            while len(slots) < _AT_ONCE and (slot := self._runtime.executor.reserve()) is not None:
+            while len(slots) < most and (slot := self._runtime.executor.reserve()) is not None:
                 slots.append(slot)
         except Unavailable:
             if not slots:
@@ -127,17 +128,17 @@ class Claims:
     def _claim(self, slots: Sequence[Slot]) -> bool:
         """Claim work for these workers; return whether to claim more at once."""
         self.ahead, begun = False, 0
+        found: Claimed | None = None
         try:
             found = self._store.claim(self._wanted(len(slots)))
             for (record, packed), slot in zip(found.works, slots, strict=False):
                 begun += 1
                 self._begin(record, packed, slot)
-        except BaseException:
-            self.ahead = True
-            raise
         finally:
             for slot in slots[begun:]:
                 slot.release()
+            if found is None:  # only now: a release is no reason to try again at once
+                self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
         if found.next_due is not None:
             seconds = (found.next_due - self._store.now()).total_seconds()
             self._look_at = min(self._look_at, self._clock() + max(0.0, seconds))

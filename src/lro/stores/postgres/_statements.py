@@ -475,7 +475,7 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
 """What a claim has begun whose answer was lost, by its lease, owner and time."""
 
 COUNT_WAITING: Final = _sql(
-    f"SELECT count(*) FROM (SELECT 1 FROM operations o WHERE {WAITS} LIMIT %s) AS some"
+    f"SELECT count(*) FROM (SELECT 1 FROM operations o WHERE {WAITS} LIMIT %s) AS waiting"
 )
 
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"

@@ -1,0 +1,169 @@
+"""A front without workers and processes that only work: idle workers, a drain, time to begin."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import lro
+from bench.across import postgres_server
+from bench.measure import percentile
+from lro.executors.threads import ThreadExecutor
+
+JOBS: Final = 600
+DRAINED: Final = 10_000
+ALONE: Final = 200
+METHOD: Final = "bench.v1.Bench.Work"
+
+
+@attrs.frozen
+class Request:
+    millis: float = 0.0
+
+
+@attrs.frozen
+class Response:
+    pass
+
+
+def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any]:
+    """A service on a store; its function writes to the log when it has begun and ended."""
+    from bench.peers.on_lro import store
+
+    executor = ThreadExecutor(workers) if workers else None
+    service = lro.Service(store(where), executor)
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    @service.method(METHOD)
+    def work(request: Request, job: lro.Job[lro.OperationMetadata]) -> Response:
+        began = time.monotonic()
+        if request.millis:
+            time.sleep(request.millis / 1000)
+        line = f"{os.getpid()}.{threading.get_ident()} {job.name} {began} {time.monotonic()}\n"
+        os.write(file, line.encode())
+        return Response()
+
+    return service, work
+
+
+@contextlib.contextmanager
+def workers_on(where: str, log: Path, processes: int, threads: int) -> Iterator[None]:
+    """Processes that only work, from when they are ready."""
+    command = [sys.executable, "-m", "bench.queue", where, str(log), str(threads)]
+    with contextlib.ExitStack() as stack:
+        pipe = subprocess.PIPE
+        made = [
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+            for _ in range(processes)
+        ]
+        for process in made:
+            stack.callback(process.wait)
+            assert process.stdin is not None
+            stack.callback(process.stdin.close)
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+
+
+def lines(log: Path, count: int) -> Sequence[tuple[str, str, float, float]]:
+    """Worker, operation, begin and end of so many jobs, once they are done."""
+    while len(found := log.read_text().splitlines()) < count:
+        time.sleep(0.01)
+    split = [line.split() for line in found]
+    return [(worker, name, float(began), float(ended)) for worker, name, began, ended in split]
+
+
+def longest_idle(jobs: Sequence[tuple[str, str, float, float]], stored: dict[str, float]) -> float:
+    """The longest time in which a worker did nothing while work was due."""
+    due = sorted((stored[name], began) for _, name, began, _ in jobs)
+    merged: list[list[float]] = []
+    for since, until in due:
+        if merged and since <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], until)
+        else:
+            merged.append([since, until])
+    by_worker = defaultdict(list)
+    for worker, _, began, ended in jobs:
+        by_worker[worker].append((began, ended))
+    longest = 0.0
+    for busy in by_worker.values():
+        busy.sort()
+        for (_, free), (again, _) in zip(busy, busy[1:], strict=False):
+            place = max(0, bisect.bisect(merged, [free]) - 1)
+            for since, until in merged[place:]:
+                if since >= again:
+                    break
+                longest = max(longest, min(until, again) - max(since, free))
+    return longest
+
+
+def measured(where: str) -> Iterator[str]:
+    """What the queue of one store does."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, chance = Path(folder) / "balance", random.Random(7)
+        service, work = service_on(where, log, 0)
+        with service, workers_on(where, log, 3, 2):
+            stored = {}
+            for _ in range(JOBS):
+                name = work.start(Request(chance.uniform(5, 50))).name
+                stored[name] = time.monotonic()
+                time.sleep(chance.uniform(0, 0.008))
+            idle = longest_idle(lines(log, JOBS), stored)
+            yield f"{JOBS} jobs, 3 processes of 2 threads: longest idle while work was due"
+            yield f"    {idle * 1e3:.0f} ms"
+            log.write_text("")
+            delays = []
+            for number in range(ALONE):
+                began = time.monotonic()
+                work.start(Request())
+                delays.append(lines(log, number + 1)[-1][2] - began)
+                time.sleep(0.02)
+            half, most = statistics.median(delays), percentile(delays, 0.99)
+            yield "from the call of start to the begin, all idle: p50, p99"
+            yield f"    {half * 1e3:.1f} ms, {most * 1e3:.1f} ms"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "drain"
+        service, work = service_on(where, log, 0)
+        with service:
+            for _ in range(DRAINED // 500):
+                work.start_many([Request()] * 500)
+            with workers_on(where, log, 4, 2):
+                done = lines(log, DRAINED)
+            seconds = max(ended for *_, ended in done) - min(began for _, _, began, _ in done)
+            yield f"{DRAINED:,} jobs that do nothing, 4 processes of 2 threads"
+            yield f"    {DRAINED / seconds:,.0f} a second"
+
+
+def run() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield "SQLite"
+        yield from measured(str(Path(folder) / "queue.db"))
+    server = postgres_server()
+    if server is not None:
+        yield "PostgreSQL"
+        yield from measured(server.url)
+
+
+def main(where: str, log: str, threads: str) -> None:
+    service, _ = service_on(where, Path(log), int(threads))
+    with service:
+        print("ready", flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
