@@ -101,8 +101,8 @@ def schema_of(place: Place) -> tuple[int, list[str]]:
 
     with psycopg.connect(place.where) as reader:
         indexes = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s"
-        found = reader.execute(indexes, (place.schema,)).fetchall()
-        made = sorted(sql.replace(place.schema, "lro") for (sql,) in found)
+        defined = reader.execute(indexes, (place.schema,)).fetchall()
+        made = sorted(sql.replace(place.schema, "lro") for (sql,) in defined)
         query = f"SELECT version FROM {place.schema}.versions".encode()
         return reader.execute(query).fetchall()[0][0], made
 

@@ -284,21 +284,21 @@ def a_limit_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 4 == 0]))
     seen: list[int] = []
 
-    def work(_: int) -> int:
+    def work_all(_: int) -> int:
         done = 0
         while True:
             found = _claim(store, clock, 2, {"M": 3, "N": None})
             records = store.page("", None, 99).records
             seen.append(sum(one.owner != "" and one.method == "M" for one in records))
-            for record, _ in found.works:
-                store.update(record.name, end_of(clock))
+            for work in found.works:
+                store.update(work[0].name, end_of(clock))
             done += len(found.works)
             if all(one.done for one in records):
                 return done
             if not found.works:
                 time.sleep(0.002)
 
-    done = together(8, work)
+    done = together(8, work_all)
     same(sum(one for one in done if isinstance(one, int)), 40, f"how many were done, of {done}")
     expect(max(seen) <= 3, f"{max(seen)} of a method with a limit of 3 ran at once")
 
