@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from lro import Any, Code, LroError, Status
+from lro._engine.store_port import Claim
 from lro._model import operation as states
 from lro.adapters import Cursor, Record, RequestKey
 from lro.errors import OperationNotFound
@@ -56,7 +57,7 @@ STARTS = st.fixed_dictionaries(
     {
         "method": st.sampled_from(METHODS),
         "parent": st.sampled_from(PARENTS),
-        "lease": st.sampled_from(["outside", "unclaimed", "us", "us", "them"]),
+        "lease": st.sampled_from(["outside", "waits", "due", "us", "them"]),
         "target": st.sampled_from(["", "", "", "t"]),
         "key": st.none() | st.tuples(st.just("c"), st.just("i"), st.sampled_from("fffg")),
         "metadata": st.sampled_from(MESSAGES),
@@ -72,11 +73,14 @@ LEASE = timedelta(seconds=15)
 CHANGES = {
     "delete": lambda now, owner, attempt, metadata: states.delete(now),
     "claim": lambda now, owner, attempt, metadata: states.claim(owner, now + LEASE, now),
-    "take over": lambda now, owner, attempt, metadata: states.take_over(owner, now + LEASE, now),
-    "set aside": lambda now, owner, attempt, metadata: states.take_over("", now + LEASE, now),
-    "abandon": lambda now, owner, attempt, metadata: states.abandon(LOST, now, EXPIRY),
+    "abandon": lambda now, owner, attempt, metadata: states.if_lease_over(
+        states.end(LOST, now=now, keep_for=EXPIRY, attempt=attempt), now
+    ),
     "withdraw": lambda now, owner, attempt, metadata: states.withdraw(CANCELLED, now, EXPIRY),
-    "lose": lambda now, owner, attempt, metadata: states.lose(attempt or 1, now),
+    "lose": lambda now, owner, attempt, metadata: states.lose(attempt or 1, now + LEASE, now),
+    "lose with its lease": lambda now, owner, attempt, metadata: states.if_lease_over(
+        states.lose(attempt or 0, now, now), now
+    ),
     "release": lambda now, owner, attempt, metadata: states.release(attempt or 1, now),
     "report": lambda now, owner, attempt, metadata: states.report(
         metadata or MESSAGES[1], attempt, now
@@ -175,7 +179,7 @@ class Kept(RuleBasedStateMachine):
             create_time=now,
             update_time=now,
             owner=lease if lease in OWNERS else "",
-            lease_until=None if lease == "outside" else now + LEASE,
+            lease_until={"outside": None, "due": now}.get(lease, now + LEASE),
             caller=key[0] if key else "",
             request_id=key[1] if key else "",
             target=given["target"],
@@ -188,12 +192,6 @@ class Kept(RuleBasedStateMachine):
         )
         if found[1] is True and not given["check_only"]:
             self.names.append(record.name)
-
-    @rule(which=WHICH)
-    def forget(self, which):
-        if which == 11:  # seldom: it is only for inserts whose work could not be begun
-            name = self.name(0)
-            self.all(lambda store: store.forget(name))
 
     @rule(seconds=st.sampled_from([1e-6, 5, 15, 3600, 7200, 79_200, 86_400]))
     def advance(self, seconds):
@@ -250,6 +248,31 @@ class Kept(RuleBasedStateMachine):
         until = self.clock() + LEASE
         names = names and [self.name(which) for which in names]
         self.all(lambda store: store.renew(owner, until, names).cancel_requested, sorted)
+
+    @rule(
+        owner=st.sampled_from(["us", "us", "them", ""]),
+        limits=st.dictionaries(
+            st.sampled_from([*METHODS, "O"]), st.sampled_from([None, None, 1, 2, 3])
+        ),
+        most=st.integers(0, 3),
+        without=st.lists(WHICH, max_size=2),
+        only=st.none() | WHICH,
+        seconds=st.sampled_from([0, 5, 15]),
+    )
+    def claim(self, owner, limits, most, without, only, seconds):
+        self.clock.advance(seconds)
+        given = Claim(
+            owner=owner,
+            lease_until=self.clock() + LEASE,
+            limits=limits,
+            most=most,
+            without=[self.name(which) for which in without],
+            only="" if only is None else self.name(only),
+        )
+        self.all(
+            lambda store: store.claim(given),
+            lambda found: (shown(found.works), found.more, found.next_due),
+        )
 
     # -- looking ------------------------------------------------------------------------------
 

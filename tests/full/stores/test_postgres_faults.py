@@ -29,6 +29,8 @@ from tests.stores.samples import (
     cancel_of,
     changed_later,
     claim_of,
+    claim_work,
+    claimed,
     end_of,
     held,
     insert,
@@ -38,6 +40,7 @@ from tests.stores.samples import (
     record_of,
     removal,
     together,
+    waiting,
 )
 from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.test_postgres import plain, schema, server
@@ -86,7 +89,7 @@ def proxied(server, proxy, make, clock, schema):
     """A store behind the proxy, whose statements are known to the server already."""
     url = server.url.replace(str(server.port), str(proxy.port))
     made = make(url=url, connections=1, schema=schema)
-    record = held(clock, "warm", target="warm")
+    record = waiting(clock, "warm", target="warm")
     insert(made, record, key_of("warm"))
     insert(made, record_of(clock, "plain"))
     made.update(record.name, claim_of(clock))
@@ -350,7 +353,7 @@ def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clo
 @LOSSES
 def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, proxy, clock, what):
     """An update is applied once, a removal too; a read is asked again."""
-    insert(proxied, held(clock))
+    insert(proxied, waiting(clock))
 
     def losing(call):
         proxy.lose_next(what)
@@ -371,6 +374,25 @@ def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, p
     assert losing(lambda: proxied.update("operations/a", removal)) is None
     with pytest.raises(OperationNotFound):
         proxied.get("operations/a")
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_a_claim_is_learned_of_though_the_answer_is_lost(proxied, proxy, clock, limit):
+    """If it was carried out; else it fails, and what waits goes on waiting."""
+    for unique_id in "abc":
+        insert(proxied, waiting(clock, unique_id))
+    for what, wanted in (("answer", ["a", "b"]), ("question", ["c"])):
+        claim_work(proxied, clock, 2, limits={"none": limit})  # it is prepared
+        clock.advance(1)
+        proxy.lose_next(what)
+        try:
+            found = claimed(claim_work(proxied, clock, 2, limits={"M": limit}))
+        except Unavailable:
+            found = claimed(claim_work(proxied, clock, 2, limits={"M": limit}))
+        assert proxy.lost.is_set()
+        assert found == wanted
+    records = [proxied.get(f"operations/{unique_id}") for unique_id in "abc"]
+    assert [(one.owner, one.attempt, one.version) for one in records] == [("us", 1, 2)] * 3
 
 
 @pytest.fixture
@@ -397,7 +419,7 @@ def test_an_update_that_was_overtaken_may_be_unknown(
     proxied, proxy, meanwhile, clock, change, error, why
 ):
     """Where a later version is there, ours may have been before it; or there is no record."""
-    insert(proxied, held(clock))
+    insert(proxied, waiting(clock))
     meanwhile(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
     with pytest.raises(error, match=why):
