@@ -57,6 +57,7 @@ from lro._engine.job import (
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.runtime import Runtime
+from lro._engine.store_port import SUSPECT
 from lro._model.operation import Change, Record, State, end, note_start, report
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ class Attempt:
 
     @property
     def suspect(self) -> bool:
-        """Whether a worker that did this work was lost: it may be lost by this work again."""
-        return self._record.lost_attempts > 0
+        """Whether this work may be what has killed its workers."""
+        return self._record.lost_attempts >= SUSPECT
 
     @property
     def lease_until(self) -> datetime:

@@ -53,6 +53,7 @@ class Claims:
         self._look_at = -math.inf
         self._not_before = -math.inf
         self._rest = _RESTS[0]
+        self._suspects_at = -math.inf
         self._wake = threading.Event()
         self._claiming = threading.Lock()
         self._stopped = False
@@ -109,6 +110,7 @@ class Claims:
                     return _LOOK_SECONDS
                 more = self._claim(slots) and self._clock() >= self._not_before
                 most = min(2 * most, _AT_ONCE)
+            self._claim_suspect()
             return max(0.0, self._due_at - self._clock())
 
     @property
@@ -152,7 +154,33 @@ class Claims:
         self.ahead = False  # others are quicker, or have locked it: the next look is soon
         return False
 
-    def _wanted(self, most: int) -> Claim:
+    def _claim_suspect(self) -> None:
+        """Begin work that may have killed its workers, unless such work runs here already.
+
+        So the one that kills its process costs the others no attempt.
+        """
+        if self._clock() < self._suspects_at or self._workers.has_suspect():
+            return
+        self._suspects_at = self._clock() + _LOOK_SECONDS
+        slot = self._runtime.executor.reserve()
+        if slot is None:
+            self.ahead, self._suspects_at = True, -math.inf
+            return
+        found: Claimed | None = None
+        try:
+            found = self._store.claim(self._wanted(1, suspects=True))
+        finally:
+            if found is None or not found.works:
+                slot.release()
+        for record, packed in found.works:
+            self._suspects_at = -math.inf
+            self._begin(record, packed, slot)
+        if found.next_due is not None:
+            seconds = (found.next_due - self._store.now()).total_seconds()
+            self._suspects_at = min(self._suspects_at, self._clock() + max(0.0, seconds))
+            self._look_at = min(self._look_at, self._suspects_at)
+
+    def _wanted(self, most: int, *, suspects: bool = False) -> Claim:
         limits = {
             name: spec.options.concurrency
             for name, spec in self._specs.items()
@@ -162,7 +190,7 @@ class Claims:
         owner, span = self._workers.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        return Claim(owner, now + span, limits, most, self._workers.left)
+        return Claim(owner, now + span, limits, most, self._workers.left, suspects=suspects)
 
     def _begin(self, record: Record, packed: Any, slot: Slot) -> None:
         try:

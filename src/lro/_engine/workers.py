@@ -286,6 +286,10 @@ class Workers:
         with self._lock:
             return list(self._attempts.values())
 
+    def has_suspect(self) -> bool:
+        """Whether this process does work that may have killed its workers."""
+        return any(attempt.suspect for attempt in self.attempts())
+
     def held(self) -> frozenset[str]:
         """The names of the operations whose work this process has."""
         if not self._attempts:
@@ -367,3 +371,5 @@ class Workers:
                 del self._attempts[attempt.name]
         if attempt.spec.options.concurrency is not None:  # it may be the turn of another one
             self.work_waits()
+        elif attempt.suspect:
+            self._overseer.work_waits()

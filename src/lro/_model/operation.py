@@ -481,13 +481,14 @@ class Record:
     """The server's row around an operation. Callers never see it.
 
     Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
-    ``lease_until`` say which process has the work and until when that holds unless renewed. Without
-    an owner the work waits, and is due at ``lease_until``; without both it is done outside. ``attempt`` counts the claims and fences
-    every write of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an
-    object in JSON by which stores find the record: see ``Indexes``. The request is kept beside it,
-    because polls must not read megabytes that only a worker needs. ``cancel_time`` is when a caller
-    first asked for the work to stop. ``trace_context`` is the W3C traceparent of the start, with
-    its tracestate after a space if there is one; empty if the start was not traced.
+    ``lease_until`` say which process has the work and until when that holds unless renewed.
+    Without an owner the work waits, and is due at ``lease_until``; without both it is done
+    outside. ``attempt`` counts the claims and fences every write of a worker. ``target`` is set
+    only for work that must have it alone. ``keys`` is an object in JSON by which stores find
+    the record: see ``Indexes``. The request is kept beside it, because polls must not read
+    megabytes that only a worker needs. ``cancel_time`` is when a caller first asked for the
+    work to stop. ``trace_context`` is the W3C traceparent of the start, with its tracestate
+    after a space if there is one; empty if the start was not traced.
 
     ``notify`` is an object in JSON, which stores and engine only keep: the webhooks that the start
     asked for, and after the end which notifications are still owed. ``notify_at`` is when the next

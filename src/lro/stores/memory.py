@@ -24,6 +24,7 @@ from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
     STEP_MINUTES,
+    SUSPECT,
     Claim,
     Claimed,
     Counts,
@@ -314,7 +315,8 @@ class _Work:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[_Entry]] = {}
+        self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
+        """By the method, and whether it may be what has killed its workers."""
         self._held: dict[str, dict[str, None]] = {}
 
     def add(self, record: Record) -> None:
@@ -323,7 +325,7 @@ class _Work:
             self._held.setdefault(record.method, {})[record.name] = None
         elif record.lease_until is not None:
             entry = record.lease_until, record.name
-            _add(self._waiting.setdefault(record.method, []), entry)
+            _add(self._waiting.setdefault(_kind(record), []), entry)
 
     def remove(self, record: Record) -> None:
         """Take a record out."""
@@ -333,13 +335,16 @@ class _Work:
             if not self._held[method]:
                 del self._held[method]
         elif record.lease_until is not None:
-            _delete_one(self._waiting[method], (record.lease_until, record.name))
-            if not self._waiting[method]:
-                del self._waiting[method]
+            kind = _kind(record)
+            _delete_one(self._waiting[kind], (record.lease_until, record.name))
+            if not self._waiting[kind]:
+                del self._waiting[kind]
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
-        if (before.owner, before.lease_until) != (after.owner, after.lease_until):
+        if (before.owner, before.lease_until) != (after.owner, after.lease_until) or (
+            _kind(before) != _kind(after)
+        ):
             self.remove(before)
             self.add(after)
 
@@ -361,7 +366,7 @@ class _Work:
         """The names that a claim may take, in order; maybe more than it wants, then not all."""
         found: list[_Entry] = []
         for method in claim.limits:
-            waiting = self._waiting.get(method, ())
+            waiting = self._waiting.get((method, claim.suspects), ())
             due = itertools.takewhile(lambda entry: entry[0] <= now, waiting)
             free = (entry for entry in due if entry[1] not in claim.without)
             found += itertools.islice(free, self.room(claim, method))
@@ -371,12 +376,16 @@ class _Work:
         """How many wait, up to ``most``."""
         return min(most, sum(map(len, self._waiting.values())))
 
-    def next_due(self, methods: Collection[str], now: datetime) -> datetime | None:
-        """When the next work of these methods is due that is not due now."""
-        orders = [self._waiting.get(method, []) for method in methods]
+    def next_due(self, claim: Claim, now: datetime) -> datetime | None:
+        """When the next work that a claim asks for is due that is not due now."""
+        orders = [self._waiting.get((method, claim.suspects), []) for method in claim.limits]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
         later = [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
         return min(later, default=None)
+
+
+def _kind(record: Record) -> tuple[str, bool]:
+    return record.method, record.lost_attempts >= SUSPECT
 
 
 def _taken(record: Record, claim: Claim, now: datetime) -> Record:
@@ -602,7 +611,7 @@ class MemoryStore:
             if claim.only:
                 found, next_due = self._wanted(claim), None
             else:
-                found, next_due = self._work.due(claim, now), self._work.next_due(claim.limits, now)
+                found, next_due = self._work.due(claim, now), self._work.next_due(claim, now)
             works: list[tuple[Record, Any]] = []
             for name in found[: max(0, claim.most)]:
                 record = _taken(self._records[name], claim, now)

@@ -319,3 +319,18 @@ def a_claim_uses_the_time_of_the_store(store: Store, clock: ManualClock) -> None
     clock.advance(1)
     ((record, _),) = store.claim(Claim("us", until, _ANY, 9)).works
     same((record.lease_until, record.start_time), (until, clock()), "lease and start")
+
+
+def suspects_are_claimed_apart(store: Store, clock: ManualClock) -> None:
+    """Work whose worker was lost twice is only given to a claim that asks for such work."""
+    for unique_id, lost in (("a", 0), ("b", 1), ("c", 2), ("d", 3)):
+        insert(store, _waiting(clock, unique_id, lost_attempts=lost))
+    insert(store, _waiting(clock, "e", seconds=9, lost_attempts=2))
+    same(_said(_claim(store, clock)), (["a", "b"], False, None), "all others")
+    due = clock() + timedelta(seconds=9)
+    same(_said(_claim(store, clock, 1, suspects=True)), (["c"], True, due), "the first suspect")
+    same(_claimed(store, clock, only="operations/d"), ["d"], "a suspect that is asked for")
+    store.update("operations/a", lose(1, clock(), clock()))
+    store.update("operations/b", lose(1, clock(), clock()))
+    same(_claimed(store, clock), ["a"], "what was lost once")
+    same(_claimed(store, clock, suspects=True), ["b"], "what has become a suspect")

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._base.status import Any, Json
-from lro._engine.store_port import STEP_MINUTES, RequestKey
+from lro._engine.store_port import STEP_MINUTES, SUSPECT, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
@@ -411,8 +411,9 @@ UPDATE operations o SET lease_until = o.lease_until FROM free f WHERE o.id = f.i
     RETURNING o.name""")
 """Writes to records whose lease is over, which changes nothing; those that it could write to."""
 
-_LIMITED: Final = "json_to_recordset(%s::json) AS g(method TEXT, at_once BIGINT)"
-_WAITING: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND o.lease_until"
+_LIMITED: Final = "json_to_recordset(%s::json) AS g(method TEXT, at_once BIGINT, suspect BOOLEAN)"
+_WAITING: Final = f"""FROM operations o WHERE o.method = g.method AND {WAITS}
+    AND (o.lost_attempts >= {SUSPECT}) = g.suspect AND o.lease_until"""
 _ROOM: Final = """CASE WHEN g.at_once IS NOT NULL THEN g.at_once - (
     SELECT count(*) FROM operations o WHERE o.method = g.method AND o.owner <> '') END"""
 
@@ -449,7 +450,7 @@ _PUT_OFF: Final = "lease_until = greatest(%s, %s + (%s - o.create_time))"
 def _claim(seen: str, still: str, changes: str, next_due: str) -> bytes:
     # Gives a row without a record if nothing was taken.
     return _sql(f"""WITH given AS MATERIALIZED (
-        SELECT g.method, least({_ROOM}, %s) AS room FROM {_LIMITED}
+        SELECT g.method, g.suspect, least({_ROOM}, %s) AS room FROM {_LIMITED}
     ), seen AS MATERIALIZED ({seen} LIMIT %s), free AS MATERIALIZED (
         SELECT o.id, s.due FROM seen s JOIN operations o ON o.id = s.id
             WHERE {_STILL_WAITS}{still}

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import STEP_MINUTES, Claim, Counts, RequestKey
+from lro._engine.store_port import STEP_MINUTES, SUSPECT, Claim, Counts, RequestKey
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
@@ -236,7 +236,8 @@ RENEW: Final = f"UPDATE operations SET lease_until = ? WHERE {_MINE}"
 ASKED: Final = f"SELECT name FROM operations WHERE {_MINE} AND cancel_requested"
 NAMED: Final = f" AND {_NAMES}"
 
-_DUE: Final = f"FROM operations WHERE {WAITS} AND lease_until"
+_DUE: Final = f"""FROM operations
+    WHERE {WAITS} AND (lost_attempts >= {SUSPECT}) = ? AND lease_until"""
 METHODS_DUE: Final = f"""SELECT key, EXISTS (SELECT 1 {_DUE} <= ? AND method = key),
         (SELECT lease_until {_DUE} > ? AND method = key ORDER BY lease_until LIMIT 1),
         CASE WHEN value IS NOT NULL THEN value - (
@@ -356,14 +357,15 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     if claim.only:
         return _choose_only(rows, claim, now)
     limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
+    which = int(claim.suspects)
     found: list[tuple[int, str]] = []
     times: list[int] = []
-    for method, due, next_due, room in rows(METHODS_DUE, (now, now, limits)):
+    for method, due, next_due, room in rows(METHODS_DUE, (which, now, which, now, limits)):
         if next_due is not None:
             times.append(next_due)
         wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
         if due and wanted > 0:
-            found += rows(DUE_OF_METHOD, (now, method, without, wanted))
+            found += rows(DUE_OF_METHOD, (which, now, method, without, wanted))
     names = [name for _, name in sorted(found)]
     return Choice(names[:most], len(names) > most, min(times, default=None))
 
@@ -374,7 +376,7 @@ def _choose_only(rows: FetchRows, claim: Claim, now: int) -> Choice:
     for (method,) in rows(_WANTED, (claim.only,)):
         if method in claim.limits:
             limits = json.dumps({method: claim.limits[method]})
-            ((_, _, _, room),) = rows(METHODS_DUE, (now, now, limits))
+            ((_, _, _, room),) = rows(METHODS_DUE, (0, now, 0, now, limits))
             if room is None or room > 0 or not claim.owner:
                 return Choice([claim.only][: claim.most])
     return Choice()
