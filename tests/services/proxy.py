@@ -1,10 +1,11 @@
-"""A TCP proxy that loses the bytes that a test names, or all of a connection."""
+"""A TCP proxy that loses the bytes that a test names, or all of a connection, or is slow."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 
@@ -14,7 +15,8 @@ class Proxy:
     ``lose_next`` says what is swallowed the next time that it passes, on whichever connection: the
     ``"question"`` of a client, so that the server never sees it, or the server's ``"answer"``, so
     that the client never learns what became of its question. That connection is then cut.
-    ``connections`` counts those that clients have made.
+    ``connections`` counts those that clients have made. ``delay`` is how many seconds each question
+    takes longer.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,6 +27,7 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._forgotten: set[socket.socket] = set()
         self.connections = 0
+        self.delay = 0.0
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -79,6 +82,8 @@ class Proxy:
             while data := source.recv(65536):
                 if self._loses(what):
                     break
+                if what == "question":
+                    time.sleep(self.delay)
                 if source not in self._forgotten:
                     sink.sendall(data)
         for one in (source, sink):

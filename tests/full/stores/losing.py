@@ -1,0 +1,58 @@
+"""A service whose work lasts until its process is killed; ``python -m`` is a process of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+
+import lro
+from lro.adapters import Store
+from lro.executors.threads import ThreadExecutor
+from tests.places import Place
+from tests.waiting import PATIENCE, until
+
+LEASE = timedelta(seconds=4)
+
+
+class Losing:
+    """The service, and its methods: the work of ``once`` and ``slow`` does not end by itself."""
+
+    def __init__(self, store: Store, workers: int) -> None:
+        self.service = lro.Service(store, ThreadExecutor(workers), lease=LEASE, drain=timedelta(0))
+        method = self.service.method
+
+        @method("acme.v1.Losing.Once", at_most_once=True)
+        def once(_: lro.Struct, job: lro.Job) -> lro.Struct:
+            job.sleep(PATIENCE)
+            return lro.Struct({"attempt": job.attempt})
+
+        @method("acme.v1.Losing.Again")
+        def again(_: lro.Struct, job: lro.Job) -> lro.Struct:
+            if job.attempt == 1:
+                job.sleep(PATIENCE)
+            return lro.Struct({"attempt": job.attempt})
+
+        @method("acme.v1.Losing.Slow", concurrency=1)
+        def slow(_: lro.Struct, job: lro.Job) -> None:
+            job.sleep(PATIENCE)
+
+        self.methods = {"once": once, "again": again, "slow": slow}
+
+    def begun(self, method: str, many: int = 1) -> str:
+        """Start so many operations, and return the name of the first, when that has begun."""
+        name: str = self.methods[method].start_many([lro.Struct({})] * many)[0].name
+        until(lambda: self.service.store.get(name).attempt == 1)
+        return name
+
+
+def main(kind: str, where: str, schema: str) -> None:
+    """Begin work of each kind, while 300 others wait, and say the names."""
+    losing = Losing(Place(kind, where, schema).open(), 3)
+    names = [losing.begun("slow", 301), losing.begun("once"), losing.begun("again")]
+    print(*names, flush=True)
+    time.sleep(PATIENCE)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

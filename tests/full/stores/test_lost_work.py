@@ -1,0 +1,73 @@
+"""Work of a process that was killed, while the others are slow or have no free worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+
+import attrs
+import pytest
+
+from tests.full.stores.losing import LEASE, Losing
+from tests.places import Place
+from tests.services.processes import killed_at_end
+from tests.waiting import starved_seconds, until
+
+SOME_SECONDS = 15
+"""So long after a lease the truth may take, where each statement takes 0.3 s."""
+
+
+@contextmanager
+def victim(place):
+    """A process that has begun work, and the names of that: of work that is slow, once, again."""
+    where = [place.kind, place.where, place.schema]
+    command = [sys.executable, "-m", "tests.full.stores.losing", *where]
+    with killed_at_end(command, stdout=subprocess.PIPE) as process:
+        yield process, process.stdout.readline().split()
+
+
+def reason(service, name):
+    (details,) = service.get(name).error.details
+    return details.payload["reason"]
+
+
+def test_lost_work_is_found_in_a_database_that_is_slow():
+    """A look that takes long each time waits for no lock; the work runs again, or has ended."""
+    pytest.importorskip("psycopg")
+    from tests.services.postgres import shared_server
+    from tests.services.proxy import proxy_to
+
+    server = shared_server()
+    place = Place("postgres", server.url, server.fresh_schema())
+    with proxy_to(server.port) as proxy, victim(place) as (process, (_, once, again)):
+        slow = attrs.evolve(place, where=server.url.replace(f":{server.port}", f":{proxy.port}"))
+        with closing(slow.open()) as store, Losing(store, 2).service as service:
+            proxy.delay = 0.3
+            service.start_maintenance()
+            time.sleep(LEASE.total_seconds())  # it has looked, while that process was alive
+            assert not service.get(once).done
+            process.kill()
+            began, starved = time.monotonic(), starved_seconds()
+            until(lambda: service.get(once).done and service.get(again).done)
+            seconds = time.monotonic() - began - (starved_seconds() - starved)
+            assert service.get(again).response.payload == {"attempt": 2}
+            assert reason(service, once) == "WORKER_LOST"
+            assert seconds < LEASE.total_seconds() + SOME_SECONDS
+            proxy.delay = 0
+
+
+def test_lost_work_is_told_while_all_workers_are_busy(place):
+    """To end it needs no worker; and what can run again waits, behind 300 others."""
+    with closing(place.open()) as store:
+        losing = Losing(store, 1)
+        with losing.service as service:
+            losing.begun("once")  # it has no free worker from now on
+            with victim(place) as (process, (slow, once, again)):
+                process.kill()
+                process.wait()
+            until(lambda: service.get(once).done)
+            assert reason(service, once) == "WORKER_LOST"
+            until(lambda: store.get(slow).waits and store.get(again).waits)
+            assert store.count_waiting(1000) == 302
