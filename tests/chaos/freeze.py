@@ -39,7 +39,6 @@ FROZEN: Final = {
     "frozen within a transaction": (
         (Point.REPORT, Moment.WITHIN, 12),
         (Point.END, Moment.WITHIN, 3),
-        (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are as begun
     ),
 }
 """Where a server is frozen, and at which time it comes there, at most."""
@@ -54,7 +53,8 @@ async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     workers = _WORKERS[ground.executor]
     async with World(ground, seed) as world:
         point, moment, most = world.random.choice(FROZEN[cell.row])
-        count = world.random.randint(1, most)
+        # What finds no worker in this server, the other one claims.
+        count = world.random.randint(1, min(most, workers * (4 if point is Point.REPORT else 1)))
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
         loser = (await world.host(trap, workers=workers)).web

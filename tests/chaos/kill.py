@@ -59,9 +59,9 @@ ROWS: Final[Mapping[str, Row]] = {
     "during cancel": Row(
         "load", (*_any_moment(Point.CANCEL, 2), *_any_moment(Point.ACKNOWLEDGE, 2))
     ),
-    "during drain": Row("drain", _any_moment(Point.RELEASE, 3)),
+    "during drain": Row("drain", _any_moment(Point.RELEASE, 1)),
     "during orphan scan": Row(
-        "orphans", (*_any_moment(Point.TAKE_OVER, 3), *_any_moment(Point.ABANDON, 1))
+        "orphans", (*_any_moment(Point.TAKE_OVER, 1), *_any_moment(Point.ABANDON, 1))
     ),
     "during delete": Row("load", _any_moment(Point.DELETE, 2)),
     "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),

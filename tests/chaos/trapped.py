@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
-from lro.adapters import Change, Done, Inserted, Record, RequestKey, Store
+from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey, Store
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
 
@@ -39,6 +39,15 @@ class TrappedStore:
         call = self._store.update_later
         block = self._updating(name, change)
         _later(block, lambda watched, over: call(name, watched, over), done)
+
+    def claim(self, claim: Claim) -> Claimed:
+        self._owners.add(claim.owner)
+        with writing():
+            claimed = self._store.claim(claim)
+            if claim.owner:
+                for _ in claimed.works:
+                    step_on(Point.CLAIM, Moment.AFTER)
+        return claimed
 
     def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
         step_on(Point.RENEW, Moment.BEFORE)
@@ -79,7 +88,7 @@ class TrappedStore:
 
         def watched(record: Record) -> Record | None:
             after = change(record)
-            done[0] = self._point(record, after)
+            done[0] = point_of(record, after, self._owners)
             step_on(done[0], Moment.WITHIN)
             return after
 
@@ -93,16 +102,10 @@ class TrappedStore:
             return
         try:
             record = self._store.get(name)
-            point = self._point(record, change(record))
+            point = point_of(record, change(record), self._owners)
         except Exception:  # what a change refuses, the store will say
             return
         step_on(point, Moment.BEFORE)
-
-    def _point(self, before: Record, after: Record | None) -> Point | None:
-        point = point_of(before, after, self._owners)
-        if point in (Point.CLAIM, Point.TAKE_OVER) and after is not None:
-            self._owners.add(after.owner)
-        return point
 
 
 def _later(

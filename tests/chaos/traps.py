@@ -157,14 +157,8 @@ def point_of(before: Record, after: Record | None, owners: set[str]) -> Point | 
         if before.owner and before.owner not in owners:
             return Point.ABANDON
         return Point.ACKNOWLEDGE if after.state is State.CANCELLED else Point.END
-    if after.attempt > before.attempt:
-        return Point.CLAIM
     if after.cancel_requested and not before.cancel_requested:
         return Point.CANCEL
-    if after.lost_attempts > before.lost_attempts or after.lease_until != before.lease_until:
-        return Point.RELEASE if _handed_back(before, after, owners) else Point.TAKE_OVER
+    if after.waits and not before.waits:
+        return Point.RELEASE if before.owner in owners else Point.TAKE_OVER
     return Point.REPORT
-
-
-def _handed_back(before: Record, after: Record, owners: set[str]) -> bool:
-    return before.owner in owners and after.owner not in owners

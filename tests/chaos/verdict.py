@@ -135,7 +135,7 @@ class _Judged:
         if any(effect.what in CLOSING for effect in self._log):
             return True
         cancelled_before_it_began = self._story.cancel_asked and not self._begun
-        return cancelled_before_it_began or len(self._begun) >= MAX_LOST
+        return cancelled_before_it_began or len(self._begun) > MAX_LOST
 
     # -- what was done ------------------------------------------------------------------------
 
@@ -152,11 +152,9 @@ class _Judged:
             yield "begun again after its end"
 
     def _succession(self, before: Effect, after: Effect) -> Iterator[str]:
-        if before.server in self._facts.drained:
-            return
         if self._story.kind in ("once", "alone"):
             yield f"begun twice, though it must not be: {before}, {after}"
-        if not self._over(before, after.at):
+        if before.server not in self._facts.drained and not self._over(before, after.at):
             yield f"done by two at once: {before}, {after}"
 
     def _over(self, begin: Effect, moment: float) -> bool:
@@ -203,10 +201,12 @@ class _Judged:
             yield f"has the response of attempt {attempt}, which had lost it"
 
     def _lost(self, sight: Sight) -> Iterator[str]:
-        if self._story.kind in ("again", "brief") and len(self._begun) < MAX_LOST:
+        if self._story.kind in ("again", "brief") and len(self._begun) <= MAX_LOST:
             yield "given up, though its work may run again"
         last = self._begun[-1] if self._begun else None
-        alive = last is not None and self._facts.silent.get(last.server, math.inf) > sight.received
+        if last is None or last.server in self._facts.drained:  # that says so itself
+            return
+        alive = self._facts.silent.get(last.server, math.inf) > sight.received
         if alive and not any(effect.what == "died" for effect in self._log):
             yield f"its worker counts as lost and is alive: {last}"
 

@@ -29,7 +29,7 @@ TRAP: Final = "LRO_CHAOS_TRAP"
 BRIEF_SECONDS: Final = 0.4
 """How long a record of a brief method is kept."""
 MAX_LOST: Final = 3
-"""After so many lost workers, work that may run again is given up."""
+"""After so many lost workers, work that may run again does so; then it is given up."""
 
 
 @lro.message("chaos.v1.WorkRequest")
@@ -231,12 +231,12 @@ def declare(
     service: lro.Service, *, awaits: bool = False
 ) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
     """The methods, by the last part of their paths; ``awaits``: as async functions."""
-    retried: dict[str, Any] = {"max_lost": MAX_LOST}
+    alone_on: dict[str, Any] = {"exclusive_target": lambda request: request.target}
     options: dict[Any, dict[str, Any]] = {
-        once: {},
-        again: retried,
-        brief: {**retried, "keep_for": timedelta(seconds=BRIEF_SECONDS)},
-        alone: {"exclusive_target": lambda request: request.target},
+        once: {"at_most_once": True},
+        again: {"max_lost": MAX_LOST},
+        brief: {"max_lost": MAX_LOST, "keep_for": timedelta(seconds=BRIEF_SECONDS)},
+        alone: {"at_most_once": True, **alone_on},
     }
     return {
         function.__name__: service.method(f"chaos.v1.Works.{function.__name__.title()}", **more)(
