@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -18,8 +20,9 @@ LEASE = timedelta(seconds=4)
 class Losing:
     """The service, and its methods: the work of ``once`` and ``slow`` does not end by itself."""
 
-    def __init__(self, store: Store, workers: int) -> None:
-        self.service = lro.Service(store, ThreadExecutor(workers), lease=LEASE, drain=timedelta(0))
+    def __init__(self, store: Store, workers: int, lease: timedelta = LEASE) -> None:
+        executor = ThreadExecutor(workers) if workers else None
+        self.service = lro.Service(store, executor, lease=lease, drain=timedelta(0))
         method = self.service.method
 
         @method("acme.v1.Losing.Once", at_most_once=True)
@@ -37,7 +40,16 @@ class Losing:
         def slow(_: lro.Struct, job: lro.Job) -> None:
             job.sleep(PATIENCE)
 
-        self.methods = {"once": once, "again": again, "slow": slow}
+        @method("acme.v1.Losing.Kill")
+        def kill(_: lro.Struct, job: lro.Job) -> None:
+            job.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        @method("acme.v1.Losing.Beside")
+        def beside(_: lro.Struct, job: lro.Job) -> None:
+            job.sleep(1)
+
+        self.methods = {"once": once, "again": again, "slow": slow, "kill": kill, "beside": beside}
 
     def begun(self, method: str, many: int = 1) -> str:
         """Start so many operations, and return the name of the first, when that has begun."""
@@ -46,9 +58,15 @@ class Losing:
         return name
 
 
-def main(kind: str, where: str, schema: str) -> None:
-    """Begin work of each kind, while 300 others wait, and say the names."""
-    losing = Losing(Place(kind, where, schema).open(), 3)
+def main(kind: str, where: str, schema: str, workers: str = "") -> None:
+    """Begin work of each kind, while 300 others wait, and say the names; or do what there is."""
+    losing = Losing(
+        Place(kind, where, schema).open(), int(workers or 3), LEASE / (4 if workers else 1)
+    )
+    if workers:
+        with losing.service:
+            sys.stdin.read()
+        return
     names = [losing.begun("slow", 301), losing.begun("once"), losing.begun("again")]
     print(*names, flush=True)
     time.sleep(PATIENCE)

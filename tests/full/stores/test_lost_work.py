@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import attrs
 import pytest
 
+import lro
 from tests.full.stores.losing import LEASE, Losing
 from tests.places import Place
 from tests.services.processes import killed_at_end
@@ -71,3 +72,27 @@ def test_lost_work_is_told_while_all_workers_are_busy(place):
             assert reason(service, once) == "WORKER_LOST"
             until(lambda: store.get(slow).waits and store.get(again).waits)
             assert store.count_waiting(1000) == 302
+
+
+def test_what_kills_its_process_costs_no_other_work_its_attempts(place):
+    """It is begun apart, and ends after ``max_lost``; what ran beside it is done."""
+    with closing(place.open()) as store:
+        service = Losing(store, 0, LEASE / 4).service
+        methods = [service.methods.specs[f"acme.v1.Losing.{name}"] for name in ("Kill", "Beside")]
+        names = [service.start(spec.full_name, lro.Struct({})).name for spec in methods]
+        names += [service.start(methods[1].full_name, lro.Struct({})).name for _ in range(5)]
+        command = [sys.executable, "-m", "tests.full.stores.losing"]
+        command += [place.kind, place.where, place.schema, "8"]
+        begun = 0
+        while not all(service.get(name).done for name in names):
+            begun += 1
+            with killed_at_end(command, stdin=subprocess.PIPE) as process:
+                until(
+                    lambda process=process: (
+                        process.poll() is not None or all(service.get(name).done for name in names)
+                    )
+                )
+        assert reason(service, names[0]) == "WORKER_LOST"
+        assert {service.get(name).state for name in names[1:]} == {"SUCCEEDED"}
+        assert begun <= 5
+        service.close()
