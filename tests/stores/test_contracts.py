@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import closing
 
+import attrs
 import pytest
 
 from lro import DeclarationError, testing
@@ -113,6 +114,27 @@ def as_often_as_asked(self, names, most=READ_BYTES):
     return Found([record for name in names for record in MemoryStore.find(self, [name]).records])
 
 
+def claimed_beyond_limits(self, claim):
+    """Let any number of a method run at once."""
+    return MemoryStore.claim(self, attrs.evolve(claim, limits=dict.fromkeys(claim.limits)))
+
+
+def claimed_again(self, claim):
+    """Give out what was to be left out."""
+    return MemoryStore.claim(self, attrs.evolve(claim, without=()))
+
+
+def claimed_by_nobody(self, claim):
+    """Begin work for nobody, too."""
+    return MemoryStore.claim(self, attrs.evolve(claim, owner=claim.owner or "nobody"))
+
+
+def claimed_by_name(self, claim):
+    """Give out what waits in the order of names."""
+    found = MemoryStore.claim(self, claim)
+    return attrs.evolve(found, works=sorted(found.works, key=lambda work: work[0].name))
+
+
 def due_to_all(self, until, limit):
     """Give out what is due to all that ask."""
     due = self._lists.due(self.now(), limit)
@@ -138,6 +160,11 @@ def debts_removed(self, limit):
 
 
 BROKEN = [
+    ("a_limit_is_kept", {"claim": claimed_beyond_limits}),
+    ("a_limit_is_kept_by_many_at_once", {"claim": claimed_beyond_limits}),
+    ("what_is_left_out_is_not_claimed", {"claim": claimed_again}),
+    ("a_claim_for_nobody_puts_off", {"claim": claimed_by_nobody}),
+    ("the_earliest_due_are_claimed_first", {"claim": claimed_by_name}),
     ("what_is_due_is_claimed", {"claim_due": due_to_all}),
     ("expiry_waits_for_debts", {"expire": debts_kept_for_ever}),
     ("expiry_waits_for_debts", {"expire": debts_removed}),

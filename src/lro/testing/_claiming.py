@@ -194,6 +194,7 @@ def one_operation_can_be_claimed(store: Store, clock: ManualClock) -> None:
         found = _claim(store, clock, limits=limits, only=name)
         same(_said(found), ([], False, None), f"a claim of {unique_id!r}")
     name = "operations/b"
+    same(_said(_claim(store, clock, 0, only=name)), ([], True, None), "a claim of none")
     same(_claimed(store, clock, limits={"N": None}, only=name), [], "of another method")
     same(_claimed(store, clock, only=name, without=[name]), [], "if it is left out")
     found = _claim(store, clock, limits=limits, only=name)

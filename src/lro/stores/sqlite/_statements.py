@@ -355,7 +355,8 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     """Choose what a claim takes of what waits now; reads an index, and nothing else."""
     most = max(0, claim.most)
     if claim.only:
-        return _choose_only(rows, claim, now)
+        wanted = _wanted(rows, claim, now)
+        return Choice(wanted[:most], len(wanted) > most)
     limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
     which = int(claim.suspects)
     found: list[tuple[int, str]] = []
@@ -370,16 +371,16 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     return Choice(names[:most], len(names) > most, min(times, default=None))
 
 
-def _choose_only(rows: FetchRows, claim: Claim, now: int) -> Choice:
+def _wanted(rows: FetchRows, claim: Claim, now: int) -> Sequence[str]:
     if claim.only in claim.without or not textual(claim.only):
-        return Choice()
+        return ()
     for (method,) in rows(_WANTED, (claim.only,)):
         if method in claim.limits:
             limits = json.dumps({method: claim.limits[method]})
             ((_, _, _, room),) = rows(METHODS_DUE, (0, now, 0, now, limits))
             if room is None or room > 0 or not claim.owner:
-                return Choice([claim.only][: claim.most])
-    return Choice()
+                return (claim.only,)
+    return ()
 
 
 def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, list[Any]]:
