@@ -355,8 +355,8 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     """Choose what a claim takes of what waits now; reads an index, and nothing else."""
     most = max(0, claim.most)
     if claim.only:
-        wanted = _wanted(rows, claim, now)
-        return Choice(wanted[:most], len(wanted) > most)
+        only = _wanted(rows, claim, now)
+        return Choice(only[:most], len(only) > most)
     limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
     which = int(claim.suspects)
     found: list[tuple[int, str]] = []
