@@ -17,8 +17,8 @@ SECONDS: Final = 60.0
 """Four leases: each sees one look for orphans."""
 WAITERS: Final = 100
 
-VERBS: Final = ("insert", "forget", "request", "get", "update", "page")
-CHORES: Final = ("renew", "orphans", "expire", "poll_states")
+VERBS: Final = ("insert", "request", "get", "update", "page")
+CHORES: Final = ("claim", "renew", "orphans", "expire", "poll_states")
 
 
 class Counted:
