@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lro import Job, Service
+from lro import Job, Options, Service
 from lro._engine.maintenance import Maintenance
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro.executors.inline import InlineExecutor
@@ -123,9 +123,8 @@ def maintenance_over(
     seconds: Callable[[], float] = lambda: 0.0,
     held: Iterable[str] = (),
     methods: Iterable[str] = (),
-    recover: Callable[[Any], None] | None = None,
 ) -> Maintenance:
-    """The maintenance of a store by a process that holds this work; ``recover`` gets orphans."""
+    """The maintenance of a store by a process that holds this work."""
     runtime = Runtime(
         store=store,
         first_use=FirstUse(store),
@@ -135,9 +134,7 @@ def maintenance_over(
         domain="acme.example",
         clock=seconds,
     )
-    specs = {name: types.SimpleNamespace(function=print) for name in methods}
+    plain = {"options": Options(), "keep_for": LEASE, "types": runtime.types, "stamp": None}
+    specs: Any = {name: types.SimpleNamespace(function=print, **plain) for name in methods}
     workers: Any = FakeWorkers(held)
-    made = Maintenance(runtime, workers, specs)  # no more is asked of them
-    if recover is not None:
-        made.recover = recover
-    return made
+    return Maintenance(runtime, workers, specs)  # no more is asked of them

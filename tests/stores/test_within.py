@@ -10,7 +10,6 @@ import threading
 import pytest
 
 from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service
-from lro._engine.maintenance import Maintenance
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -79,7 +78,7 @@ def method_of(service, done=(), **options):
 def maintained(service, clock):
     """Have the service do what is due now, and what is due soon."""
     service.run_maintenance()
-    clock.advance(0.02)
+    clock.advance(5)
     service.run_maintenance()
 
 
@@ -104,8 +103,7 @@ def test_committed_starts_are_worked_on_after_the_commit(
     assert done == []
     connection.commit()
     assert service.get(names[0]).done is False
-    clock.advance(0.02)
-    service.run_maintenance()
+    maintained(service, clock)
     assert [answer(service, service.get(name)) for name in names] == ["a", "b"]
     assert sorted(done) == ["a", "b"]
     assert database.notes == ["mine"]
@@ -549,14 +547,14 @@ def ticking(kind, tmp_path):
 
 
 def test_work_begins_without_being_asked_for(ticking, kind, step):
-    """By the thread of the maintenance, on threads; a full queue refuses no such start."""
+    """As soon as it is committed, and a worker is free."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         step()
         return WorkResponse(request.text)
 
     connection = ticking.open(kind)
-    with Service(ticking.store, ThreadExecutor(1, queue=0)) as service:
+    with Service(ticking.store, ThreadExecutor(1)) as service:
         method = service.method("acme.v1.Works.Work")(work)
         method.start(REQUEST)
         step.reached()
@@ -564,32 +562,3 @@ def test_work_begins_without_being_asked_for(ticking, kind, step):
         connection.commit()
         step.go.set()
         assert [answer(service, ended(service, name)) for name in names] == ["a", "a"]
-
-
-@ON_SQLITE
-def test_commit_that_comes_late_is_left_to_the_orphan_scan(connection, service, work, done, clock):
-    name = work.start(REQUEST, within=connection).name
-    clock.advance(61)
-    service.run_maintenance()  # the last look
-    connection.commit()
-    clock.advance(1)
-    service.run_maintenance()
-    assert done == []
-    clock.advance(15)
-    service.run_maintenance()
-    assert service.get(name).done
-
-
-@ON_SQLITE
-def test_leases_are_renewed_before_committed_work_is_begun(
-    connection, service, work, clock, monkeypatch
-):
-    """What was looked for in vain, because a renewal had become due, is begun after that."""
-    name = work.start(REQUEST, within=connection).name
-    connection.commit()
-    monkeypatch.setattr(Maintenance, "_renewal_due", True)
-    maintained(service, clock)
-    assert not service.get(name).done
-    monkeypatch.undo()
-    maintained(service, clock)
-    assert service.get(name).done
