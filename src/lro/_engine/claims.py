@@ -96,7 +96,7 @@ class Claims:
         """Claim what is due for free workers; return the seconds until the next look.
 
         Raises:
-            Unavailable: The store or the executor cannot be reached.
+            Unavailable: The store cannot be reached.
         """
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
@@ -104,7 +104,11 @@ class Claims:
             self._look_at = self._clock() + _LOOK_SECONDS
             more, most = True, 1  # few at first: a look mostly finds nothing
             while more and not self._stopped and not self._workers.stopping:
-                slots = self._free_workers(most)
+                try:
+                    slots = self._free_workers(most)
+                except Unavailable:  # a broker is away, or there is no event loop yet
+                    self.ahead = True
+                    return _RETRY_SECONDS
                 if not slots:
                     self.ahead = True  # as far as is known: the next free worker looks
                     return _LOOK_SECONDS
