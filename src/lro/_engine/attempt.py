@@ -226,6 +226,8 @@ class Attempt:
             record = self._record
             after = yield from store_stop(self._runtime, self.spec, record, begun=self._entered)
             self.handed_back = after is None or after.waits
+            if after is not None and after.done:
+                self._observe_over(_OUTCOMES[after.state], error_type(after.result))
             self._observe_over("released")
             self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
