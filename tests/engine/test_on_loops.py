@@ -63,6 +63,12 @@ def records(store: Any) -> list[Record]:
     return list(store.page("", None, 99).records)
 
 
+def all_done(service: Service, store: Any) -> bool:
+    """Whether everything has ended; what waits is claimed."""
+    service.run_maintenance()
+    return all(record.done for record in records(store))
+
+
 class Blocked:
     """A method whose functions wait for ever, unless they may go on."""
 
@@ -192,7 +198,7 @@ async def test_plain_functions_are_called_in_a_thread(make_service, store, execu
 @on_a_loop
 async def test_a_repeated_start_finds_the_first(make_service, store):
     """As that of a thread does; also where there is no room for another."""
-    service = make_service(store, running(concurrency=1, queue=0))
+    service = make_service(store, running(concurrency=1), limits=lro.Limits(backlog=0))
     go = asyncio.Event()
 
     @service.method(NAME)
@@ -329,11 +335,11 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
 ):
     """While it is being committed: the operation exists, and its work is done.
 
-    If it fails, the log says so, and its room in the queue is free again.
+    If it fails, the log says so, and its worker is free again.
     """
     caplog.set_level(logging.INFO, "lro")
     store = Slow(clock)
-    service = make_service(store, running(concurrency=1, queue=0))
+    service = make_service(store, running(concurrency=1))
     work = declared(service)
 
     start = asyncio.create_task(work.start_async(WorkRequest("a")))
@@ -352,7 +358,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
         store.at_once = True
         await store.let(error)
         await until_async(lambda: records(store) or "gone" in caplog.text)
-    await until_async(lambda: not service.workers.held())
+    await until_async(lambda: service.run_maintenance() and not service.workers.held())
     assert [record.done for record in records(store)] == [True] * (error is None)
     if error is not None and when == "before the answer":
         assert "a call whose caller had gone away has failed: gone" in caplog.text
@@ -381,15 +387,14 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_servi
     assert records(store) == []
 
 
-@pytest.mark.parametrize("request_id", ["", ID])
-def test_a_start_whose_loop_ends_is_undone_or_handed_back(make_service, clock, request_id):
+def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
     """While it is being committed: no loop is there that could do the work."""
     store = Slow(clock)
-    service = make_service(store, running(concurrency=1, queue=0))
+    service = make_service(store, running(concurrency=2))
     work = declared(service)
 
     async def main() -> None:
-        task = asyncio.create_task(work.start_async(WorkRequest("a"), request_id=request_id))
+        task = asyncio.create_task(work.start_async(WorkRequest("a")))
         await store.handed_in()
         assert not task.done()
 
@@ -399,10 +404,11 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(make_service, clock, r
     until(lambda: not service.workers._starting)
     service.run_maintenance()
     assert not service.workers.held()
-    assert [record.given_up for record in records(store)] == [True] * bool(request_id)
+    assert [record.waits for record in records(store)] == [True]
 
     async def again() -> None:
-        operation = await work.start_async(WorkRequest("b"))
+        operation = await work.start_async(WorkRequest("b"))  # the other one is older
+        await asyncio.to_thread(service.run_maintenance)  # both of the workers are free
         assert answer(service, await over(service, operation)) == "b MainThread"
 
     asyncio.run(again())
@@ -414,9 +420,11 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
     service = make_service(store, ThreadExecutor(1))
     work = method_of(service)
     for early in (True, False):
+        store.at_once = False
         loop = asyncio.new_event_loop()
         task = loop.create_task(work.start_async(WorkRequest("a")))
         loop.run_until_complete(store.handed_in())
+        store.at_once = True
         if early:
             store.waiting.pop(0)(None)
         loop.close()
@@ -425,13 +433,8 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
         abandon(task)
         del task, loop
 
-        def all_done() -> bool:
-            gc.collect()
-            clock.advance(1)
-            service.run_maintenance()
-            return all(record.done for record in records(store))
-
-        until(all_done)
+        gc.collect()
+        until(lambda: all_done(service, store))
     assert len(records(store)) == 2
 
 
@@ -465,84 +468,56 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
 # -- loops ----------------------------------------------------------------------------------------
 
 
-def test_without_a_loop_work_waits_for_one(make_service, store, clock):
-    """A start is refused; lost work is taken over when a loop has used the service."""
+def test_without_a_loop_work_waits_for_one(make_service, store, clock, step):
+    """A start is refused; lost work is done again when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service)
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
         work.start(WorkRequest("a"))
-    dead = make_service(store, InlineExecutor())
-    held = declared(dead)
-    dead.workers.begin = lambda attempt, slot: None  # it dies before the work begins
-    name = held.start(WorkRequest("lost")).name
+    lost = method_of(make_service(store), step).start(WorkRequest("lost"))
     clock.advance(60)
     recovered(service, clock)
-    assert not service.get(name).done
+    assert [record.waits for record in records(store)] == [True]
 
     async def main() -> None:
-        assert answer(service, await over(service, await work.start_async(WorkRequest("b"))))
-        clock.advance(60)
-        await asyncio.to_thread(recovered, service, clock)
-        found = await service.wait_async(name, PATIENCE)
-        assert answer(service, found) == "lost MainThread"
+        await work.start_async(WorkRequest("b"))
+        await until_async(lambda: all_done(service, store))
+        assert answer(service, service.get(lost.name)) == "lost MainThread"
 
     asyncio.run(main())
+    step.go.set()
 
 
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, clock, cancelled):
-    """What ran and what waited; the next loop has all the room."""
-    executor = running(concurrency=2, queue=10)
-    service = make_service(store, executor)
+@pytest.mark.parametrize("how", ["cancelled", "closed", "unseen"])
+def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
+    """The next loop has all the workers, also if it comes before maintenance has seen the end."""
+    service = make_service(store, running(concurrency=2))
     blocked = Blocked(service)
 
     left: set[asyncio.Task[Any]] = set()
-    if cancelled:
-        names = asyncio.run(blocked.start("01234", begun=2))
+    if how == "cancelled":
+        asyncio.run(blocked.start("01234", begun=2))
     else:
         loop = asyncio.new_event_loop()
-        names = loop.run_until_complete(blocked.start("01234", begun=2))
+        loop.run_until_complete(blocked.start("01234", begun=2))
         left = asyncio.all_tasks(loop)
         for task in left:
             abandon(task)
         loop.close()
-    service.run_maintenance()
-    for task in left:
-        task.get_coro().close()  # as the garbage collector does
-    assert not service.workers.held()
-    assert [record.given_up for record in records(store)] == [True] * 5
+    if how != "unseen":
+        service.run_maintenance()
+        for task in left:
+            task.get_coro().close()  # as the garbage collector does
+        service.run_maintenance()
+        assert not service.workers.held()
+        assert [record.waits for record in records(store)] == [True] * 5
     blocked.may_go_on = True
 
     async def again() -> None:
-        executor.begin_here()
-        await asyncio.to_thread(recovered, service, clock)
-        for name in names:
-            assert (await service.wait_async(name, PATIENCE)).response is not None
+        await until_async(lambda: all_done(service, store))
 
     asyncio.run(again())
-
-
-def test_the_next_loop_does_what_has_waited(make_service, store):
-    """If it comes before maintenance has handed that back; what ran is handed back then."""
-    executor = running(concurrency=1, queue=10)
-    service = make_service(store, executor)
-    blocked = Blocked(service)
-    loop = asyncio.new_event_loop()
-    names = loop.run_until_complete(blocked.start("ab"))
-    for task in asyncio.all_tasks(loop):
-        abandon(task)
-    loop.close()
-    blocked.may_go_on = True
-
-    async def again() -> None:
-        executor.begin_here()
-        found = await service.wait_async(names[1], PATIENCE)
-        assert answer(service, found) == "b"
-        await asyncio.to_thread(service.run_maintenance)
-        found = await service.wait_async(names[0], PATIENCE)
-        assert answer(service, found) == "a"
-
-    asyncio.run(again())
+    assert len(blocked.begun) == 7
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
@@ -566,7 +541,7 @@ def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
         store.close = closing
 
     asyncio.run(main())
-    assert [record.given_up for record in records(store)] == [True]
+    assert [record.waits for record in records(store)] == [True]
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -580,14 +555,12 @@ async def test_stop_iteration_of_a_function_does_not_hang(service):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
-def test_a_start_that_cannot_be_made_gives_its_room_back(make_service, clock, monkeypatch):
+def test_a_start_that_cannot_be_made_gives_its_worker_back(make_service, clock, monkeypatch):
     """Here the store cannot say what time it is."""
-    store, executor = MemoryStore(clock), InlineExecutor()
-    released: list[bool] = []
-    monkeypatch.setattr(executor, "release", lambda: released.append(True), raising=False)
-    work = declared(make_service(store, executor))
+    store, executor = MemoryStore(clock), ThreadExecutor(1)
+    work = method_of(make_service(store, executor))
     with monkeypatch.context() as patched:
         patched.setattr(store, "now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             work.start(WorkRequest("a"))
-    assert released == [True]
+    assert executor.reserve() is not None
