@@ -50,7 +50,7 @@ def withdrawn(service, store, clock):
 
 
 def lost(service, store, clock):
-    work(service)
+    work(service, at_most_once=True)
     insert(store, held(clock, method=WORK, owner="dead", attempt=1, metadata=META))
     clock.advance(60)
     recovered(service, clock)
