@@ -279,6 +279,20 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
     assert (end.state, end.seconds, end.error_type) == (State.SUCCEEDED, 4.0, "")
 
 
+@pytest.mark.parametrize(("asked", "outcome"), [(True, "cancelled"), (False, "failed")])
+def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, step, asked, outcome):
+    """It is not handed back: that was asked for, or the function must not be called again."""
+    service = make_service(observers=[recorder])
+    name = work(service, step, at_most_once=not asked).start(WorkRequest()).name
+    step.reached()
+    if asked:
+        service.cancel(name)
+    service.close(0)
+    step.go.set()
+    assert recorder.only(OperationEnded).state.name.lower() == outcome
+    assert recorder.only(AttemptOver).outcome == outcome
+
+
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
     """By the process that finds it, with its decision; late writes by the one that lost it."""
