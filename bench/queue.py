@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import os
 import random
 import statistics
@@ -67,8 +68,7 @@ def workers_on(where: str, log: Path, processes: int, threads: int) -> Iterator[
     with contextlib.ExitStack() as stack:
         pipe = subprocess.PIPE
         made = [
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
-            for _ in range(processes)
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(processes)
         ]
         for process in made:
             stack.callback(process.wait)
@@ -102,7 +102,7 @@ def longest_idle(jobs: Sequence[tuple[str, str, float, float]], stored: dict[str
     longest = 0.0
     for busy in by_worker.values():
         busy.sort()
-        for (_, free), (again, _) in zip(busy, busy[1:], strict=False):
+        for (_, free), (again, _) in itertools.pairwise(busy):
             place = max(0, bisect.bisect(merged, [free]) - 1)
             for since, until in merged[place:]:
                 if since >= again:

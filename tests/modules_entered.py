@@ -122,11 +122,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         async def ended(name: str) -> None:
             # Who waits is called back later, maybe within the next call.
             await until_async(lambda: service.get(name).done)
-            idle = False
-            while not idle:  # the worker tidies up after the operation has ended
-                slot = executor.reserve()
-                idle = slot.worker_idle
-                slot.release()
+            while executor.usage.running:  # the worker tidies up after the operation has ended
                 await asyncio.sleep(0)
 
         async def first() -> str:

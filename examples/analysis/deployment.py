@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro import DeclarationError, Service
+from lro import DeclarationError, Limits, Service
 from lro.adapters import Executor, Store
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
@@ -17,6 +17,8 @@ from lro.stores.sqlite import SQLiteStore
 if TYPE_CHECKING:
     import celery
 
+BACKLOG: Final = 32
+"""How many analyses may wait for a worker."""
 EXECUTORS: Final = ("threads", "processes", "celery")
 _SQLITE: Final = "sqlite:///"
 
@@ -61,6 +63,7 @@ class Deployment:
                 self._make_executor(),
                 domain="analysis.lro.example",
                 lease=timedelta(seconds=self.lease_seconds),
+                limits=Limits(backlog=BACKLOG),
             )
         except BaseException:
             store.close()

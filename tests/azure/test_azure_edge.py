@@ -391,7 +391,7 @@ def test_call_that_is_refused(
 
 
 def test_start_while_the_target_or_the_queue_is_taken(make_media: MakeMedia) -> None:
-    media = make_media({"executor": ThreadExecutor(1, queue=1)})
+    media = make_media({"executor": ThreadExecutor(1), "limits": lro.Limits(backlog=1)})
     assert media.start("target").status_code == 202
     check_error(media.start("target"), 409, "TARGET_BUSY", Code.ABORTED)
     replies = [media.start("wait") for _ in range(3)]

@@ -125,7 +125,7 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
     ],
     new_service: [
         *(("store", value, "a store, made already") for value in (MemoryStore, InlineExecutor())),
-        *(("executor", value, "an executor, made already") for value in (InlineExecutor, None)),
+        *(("executor", value, "an executor, made already") for value in (InlineExecutor, 5)),
         ("types", {}, "a TypeRegistry"),
         *(("domain", value, "a text that is not empty") for value in ("", None)),
         *(("verbs", value, TEXTS) for value in ("GetOperation", [1])),
@@ -155,15 +155,13 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         ("statement_seconds", float("inf"), DAY),
         ("clock", 5, "a function"),
     ],
-    ThreadExecutor: [("workers", 1.5, COUNT), ("queue", -1, SIZE), ("queue", None, SIZE)],
+    ThreadExecutor: [("workers", 1.5, COUNT)],
     AsyncioExecutor: [
         *(("concurrency", value, COUNT) for value in ("9", 0)),
-        ("queue", -1, SIZE),
         *(("loop", value, '"own" or "running"') for value in ("other", None, True)),
     ],
     ProcessExecutor: [
         ("workers", 0, COUNT),
-        ("queue", "9", SIZE),
         *(("grace", value, "a timedelta from zero") for value in (5, timedelta(seconds=-1))),
         *(("recycle", value, COUNT) for value in (0, 10.0)),
     ],

@@ -140,7 +140,7 @@ def test_session_says_what_the_service_has(kind: str) -> None:
         "timeLimit": None,
         "keepFor": "2592000s",
         "attempts": 1,
-        "workerLost": "FAIL",
+        "begins": "at least once",
         "fields": [
             {"path": "metadata.percent", "type": "int"},
             {"path": "metadata.phase", "type": "enum"},

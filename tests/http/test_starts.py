@@ -304,8 +304,10 @@ def test_a_busy_target(counting: CountService) -> None:
 def test_a_full_queue_stores_nothing() -> None:
     """429 with RetryInfo and Retry-After, and no record of the attempt."""
     go = threading.Event()
-    executor = ThreadExecutor(workers=1, queue=1)
-    service = lro.Service(MemoryStore(), executor, maintenance=False, domain=DOMAIN)
+    limits = lro.Limits(backlog=1)
+    service = lro.Service(
+        MemoryStore(), ThreadExecutor(1), maintenance=False, domain=DOMAIN, limits=limits
+    )
 
     def wait(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
         go.wait()

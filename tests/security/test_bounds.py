@@ -96,13 +96,15 @@ def test_the_table_has_a_row_for_each_limit() -> None:
     assert BOUNDS["code, message and details of an error over gRPC, bytes"] == MAX_GRPC_DETAILS
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "9", None])
-def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "9", None])
+def test_limits_are_whole_numbers(wrong: Any) -> None:
     """Anything else is refused when they are made."""
     for field in attrs.fields(lro.Limits):
-        wanted = f"^{field.name}: must be a whole number from 1, got"
+        wanted = f"^{field.name}: must be a whole number from {int(field.name != 'backlog')}, got"
         with pytest.raises(lro.DeclarationError, match=wanted):
             lro.Limits(**{field.name: wrong})
+    with pytest.raises(lro.DeclarationError, match=r"^waits: must be a whole number from 1, got 0"):
+        lro.Limits(waits=0)
 
 
 def test_all_replies_have_room_for_one_page() -> None:

@@ -11,9 +11,8 @@ from typing import Any, Final
 import attrs
 
 from lro import Any as Message
-from lro._engine.store_port import Claim, Claimed
 from lro._model.operation import claim, end, report, request_cancel, with_debt
-from lro.adapters import Change, Done, Inserted, Record, RequestKey
+from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey
 from tests.waiting import PATIENCE, joined
 
 REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})

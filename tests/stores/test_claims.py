@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro._engine.store_port import WORK_WAITS
+from lro.adapters import WORK_WAITS
 from lro.errors import Unavailable
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -95,7 +95,7 @@ def test_stores_keep_a_limit_together(place: Place, clock: ManualClock) -> None:
 
 CLAIMER = """
 import sys
-from lro._engine.store_port import Claim
+from lro.adapters import Claim
 from lro.stores.sqlite import SQLiteStore
 from datetime import timedelta
 

@@ -108,29 +108,27 @@ def test_events_are_measured(numbers):
 
 
 def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, measured, clock):
-    """What waits, what runs, how old the oldest is, and what the executor can take."""
-    service, step = make_service(None, ThreadExecutor(1, 5), telemetry=measured()), Step()
+    """What runs, how old the oldest is, and what the executor can take."""
+    service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
     service.declare("acme.work.v1.Works.Other", request=WorkRequest, response=WorkResponse)
     assert numbers.metrics() == {}  # nothing is imported before the first start
     first = method.start(WorkRequest()).name
     step.reached()
     clock.advance(7)
-    second = method.start(WorkRequest()).name
     assert numbers.points("lro.operation.active") == {
-        (METHOD, "pending"): 1,
+        (METHOD, "pending"): 0,
         (METHOD, "executing"): 1,
     }
     assert numbers.points("lro.operation.max_age") == {(METHOD,): 7.0}
-    assert numbers.points("lro.executor.usage") == {("worker",): 1, ("queue",): 1}
-    assert numbers.points("lro.executor.limit") == {("worker",): 1, ("queue",): 5}
+    assert numbers.points("lro.executor.usage") == {(): 1}
+    assert numbers.points("lro.executor.limit") == {(): 1}
     waiting = threading.Thread(target=ended, args=(service, first))
     waiting.start()
     until(lambda: numbers.points("lro.waiter.active")["wait",])
     assert numbers.points("lro.waiter.active") == {("wait",): 1, ("watch",): 0}
     step.go.set()
     waiting.join()
-    ended(service, second)
     service.close()
     assert numbers.points("lro.operation.active") == {
         (METHOD, "pending"): 0,
@@ -148,24 +146,22 @@ def test_usage_of_each_executor(make_service, numbers, measured):
         found.append((numbers.points("lro.executor.usage"), numbers.points("lro.executor.limit")))
 
     work(service, body).start(WorkRequest())
-    assert found == [({("worker",): 1, ("queue",): 0}, {})]
-    executor = AsyncioExecutor(3, 4)
-    assert (executor.usage.workers, executor.usage.queue) == (3, 4)
+    assert found == [({(): 1}, {})]
+    assert AsyncioExecutor(3).usage.workers == 3
 
 
 def test_what_is_not_known_is_not_read():
-    """By an executor that cannot say it; of work whose name was sent, and which nobody claimed."""
-    attempts = [SimpleNamespace(group=METHOD, executing=False, create_time=None)]
+    """By an executor that cannot say it; of what nobody works on."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
         {METHOD: SimpleNamespace(function=fail)},
-        SimpleNamespace(attempts=lambda: attempts),
+        SimpleNamespace(attempts=list),
         None,
     )
     for metric in ("EXECUTOR_USAGE", "EXECUTOR_LIMIT", "MAX_AGE"):
         assert list(gauges.read(getattr(table_of_metrics, metric))) == []
     active = list(gauges.read(table_of_metrics.ACTIVE))
-    assert ({"lro.method": METHOD, "lro.state": "pending"}, 1) in active
+    assert ({"lro.method": METHOD, "lro.state": "pending"}, 0) in active
 
 
 def test_usage_of_celery(tmp_path):
@@ -193,7 +189,7 @@ def test_services_of_a_process_are_added_up(make_service, numbers, measured, clo
         clock.advance(3)
     assert numbers.points("lro.operation.active")[METHOD, "executing"] == 2
     assert numbers.points("lro.operation.max_age") == {(METHOD,): 6.0}
-    assert numbers.points("lro.executor.limit")["worker",] == 4
+    assert numbers.points("lro.executor.limit") == {(): 4}
     for step in steps:
         step.go.set()
     gone = Service(MemoryStore(), InlineExecutor(), maintenance=False, telemetry=measured())
@@ -201,7 +197,7 @@ def test_services_of_a_process_are_added_up(make_service, numbers, measured, clo
     gone.close()
     del gone
     gc.collect()
-    assert numbers.points("lro.executor.limit")["worker",] == 4
+    assert numbers.points("lro.executor.limit") == {(): 4}
     third = make_service(None, ThreadExecutor(1), telemetry=measured())
     work(third).start(WorkRequest())
     assert numbers.points("lro.executor.limit")["worker",] == 5
@@ -388,6 +384,6 @@ def test_series_stay_few_however_many_operations(numbers, measured):
         "lro.operation.duration": 2 * 4,
         "lro.operation.active": 2 * 2,
         "lro.waiter.active": 2,
-        "lro.executor.usage": 2,
+        "lro.executor.usage": 1,
     }
     assert sum(count for count, _ in numbers.points("lro.operation.duration").values()) == 1_000

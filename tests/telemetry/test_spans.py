@@ -226,9 +226,9 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
 
 
 def test_child_process_that_dies_is_a_lost_attempt(spans, traced):
-    """Its span says so; maintenance, which this service has, decides what becomes of the work."""
+    """Its span says so; it ends, as its method says."""
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
-        method = service.method(METHOD)(process_methods.exit_at_once)
+        method = service.method(METHOD, at_most_once=True)(process_methods.exit_at_once)
         ended(service, method.start(WorkRequest(size=1)))
     assert dict(spans.only("CONSUMER").attributes or {})["lro.outcome"] == "lost"
     assert dict(spans.only("INTERNAL").attributes or {})["lro.decision"] == "failed"

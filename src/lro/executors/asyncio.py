@@ -15,7 +15,7 @@ from lro._base.errors import Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.process import after_fork
-from lro.executors.threads import FAILED_OUTSIDE, LocalExecutor, Place, Places
+from lro.executors.threads import FAILED_OUTSIDE, LocalExecutor, Places, WorkerPlace
 
 __all__ = ["AsyncioExecutor"]
 
@@ -79,7 +79,7 @@ class AsyncioExecutor(LocalExecutor):
         """How many tasks run, and how many can."""
         return self._places.usage
 
-    def reserve(self) -> Place | None:
+    def reserve(self) -> WorkerPlace | None:
         """Reserve one of the ``concurrency`` places; None if all are taken.
 
         Raises:
@@ -87,7 +87,7 @@ class AsyncioExecutor(LocalExecutor):
                 application's has not used the service yet, or is closed.
         """
         self.begin_here()  # tasks of a loop that is closed take no place
-        place = Place(self._places, self._begin)
+        place = WorkerPlace(self._places, self._begin)
         if not self._places.take(place):
             return None
         try:
@@ -188,7 +188,7 @@ class AsyncioExecutor(LocalExecutor):
         """Whether this thread is that of the loop."""
         return self._loop is not None and self._loop is _running_loop()
 
-    def _begin(self, place: Place, task: Task) -> None:
+    def _begin(self, place: WorkerPlace, task: Task) -> None:
         loop = self._loop  # only here: with another loop, the tasks of this one are given up
         self._places.begin(place, task)
         if loop is not None and loop is _running_loop():
@@ -202,7 +202,7 @@ class AsyncioExecutor(LocalExecutor):
             if self._places.end(place):  # else it has been given up
                 raise Unavailable("the event loop has ended") from None
 
-    def _start(self, place: Place, task: Task) -> None:  # on the loop
+    def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
         # Else it would be in the context of whatever start or end has called this.
         running = asyncio.get_running_loop().create_task(
             self._run(task), context=contextvars.Context()
@@ -210,7 +210,7 @@ class AsyncioExecutor(LocalExecutor):
         self._alive.add(running)
         running.add_done_callback(functools.partial(self._task_done, place))
 
-    def _task_done(self, place: Place, running: asyncio.Task[None]) -> None:  # on the loop
+    def _task_done(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
         self._alive.discard(running)
         # While the loop ends, it would not run another task.
         self._places.end(place, tell=not running.cancelling())

@@ -102,10 +102,10 @@ class Places:
     def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
-        self._reserved: set[Place] = set()
-        self._running: dict[Place, Task] = {}
+        self._reserved: set[WorkerPlace] = set()
+        self._running: dict[WorkerPlace, Task] = {}
 
-    def take(self, place: Place) -> int:
+    def take(self, place: WorkerPlace) -> int:
         """Reserve a place; return how many are taken then, or 0 if all were.
 
         Raises:
@@ -120,7 +120,9 @@ class Places:
             self._reserved.add(place)
             return taken + 1
 
-    def begin(self, place: Place, task: Task, hand_over: Callable[[], None] = _ignore) -> None:
+    def begin(
+        self, place: WorkerPlace, task: Task, hand_over: Callable[[], None] = _ignore
+    ) -> None:
         """Count a task as running, and call ``hand_over`` before any stop.
 
         Raises:
@@ -135,7 +137,7 @@ class Places:
             self._running[place] = task
             hand_over()
 
-    def release(self, place: Place, *, tell: bool = True) -> None:
+    def release(self, place: WorkerPlace, *, tell: bool = True) -> None:
         """Give a reserved place back; ``tell`` False: without calling ``freed``."""
         with self._lock:
             if place not in self._reserved:
@@ -144,7 +146,7 @@ class Places:
         if tell:
             self._freed()
 
-    def end(self, place: Place, *, tell: bool = True) -> bool:
+    def end(self, place: WorkerPlace, *, tell: bool = True) -> bool:
         """Count a task as over; return False if it was not counted as running any more."""
         with self._lock:
             if self._running.pop(place, None) is None:
@@ -180,12 +182,12 @@ class Places:
             return ExecutorUsage(len(self._running), self.size)
 
 
-class Place:
+class WorkerPlace:
     """A reserved worker; a ``Slot``. ``begin`` has the task run in this place."""
 
     __slots__ = ("_begin", "_places")
 
-    def __init__(self, places: Places, begin: Callable[[Place, Task], None]) -> None:
+    def __init__(self, places: Places, begin: Callable[[WorkerPlace, Task], None]) -> None:
         self._places = places
         self._begin = begin
 
@@ -198,7 +200,7 @@ class Place:
         self._places.release(self)
 
 
-_Handed: TypeAlias = tuple[Place, Task] | None
+_Handed: TypeAlias = tuple[WorkerPlace, Task] | None
 """What a worker thread is given; None: it is to end."""
 
 
@@ -209,7 +211,7 @@ class WorkerThreads:
     thread to lose, and an executor that is never used costs none.
     """
 
-    def __init__(self, size: int, name: str, work: Callable[[Place, Task], None]) -> None:
+    def __init__(self, size: int, name: str, work: Callable[[WorkerPlace, Task], None]) -> None:
         self._size = size
         self._name = name
         self._work = work
@@ -249,7 +251,7 @@ class WorkerThreads:
         threading.Thread(target=self._serve, args=(self._handed,), name=name, daemon=True).start()
         self._started += 1
 
-    def hand_over(self, place: Place, task: Task) -> None:
+    def hand_over(self, place: WorkerPlace, task: Task) -> None:
         """Give a task to a thread that has none: there is one for each place that is taken."""
         self._handed.put((place, task))
 
@@ -289,9 +291,9 @@ class PooledExecutor(LocalExecutor):
         """How many tasks run, and how many can."""
         return self._places.usage
 
-    def reserve(self) -> Place | None:
+    def reserve(self) -> WorkerPlace | None:
         """Reserve a free thread; None if all are busy."""
-        place = Place(self._places, self._begin)
+        place = WorkerPlace(self._places, self._begin)
         taken = self._places.take(place)
         if not taken:
             return None
@@ -318,10 +320,10 @@ class PooledExecutor(LocalExecutor):
     def _run_task(self, task: Task) -> None:
         """Run one task, in this thread."""
 
-    def _begin(self, place: Place, task: Task) -> None:
+    def _begin(self, place: WorkerPlace, task: Task) -> None:
         self._places.begin(place, task, lambda: self._threads.hand_over(place, task))
 
-    def _work(self, place: Place, task: Task) -> None:
+    def _work(self, place: WorkerPlace, task: Task) -> None:
         try:
             self._run_task(task)
         except BaseException:  # SystemExit too: it must not end the worker

@@ -24,9 +24,8 @@ from hypothesis.stateful import (
 )
 
 from lro import Any, Code, LroError, Status
-from lro._engine.store_port import Claim
 from lro._model import operation as states
-from lro.adapters import Cursor, Record, RequestKey
+from lro.adapters import Claim, Cursor, Record, RequestKey
 from lro.errors import OperationNotFound
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore

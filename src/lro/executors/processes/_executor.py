@@ -41,7 +41,7 @@ from lro.executors.processes._messages import (
     refusal,
 )
 from lro.executors.processes._process import LEAVE_SECONDS, ChildPool, ChildProcess
-from lro.executors.threads import Place, PooledExecutor
+from lro.executors.threads import PooledExecutor, WorkerPlace
 
 log = logging.getLogger("lro")
 
@@ -274,7 +274,7 @@ class ProcessExecutor(PooledExecutor):
         """
         check_importable(spec)
 
-    def reserve(self) -> Place | None:
+    def reserve(self) -> WorkerPlace | None:
         """Reserve a free worker; None if all are busy."""
         if is_worker_process():
             text = (
