@@ -64,17 +64,6 @@ def refused(code: str) -> Series:
     }
 
 
-def queue(used: int) -> Series:
-    """Two processes whose queue has so many tasks each, of a hundred."""
-    return {
-        f'lro_executor_{what}{{job="work",lro_executor_part="queue",process="{process}"}}': (
-            f"{number}x{MINUTES}"
-        )
-        for process in (1, 2)
-        for what, number in (("usage", used), ("limit", 100))
-    }
-
-
 def steps(series: str, each: int) -> Series:
     """A number that rises so much each minute."""
     return {series: f"0+{each}x{MINUTES}"}
@@ -90,7 +79,6 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         buckets("lro_queue_duration_seconds", f"{METHOD},", "60"),
         [buckets("lro_queue_duration_seconds", f"{METHOD},", "5")],
     ),
-    "LroQueueNearlyFull": (queue(90), [queue(50)]),
     "LroStartsRefused": (refused("RESOURCE_EXHAUSTED"), [refused("INVALID_ARGUMENT")]),
     "LroFailing": (ends(90, 10), [ends(99, 1), ends(50, 50, "NOT_FOUND")]),
     "LroWorkerLost": (steps(LOST, 1), [steps(LOST, 0)]),

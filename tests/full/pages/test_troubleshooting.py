@@ -27,7 +27,7 @@ go, never = threading.Event(), threading.Event()
 LEASE = timedelta(seconds=2)
 service = lro.Service(SQLiteStore("operations.db"), ThreadExecutor(), lease=LEASE)
 
-@service.method("acme.counts.v1.Counts.Count")
+@service.method("acme.counts.v1.Counts.Count", at_most_once=True)
 def count(request: lro.Empty) -> None:
     go.wait()  # so that the name is printed
     os._exit(9)
@@ -56,7 +56,7 @@ def test_work_of_a_killed_process_is_lost_after_its_lease(tmp_path: Path) -> Non
     store = SQLiteStore(tmp_path / "operations.db")
     with lro.Service(store, ThreadExecutor(), lease=timedelta(seconds=2)) as service:
 
-        @service.method("acme.counts.v1.Counts.Count")
+        @service.method("acme.counts.v1.Counts.Count", at_most_once=True)
         def count(request: lro.Empty) -> None:
             """Is not called again."""
 
