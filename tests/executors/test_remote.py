@@ -214,8 +214,7 @@ def test_a_broker_that_is_away_while_names_are_sent_again(service, sending, cloc
     name = service.start(NAME, WorkRequest()).name
     sending.error = Unavailable("the broker is away")
     clock.advance(60)
-    with pytest.raises(Unavailable, match="broker"):
-        service.run_maintenance()
+    service.run_maintenance()
     assert store.get(name).lease_until == clock()
     sending.error = None
     clock.advance(5)
