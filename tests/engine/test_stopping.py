@@ -28,7 +28,7 @@ from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
 from tests.engine.engine_parts import NAME, declared, once, raising
 from tests.service_steps import Step, listeners, work
-from tests.waiting import PATIENCE, until, until_async
+from tests.waiting import PATIENCE, joined, until, until_async
 from tests.work_messages import WorkRequest, WorkResponse
 
 
@@ -180,6 +180,22 @@ def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
     record = store.get(name)
     running.go.set()
     assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
+
+
+def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
+    """Also what the executor refuses; it is not lost, for no worker has begun it."""
+    step, busy, service = Step(), make_service(store, ThreadExecutor(1)), make_service(store)
+    method = work(busy, step)
+    method.start(WorkRequest())
+    name = method.start(WorkRequest()).name
+    work(service)
+    stopping = threading.Thread(target=service.workers.stop, args=(timedelta(0),))
+    once(store, "claim", lambda _: (stopping.start(), stopping.join(0.1)))
+    service.run_maintenance()
+    joined(stopping)
+    step.go.set()
+    record = store.get(name)
+    assert (record.waits, record.attempt, record.lost_attempts) == (True, 1, 0)
 
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])

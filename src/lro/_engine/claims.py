@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -15,7 +16,7 @@ from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Claim, Claimed
-from lro._engine.workers import Workers
+from lro._engine.workers import StartingRecord, Workers
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -104,13 +105,11 @@ class Claims:
             self._look_at = self._clock() + _LOOK_SECONDS
             more, most = True, 1  # few at first: a look mostly finds nothing
             while more and not self._stopped and not self._workers.stopping:
-                try:
-                    slots = self._free_workers(most)
-                except Unavailable:  # a broker is away, or there is no event loop yet
-                    self.ahead = True
-                    return _RETRY_SECONDS
+                slots = self._free_workers(most)
                 if not slots:
                     self.ahead = True  # as far as is known: the next free worker looks
+                    slots = self._free_workers(most)  # one may have become free before that
+                if not slots:
                     return _LOOK_SECONDS
                 more = self._claim(slots) and self._clock() >= self._not_before
                 most = min(2 * most, _AT_ONCE)
@@ -122,41 +121,53 @@ class Claims:
         return self._not_before if self.ahead else max(self._not_before, self._look_at)
 
     def _free_workers(self, most: int) -> list[Slot]:
+        """Reserve so many workers at most; none while a broker is away, or no event loop there."""
         slots: list[Slot] = []
-        try:
+        with contextlib.suppress(Unavailable):
             while len(slots) < most and (slot := self._runtime.executor.reserve()) is not None:
                 slots.append(slot)
-        except Unavailable:
-            if not slots:
-                raise
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
         """Claim work for these workers; return whether to claim more at once."""
-        self.ahead, begun = False, 0
-        found: Claimed | None = None
+        self.ahead = False
         try:
-            found = self._store.claim(self._wanted(len(slots)))
-            for (record, packed), slot in zip(found.works, slots, strict=False):
-                begun += 1
-                self._begin(record, packed, slot)
-        finally:
-            for slot in slots[begun:]:
-                slot.release()
-            if found is None:  # only now: a release is no reason to try again at once
-                self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
+            found = self._claim_for(slots)
+        except BaseException:  # only now: a release is no reason to try again at once
+            self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
+            raise
         if found.next_due is not None:
             seconds = (found.next_due - self._store.now()).total_seconds()
             self._look_at = min(self._look_at, self._clock() + max(0.0, seconds))
         if not found.more:
             return False
         self.ahead = True
-        if begun:
+        if found.works:
             self._rest = _RESTS[0]
             return True
         self._look_at, self._rest = self._clock() + self._rest, min(2 * self._rest, _RESTS[1])
         self.ahead = False  # others are quicker, or have locked it: the next look is soon
         return False
+
+    def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
+        """Claim work for these workers, and have them begin it; the other ones are free again.
+
+        The service does not stop meanwhile: what is claimed is in its hands, or handed back.
+        """
+        begun = 0
+        try:
+            with self._workers.claiming() as claiming:
+                if self._workers.stopping:
+                    return Claimed((), more=False, next_due=None)
+                found = self._store.claim(self._wanted(len(slots), suspects=suspects))
+                for (record, packed), slot in zip(found.works, slots, strict=False):
+                    begun += 1
+                    last = begun == len(found.works)
+                    self._begin(record, packed, slot, claiming if last else None)
+                return found
+        finally:
+            for slot in slots[begun:]:
+                slot.release()
 
     def _claim_suspect(self) -> None:
         """Begin work that may have killed its workers, unless such work runs here already.
@@ -166,19 +177,13 @@ class Claims:
         if self._clock() < self._suspects_at or self._workers.has_suspect():
             return
         self._suspects_at = self._clock() + _LOOK_SECONDS
-        slot = self._runtime.executor.reserve()
-        if slot is None:
+        slots = self._free_workers(1)
+        if not slots:
             self.ahead, self._suspects_at = True, -math.inf
             return
-        found: Claimed | None = None
-        try:
-            found = self._store.claim(self._wanted(1, suspects=True))
-        finally:
-            if found is None or not found.works:
-                slot.release()
-        for record, packed in found.works:
+        found = self._claim_for(slots, suspects=True)
+        if found.works:
             self._suspects_at = -math.inf
-            self._begin(record, packed, slot)
         if found.next_due is not None:
             seconds = (found.next_due - self._store.now()).total_seconds()
             self._suspects_at = min(self._suspects_at, self._clock() + max(0.0, seconds))
@@ -196,9 +201,11 @@ class Claims:
             owner, span = "", redelivery
         return Claim(owner, now + span, limits, most, self._workers.left, suspects=suspects)
 
-    def _begin(self, record: Record, packed: Any, slot: Slot) -> None:
+    def _begin(
+        self, record: Record, packed: Any, slot: Slot, claiming: StartingRecord | None
+    ) -> None:
         try:
-            if self._workers.begin(record, slot, packed=packed).given_up:
+            if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:
                 self._not_before = self._clock() + _RETRY_SECONDS
         except BaseException:  # one that cannot be begun must not be in the way of the others
             line = "%s: could not be begun"

@@ -59,7 +59,7 @@ class Overseer(Protocol):
 
 
 class StartingRecord:
-    """The time in which a record is stored; the store is not closed before that is over.
+    """The time in which a record is stored, or claimed; the store stays open until it is over.
 
     If it is stored as begun here, this process holds the work meanwhile: its lease is renewed. If
     nobody takes the work on then, it is handed back.
@@ -127,6 +127,10 @@ class Workers:
         if record.owner == self.owner:
             attempt = Attempt(record, self._specs[record.method], self, request=request)
         return StartingRecord(self, attempt)
+
+    def claiming(self) -> StartingRecord:
+        """Make the context in which work is claimed, and taken in hand."""
+        return StartingRecord(self, None)
 
     def start_begins(self, attempt: Attempt | None) -> None:
         """Take note that a record is being stored, as begun by this attempt or not."""
@@ -209,11 +213,15 @@ class Workers:
         while not self.stopping:
             until = self._store.now() + self.runtime.lease
             claim = Claim(self.owner, until, limits, 1, self.left, only=name)
-            for record, packed in self._store.claim(claim).works:
-                attempt = Attempt(record, spec, self, packed=packed)
-                self._hold(attempt)
-                attempt.run()
-                return
+            with self.claiming() as claiming:
+                if self.stopping:
+                    break
+                for record, packed in self._store.claim(claim).works:
+                    attempt = Attempt(record, spec, self, packed=packed)
+                    self._hold(attempt)
+                    claiming.taken()
+                    attempt.run()
+                    return
             with contextlib.suppress(OperationNotFound):
                 if limits[method] is not None and self._store.get(name).waits:
                     time.sleep(_TRY_SECONDS)
@@ -339,8 +347,9 @@ class Workers:
                     attempt.give_up()  # what stops in time hands itself back: no other has begun it
                 executor.join(_LAST_SECONDS)
         finally:  # also where a second signal ends the drain
-            with self._lock:
-                left = [*self._abandoned, *({} if over else self._attempts).values()]
+            with self._lock:  # what the executor has not got yet, it refuses
+                held = self._attempts.values()
+                left = [*self._abandoned, *(a for a in held if not (over and a.executing))]
             self._release(left)
             if attempts:
                 back = sum(attempt.handed_back for attempt in attempts)
