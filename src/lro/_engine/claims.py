@@ -80,7 +80,7 @@ class Claims:
 
     def work_waits(self) -> None:
         """Claim soon: work waits."""
-        self.ahead = True
+        self.ahead, self._suspects_at = True, -math.inf
         self._wake.set()
 
     def look(self) -> None:
@@ -176,11 +176,10 @@ class Claims:
         """
         if self._clock() < self._suspects_at or self._workers.has_suspect():
             return
-        self._suspects_at = self._clock() + _LOOK_SECONDS
         slots = self._free_workers(1)
         if not slots:
-            self.ahead, self._suspects_at = True, -math.inf
             return
+        self._suspects_at = self._clock() + _LOOK_SECONDS
         found = self._claim_for(slots, suspects=True)
         if found.works:
             self._suspects_at = -math.inf
@@ -207,7 +206,7 @@ class Claims:
         try:
             if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:
                 self._not_before = self._clock() + _RETRY_SECONDS
-        except BaseException:  # one that cannot be begun must not be in the way of the others
+        except Exception:  # one that cannot be begun must not be in the way of the others
             line = "%s: could not be begun"
             log.exception(line, record.name, extra=about(record.name, record.method))
 
