@@ -84,11 +84,9 @@ class Server(Caller):
 
     @classmethod
     def on(cls, database: Path, workers: int = 2) -> Server:
-        """The server on a database file; no thread looks for the work of lost workers."""
-        executor = ThreadExecutor(workers)
-        return cls(
-            Service(SQLiteStore(database), executor, domain="analysis.test", maintenance=False)
-        )
+        """The server on a database file."""
+        store, executor = SQLiteStore(database), ThreadExecutor(workers)
+        return cls(Service(store, executor, domain="analysis.test"))
 
     def close(self) -> None:
         """Close the service, without waiting for work that runs."""
