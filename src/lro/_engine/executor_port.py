@@ -183,10 +183,16 @@ class NoWorkers:
     """The executor of a service that runs no work: other processes on its store do."""
 
     cancel_support = CancelSupport.COOPERATIVE
-    redelivery = None
+    redelivery: timedelta | None = None
     submits_block = False
 
-    def attach(self, *callbacks: object) -> None:
+    def attach(
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None],
+        begin: Callable[[], None],
+        freed: Callable[[], None],
+    ) -> None:
         """No worker ever becomes free here."""
 
     def begin_here(self) -> None:
@@ -195,8 +201,9 @@ class NoWorkers:
     def admit(self, spec: MethodSpec) -> None:
         """Any method can be started."""
 
-    def reserve(self) -> None:
+    def reserve(self) -> Slot | None:
         """There is no worker."""
+        return None
 
     def stop(self) -> None:
         """Nothing runs."""

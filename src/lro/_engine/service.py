@@ -160,8 +160,8 @@ class Service:
         webhooks: Notifications | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        executor = NoWorkers() if executor is None else executor
-        _check_parts(store, executor, types, limits, clock)
+        working: Executor = NoWorkers() if executor is None else executor
+        _check_parts(store, working, types, limits, clock)
         check_text("domain", domain, empty=False)
         check_verbs(verbs)
         check_flag("owner_only", owner_only)
@@ -177,10 +177,10 @@ class Service:
         self.limits = limits
         self.drain = drain
         self._max_wait = max_wait
-        counted = _statistics_of(store, executor, clock) if statistics else None
+        counted = _statistics_of(store, working, clock) if statistics else None
         self.statistics: Statistics | None = counted
         """What counts the events of this process; None if the store keeps no statistics."""
-        traces = None if telemetry is False else _telemetry_of(telemetry, executor)
+        traces = None if telemetry is False else _telemetry_of(telemetry, working)
         if traces is not None and traces.options.store_calls:
             store = timed(store, traces.store_called)
         self._runtime = Runtime(
@@ -189,7 +189,7 @@ class Service:
             updater=RecordUpdater(
                 store, EventDispatch(observers, self.statistics, traces), webhooks
             ),
-            executor=executor,
+            executor=working,
             lease=lease,
             domain=domain,
             clock=clock,
@@ -228,7 +228,7 @@ class Service:
         """What notifies others of ends, if anything does."""
         if webhooks is not None:
             webhooks.attach(self)
-        executor.attach(
+        working.attach(
             self.run_operation, self.close, self.start_maintenance, self._background.freed
         )
         after_fork(self, Service._reset_after_fork)
