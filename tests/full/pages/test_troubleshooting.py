@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.page_texts import rows, text_of
+from tests.page_texts import ROOT, rows, text_of
 from tests.waiting import PATIENCE
 
 PAGE: Final = "how-to/troubleshooting.md"
@@ -27,7 +29,7 @@ go, never = threading.Event(), threading.Event()
 LEASE = timedelta(seconds=2)
 service = lro.Service(SQLiteStore("operations.db"), ThreadExecutor(), lease=LEASE)
 
-@service.method("acme.counts.v1.Counts.Count", at_most_once=True)
+@service.method("acme.counts.v1.Counts.Count")
 def count(request: lro.Empty) -> None:
     go.wait()  # so that the name is printed
     os._exit(9)
@@ -47,20 +49,44 @@ def test_each_section_is_in_the_table() -> None:
     assert linked == anchors
 
 
-def test_work_of_a_killed_process_is_lost_after_its_lease(tmp_path: Path) -> None:
-    """It ends with the words of the page, once another process is there that declares it."""
+def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operation]:
+    """The name of an operation whose process was killed, and how another process ends it."""
     ran = subprocess.run(
-        [sys.executable, "-c", WORK], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", WORK], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )
     assert ran.returncode == 9, ran.stderr
-    store = SQLiteStore(tmp_path / "operations.db")
+    store = SQLiteStore(folder / "operations.db")
     with lro.Service(store, ThreadExecutor(), lease=timedelta(seconds=2)) as service:
 
-        @service.method("acme.counts.v1.Counts.Count", at_most_once=True)
-        def count(request: lro.Empty) -> None:
-            """Is not called again."""
+        @service.method("acme.counts.v1.Counts.Count", at_most_once=at_most_once)
+        def count(request: lro.Empty, job: lro.Job) -> None:
+            job.progress(0.5, f"attempt {job.attempt}")
 
-        ended = service.wait(ran.stdout.strip(), PATIENCE)
+        return ran.stdout.strip(), service.wait(ran.stdout.strip(), PATIENCE)
+
+
+def test_work_of_a_killed_process_begins_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another process that declares its method, with the line of the page in the log."""
+    name, ended = killed(tmp_path)
+    assert ended.state == "SUCCEEDED"
+    assert "attempt 2" in str(ended.metadata)
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert f"`{line.removeprefix(f'{name}: ')}`" in text_of(PAGE)
+
+
+def test_work_of_a_killed_process_ends_if_it_is_to_be_done_once(tmp_path: Path) -> None:
+    """With the words of the page."""
+    _, ended = killed(tmp_path, at_most_once=True)
     assert ended.error is not None
     assert ended.error.code == lro.Code.ABORTED
     assert f"`{ended.error.message}`" in text_of(PAGE)
+
+
+def test_texts_of_lost_work_are_those_of_the_library() -> None:
+    source = (ROOT / "src/lro/_engine/endings.py").read_text(encoding="utf-8")
+    texts = re.findall(r"^\| [A-Z_]+, `([^`]+)` \|", text_of(PAGE), re.MULTILINE)
+    assert len(texts) == 3
+    for text in texts:
+        assert re.sub(r"\b20\b|(?<=attempt )1\b", "{attempt}", text) in source
