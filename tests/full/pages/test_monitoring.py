@@ -64,6 +64,26 @@ def refused(code: str) -> Series:
     }
 
 
+def busy(workers: int) -> Series:
+    """Two processes in which so many workers are busy, of a hundred each."""
+    return {
+        f'lro_executor_{what}{{job="work",process="{process}"}}': f"{number}x{MINUTES}"
+        for process in (1, 2)
+        for what, number in (("usage", workers), ("limit", 100))
+    }
+
+
+def waiting(count: int) -> Series:
+    """Two processes that count so many waiting operations in one store."""
+    return {
+        f'lro_store_operations{{{METHOD},lro_state="{state}",process="{process}"}}': (
+            f"{number}x{MINUTES}"
+        )
+        for process in (1, 2)
+        for state, number in (("pending", count), ("executing", 2000))
+    }
+
+
 def steps(series: str, each: int) -> Series:
     """A number that rises so much each minute."""
     return {series: f"0+{each}x{MINUTES}"}
@@ -79,6 +99,7 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         buckets("lro_queue_duration_seconds", f"{METHOD},", "60"),
         [buckets("lro_queue_duration_seconds", f"{METHOD},", "5")],
     ),
+    "LroWorkersBusy": (busy(100), [busy(90)]),
     "LroStartsRefused": (refused("RESOURCE_EXHAUSTED"), [refused("INVALID_ARGUMENT")]),
     "LroFailing": (ends(90, 10), [ends(99, 1), ends(50, 50, "NOT_FOUND")]),
     "LroWorkerLost": (steps(LOST, 1), [steps(LOST, 0)]),
@@ -96,6 +117,7 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         buckets("lro_store_call_duration_seconds", STORE, "5"),
         [{f'lro_store_call_duration_seconds_bucket{{{STORE}le="0.1"}}': f"0+1x{MINUTES}"}],
     ),
+    "LroWorkWaits": (waiting(1500), [waiting(600)]),
 }
 """For each alert what makes it fire, and what must not."""
 
