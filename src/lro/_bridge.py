@@ -28,7 +28,7 @@ from lro._model.operation import join_name, normalise_parent, parse_name
 R = TypeVar("R")
 
 _SERVICE_FAULTS: Final = frozenset(
-    {"METHOD_FAILED", "ENCODING_FAILED", "WORKER_LOST", "DEADLINE_EXCEEDED"}
+    {"METHOD_FAILED", "ENCODING_FAILED", "WORKER_LOST", "TOO_MANY_ATTEMPTS", "DEADLINE_EXCEEDED"}
 )
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 JSON_TYPE: Final = "application/json"

@@ -36,6 +36,7 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "remove": lambda: store.update(name, removal),
         "claim": lambda: claim_work(store, clock),
         "claim within a limit": lambda: claim_work(store, clock, limits={"M": 2}),
+        "count_waiting": lambda: store.count_waiting(9),
         "renew": lambda: store.renew("us", clock()),
         "orphans": lambda: store.orphans(METHODS, 9),
         "expire": lambda: store.expire(9),

@@ -220,8 +220,8 @@ DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
 RUNS = "SEARCH operations USING INDEX operations_running (method=?"
 WAITS = "SEARCH operations USING INDEX operations_waiting (method=? AND lease_until>?"
 PLANS = [
-    (sql.METHODS_DUE, (1, 1, "{}"), [f"{WAITS} AND lease_until<?)", f"{WAITS})", f"{RUNS})"]),
-    (sql.DUE_OF_METHOD, (1, "M", "[]", 9), [f"{WAITS} AND lease_until<?)"]),
+    (sql.METHODS_DUE, (0, 1, 0, 1, "{}"), [f"{WAITS} AND lease_until<?)", f"{WAITS})", f"{RUNS})"]),
+    (sql.DUE_OF_METHOD, (0, 1, "M", "[]", 9), [f"{WAITS} AND lease_until<?)"]),
     (sql.NEXT_LEASE_END, (1, "[]"), [f"{RUNS} AND lease_until>?)"]),
     ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),

@@ -26,7 +26,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
-from lro._engine.endings import apply_end, store_loss, store_stop
+from lro._engine.endings import store_loss, store_stop
 from lro._engine.events import (
     AttemptBegan,
     AttemptOver,
@@ -134,7 +134,7 @@ class Attempt:
     """When it began, in seconds of the runtime's clock, if that was reported."""
     _over_observed = False
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
-    _cancel_asked = _handing_back = _entered = False
+    _cancel_asked = _handing_back = _entered = _over = False
 
     def __init__(
         self,
@@ -452,11 +452,11 @@ class Attempt:
             yield from self._once_available(self._store_report, attempt, packed)
         except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
-        except LeaseLost as exc:
-            self._refused(attempt, f"metadata of attempt {attempt}", exc)
-            raise
-        except (NotApplied, OperationNotFound) as exc:
-            self._refused(attempt, f"metadata of attempt {attempt}", exc)
+        except (LeaseLost, NotApplied, OperationNotFound) as exc:
+            if not self._over:  # else the end of this very attempt has overtaken its report
+                self._refused(attempt, f"metadata of attempt {attempt}", exc)
+            if isinstance(exc, LeaseLost):
+                raise
             raise LeaseLost(self.name, attempt, attempt) from exc
         if events := self._runtime.events:
             method = self.spec.full_name
@@ -471,7 +471,7 @@ class Attempt:
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
         self._end_forked()
-        attempt = self._record.attempt
+        self._over, attempt = True, self._record.attempt
         if self._control is not None:
             self._control.over()
         try:
@@ -525,7 +525,7 @@ class Attempt:
 
     def _store_end(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
         change = self._end(attempt, ending)
-        return apply_end(self._runtime.updater, self.spec, self.name, change, ending.state)
+        return self._runtime.updater.ended(self.spec, self.name, change, ending.state)
 
     def _store_instead(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
         change = self._end(attempt, ending)

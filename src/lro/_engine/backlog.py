@@ -56,7 +56,8 @@ class Backlog:
                 self._took = self._counted_at - began
         with self._lock:
             if self._is_full:
-                text = f"the queue is full: {self._counted + self._added} operations wait"
+                waiting, bound = self._counted + self._added, f"Limits.backlog: {self._most}"
+                text = f"the queue is full: {waiting} operations wait ({bound})"
                 raise ResourceExhausted(text, timedelta(seconds=1))
             self._added += 1
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from datetime import timedelta
 from typing import Final
 
 from lro._base.errors import Cancelled, LroError, StatusError
-from lro._base.status import Any, Code
+from lro._base.status import Code
 from lro._engine.events import WorkLost, about, emit_end
-from lro._engine.flow import Flow, MayBlock, read
+from lro._engine.flow import Flow
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
-from lro._engine.runtime import RecordUpdater, Runtime
+from lro._engine.runtime import Runtime
 from lro._model.operation import (
     Change,
     Record,
@@ -29,44 +28,6 @@ log = logging.getLogger("lro")
 
 _FIRST_PAUSE: Final = timedelta(seconds=2)
 """How long work waits whose worker was lost for the second time; then twice as long each time."""
-
-
-class _Outdated(Exception):
-    """The metadata has changed since the final metadata was made of it."""
-
-
-def apply_end(
-    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
-) -> Flow[Record | None]:
-    """Apply a change that ends an operation in this state, with the method's final metadata.
-
-    That is made before the store is asked to write, which the application's code must not hold up.
-
-    Raises:
-        FinalMetadataFailed: The final metadata cannot be made.
-        LroError: What the store or the change refuses.
-    """
-    if spec.options.final_metadata is None:
-        return updater.applied(name, change, spec.stamp)
-    return _apply_with_final(updater, spec, name, change, state)
-
-
-def _apply_with_final(
-    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
-) -> Flow[Record | None]:
-    while True:
-        seen = (yield from read(updater.store, name)).metadata
-        final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
-
-        def stamp(record: Record, seen: Any | None = seen, final: Any | None = final) -> Record:
-            if record.metadata != seen:
-                raise _Outdated
-            return spec.stamp(record.with_metadata(final))
-
-        try:
-            return (yield from updater.applied(name, change, stamp))
-        except _Outdated:
-            continue  # a request to cancel may leave its mark in the metadata
 
 
 def store_stop(
@@ -169,7 +130,7 @@ def _given_up(
         after = yield from updater.applied(record.name, change, spec.stamp)
     else:
         try:
-            after = yield from apply_end(updater, spec, record.name, change, State.FAILED)
+            after = yield from updater.ended(spec, record.name, change, State.FAILED)
         except FinalMetadataFailed:
             line, facts = (
                 "%s: the last metadata could not be made",

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -441,10 +441,10 @@ class Background:
         if self.claims is not None:
             self.claims.work_waits()
 
-    def freed(self) -> None:
-        """See :meth:`Claims.freed`."""
-        if self.claims is not None:
-            self.claims.freed()
+    @property
+    def freed(self) -> Callable[[], None]:
+        """What is to be called when a worker has become free."""
+        return _nobody if self.claims is None else self.claims.freed
 
     @property
     def ahead(self) -> bool:
@@ -454,3 +454,7 @@ class Background:
     def request_renewal(self) -> None:
         """See :meth:`Maintenance.request_renewal`."""
         self.maintenance.request_renewal()
+
+
+def _nobody() -> None:
+    """Tell nobody: this process has no workers."""

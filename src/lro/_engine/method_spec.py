@@ -31,7 +31,7 @@ from lro._messages.shapes import is_typed_dict, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
 from lro._model.method_names import MethodName, Said, Signature
-from lro._model.operation import OperationInfo, Record, State
+from lro._model.operation import OperationInfo, Record, State, surely_within
 from lro._model.transcoding import HttpRule, RequestBinding
 
 Around: TypeAlias = Callable[[Job[typing.Any]], contextlib.AbstractContextManager[object]]
@@ -402,7 +402,8 @@ class MethodSpec:
             packed = returned
         else:
             packed = self._pack(returned, self.response, self.info.response_type)
-        self.limits.check_result(packed)
+        if not surely_within(packed, self.limits.response_bytes):
+            self.limits.check_result(packed)
         return packed
 
     def first_metadata(self, target: str) -> OperationMetadata | None:
@@ -428,6 +429,8 @@ class MethodSpec:
             MessageTooLarge: It has more bytes than the service keeps.
         """
         packed = self._pack(reported, self.metadata, self.info.metadata_type)
+        if surely_within(packed, self.limits.metadata_bytes):  # as most are
+            return packed
         return self.limits.check_metadata(packed)
 
     def _pack(self, message: object, cls: type, type_name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from typing import TypeAlias
 import attrs
 
 from lro._base.errors import LroError, Unavailable, one_line
+from lro._base.status import Any
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
-from lro._engine.flow import Flow, MayBlock, UpdateWrite
+from lro._engine.flow import Flow, MayBlock, UpdateWrite, read
+from lro._engine.method_spec import MethodSpec
 from lro._engine.notifications import Notifications
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
@@ -90,6 +93,10 @@ class Notifier:
             return sum(len(listeners) for listeners in self._listeners.values())
 
 
+class _Outdated(Exception):
+    """The metadata has changed since the final metadata was made of it."""
+
+
 class RecordUpdater:
     """Applies changes to the store, and notifies waiters and watchers of them."""
 
@@ -131,6 +138,39 @@ class RecordUpdater:
         """
         whole = self._whole(change, stamp)
         return self._notified(name, (yield UpdateWrite(self.store, name, whole)))
+
+    def ended(
+        self, spec: MethodSpec, name: str, change: Change, state: State
+    ) -> Flow[Record | None]:
+        """Apply a change that ends an operation in this state, with the method's final metadata.
+
+        That is made before the store is asked to write, which the application's code must not hold
+        up.
+
+        Raises:
+            FinalMetadataFailed: The final metadata cannot be made.
+            LroError: What the store or the change refuses.
+        """
+        if spec.options.final_metadata is None:
+            return self.applied(name, change, spec.stamp)
+        return self._ended_with_final(spec, name, change, state)
+
+    def _ended_with_final(
+        self, spec: MethodSpec, name: str, change: Change, state: State
+    ) -> Flow[Record | None]:
+        while True:
+            seen = (yield from read(self.store, name)).metadata
+            final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
+
+            def stamp(record: Record, seen: Any | None = seen, final: Any | None = final) -> Record:
+                if record.metadata != seen:
+                    raise _Outdated
+                return spec.stamp(record.with_metadata(final))
+
+            try:
+                return (yield from self.applied(name, change, stamp))
+            except _Outdated:
+                continue  # a request to cancel may leave its mark in the metadata
 
     def deleted(self, name: str, caller: str) -> Flow[None]:
         """Delete a record, and log who did; the notifications that it still owes are never sent.

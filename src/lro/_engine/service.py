@@ -741,6 +741,11 @@ class Service:
         return self._runtime.updater.late_writes
 
     @property
+    def has_workers(self) -> bool:
+        """Whether it was made with an executor, so that this process runs work."""
+        return self._background.claims is not None
+
+    @property
     def cancel_support(self) -> CancelSupport:
         """How far a request to cancel reaches into work that has begun, as the executor says."""
         return self._runtime.executor.cancel_support
@@ -758,7 +763,7 @@ class Service:
         self.workers.run_operation(name)
 
     def start_maintenance(self) -> None:
-        """Begin to renew leases, take over lost work and remove what has expired, in a thread.
+        """Begin threads that claim work, renew leases, recover lost work and remove what expires.
 
         The service does so by itself when it is first used in a process (see above). Call this
         where a process is to do so before: a worker that waits for lost work, or a server whose

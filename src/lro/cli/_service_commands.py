@@ -249,7 +249,7 @@ def _serve_here(
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 def worker(target: str) -> None:
-    """Run the work of a service that other processes have released or lost, and serve no callers.
+    """Run the work of a service that waits in its store, and serve no callers.
 
     At SIGTERM running work has the drain of the service, and the rest is handed back to the next
     process. A second signal hands it back at once.
@@ -264,7 +264,9 @@ def worker(target: str) -> None:
         kind = type(service.store).__name__
         raise InvalidArgument(target, f"has a {kind}, in which only its own process finds work")
     if not service.maintained:
-        raise InvalidArgument(target, "was made with maintenance=False, and so takes over no work")
+        raise InvalidArgument(target, "was made with maintenance=False, and so claims no work")
+    if not service.has_workers:
+        raise InvalidArgument(target, "was made without an executor, and so runs no work")
     _log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     why = check_store(service.store)

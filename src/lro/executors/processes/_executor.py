@@ -226,8 +226,8 @@ class ProcessExecutor(PooledExecutor):
     A function that is to stop, or whose time limit is over, gets an exception when it looks, and at
     its next ``await``; if it goes on for ``grace``, ``Cancelled`` or ``DeadlineExceeded`` is raised
     wherever it is, by SIGTERM; if it goes on for as long again, its process is killed, with those
-    that it has started. A child that dies ends its operation as the method's ``worker_lost`` says.
-    When this process dies, its children end.
+    that it has started. What a child that dies was doing is lost work: see
+    ``Options.at_most_once``. When this process dies, its children end.
 
     A child imports the function: it must stand in a module under its own name, either itself or as
     the method that ``@service.method`` made of it. What that module makes besides, such as a
