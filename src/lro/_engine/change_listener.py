@@ -85,6 +85,10 @@ class ChangeListener:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def _look_for_work(self) -> None:
+        if self._claims is not None and self._claims.runs:  # else it is looked for by hand
+            self._claims.look()
+
     @property
     def _needed(self) -> bool:
         if self._claims is not None and self._claims.runs:
@@ -151,8 +155,8 @@ class ChangeListener:
             return
         for name in names:
             self._notifier.notify(name)
-        if WORK_WAITS in names and self._claims is not None:
-            self._claims.look()
+        if WORK_WAITS in names:
+            self._look_for_work()
         mine = self._workers.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)
@@ -160,8 +164,7 @@ class ChangeListener:
     def _look(self) -> None:
         """Look at everything that is waited for, watched or worked on here."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
-        if self._claims is not None:
-            self._claims.look()
+        self._look_for_work()
         names, mine = self._notifier.names(), self._workers.held()
         if mine:  # there may be ten thousand names, which are not copied every few seconds
             names |= mine

@@ -61,7 +61,9 @@ class Claims:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Claim what is due in a thread of its own."""
+        """Claim what is due in a thread of its own. Idempotent."""
+        if self._thread is not None:
+            return
         thread = threading.Thread(target=self._live, name="lro-claims", daemon=True)
         thread.start()
         self._thread = thread

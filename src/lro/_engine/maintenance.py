@@ -109,7 +109,9 @@ class Maintenance:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Do what is due in a thread of its own, which work cannot block."""
+        """Do what is due in a thread of its own, which work cannot block. Idempotent."""
+        if self._thread is not None:
+            return
         thread = threading.Thread(target=self._live, name="lro-maintenance", daemon=True)
         thread.start()
         self._thread = thread
