@@ -380,9 +380,10 @@ async def _answer(reply: HttpReply, send: Send) -> None:
 
 def print_line(text: str) -> None:
     """Print a line at once, also to a pipe."""
-    print(text, flush=True)
+    # As one piece: a line of the log, by another thread, must not come before its end.
+    print(f"{text}\n", end="", flush=True)
 
 
 def warn(text: str) -> None:
     """Print a warning to standard error."""
-    print(f"lro: {text}", file=sys.stderr, flush=True)
+    print(f"lro: {text}\n", end="", file=sys.stderr, flush=True)
