@@ -241,6 +241,7 @@ def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
 
 def test_an_upgrade_waits_for_no_lock_for_long(clock: ManualClock) -> None:
     """Everybody else would have to wait behind it; the next call tries again."""
+    pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
     with old_schema(clock) as (plain, place):

@@ -182,9 +182,9 @@ class Executor(Protocol):
 class NoWorkers:
     """The executor of a service that runs no work: other processes on its store do."""
 
-    cancel_support = CancelSupport.COOPERATIVE
+    cancel_support: CancelSupport = CancelSupport.COOPERATIVE
     redelivery: timedelta | None = None
-    submits_block = False
+    submits_block: bool = False
 
     def attach(
         self,

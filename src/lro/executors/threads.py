@@ -93,8 +93,8 @@ class Places:
     """
 
     def __init__(self, size: int, freed: Callable[[], None]) -> None:
-        self.size = size
-        self.stopped = False
+        self.size: int = size
+        self.stopped: bool = False
         self._freed = freed
         self._reset_after_fork()
         after_fork(self, Places._reset_after_fork)  # what runs, runs in the parent
