@@ -152,7 +152,7 @@ SERVER = "a server is http://HOST"
 HEADER = "'Name: value'"
 SEGMENT = "a segment is '.', '..', or empty"
 SPAN = "is not a span such as 90, 1.5s, 10m or 2h"
-NO_HOSTS = ("x:port", f"user:{SECRET}@[", "[::1", "xn--/", "a\x1b/")
+NO_HOSTS = ("x:port", "[::1", "xn--/", "a\x1b/")
 MISUSED: list[tuple[list[str], str]] = [
     *((["list", "--server", url], SERVER) for url in ("localhost:8000", "ftp://x", "http://")),
     (["list", "--server", "grpc://localhost"], "needs a port"),
@@ -177,6 +177,7 @@ MISUSED: list[tuple[list[str], str]] = [
     (["get", "operations/a", "--prefix", "/{a"], "no segment begins at character 1"),
     (["get", "http://localhost/v2/operations/a"], "has no '/v1/' before the name"),
     (["list", "--server", f"http://user:{SECRET}@localhost"], "not in the URL"),
+    (["list", "--server", f"http://user:{SECRET}@["], "not in the URL"),
     (["start", f"http://user:{SECRET}@localhost/v1/a"], "not in the URL"),
     (["get", "grpc://ipv6:[::1]:1@localhost:2/operations/a"], "not in the URL"),
     (["get", '{"lro": 1, "name": "a", "server": " http://x"}'], "is not a URL"),

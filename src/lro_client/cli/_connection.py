@@ -196,12 +196,18 @@ def _register(types: TypeRegistry, descriptors: bytes, named: str) -> None:
         raise InvalidArgument(named, str(exc)) from exc
 
 
+_AUTHORITY_END: Final = re.compile("[/?#]")
+
+
 def split_url(url: str) -> SplitResult:
     """Split a URL into its parts.
 
     Raises:
         click.UsageError: It is not a valid URL, or has credentials.
     """
+    if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
+        # First of all: libraries, and versions of Python, differ in which part is the host.
+        raise click.UsageError("give credentials by --header or --token-file, not in the URL")
     try:
         found = urlsplit(url)
         _ = found.port  # is checked only when it is read
@@ -212,8 +218,6 @@ def split_url(url: str) -> SplitResult:
                 raise ValueError("its scheme is not at the beginning")
     except (ValueError, httpx.InvalidURL) as exc:
         raise click.UsageError(f"{public_address(url)!r} is not a URL: {exc}") from None
-    if "@" in found.netloc:  # libraries differ in which part is the host
-        raise click.UsageError("give credentials by --header or --token-file, not in the URL")
     return found
 
 
