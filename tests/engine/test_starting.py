@@ -386,6 +386,35 @@ def test_a_full_queue_still_knows_its_requests(store, make_service):
     step.go.set()
 
 
+class SlowClaims(MemoryStore):
+    """A store whose claims take until they are allowed to end."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = Step()
+
+    def claim(self, claim):
+        """Claim as any store does, once the test allows it."""
+        self.asked()
+        return super().claim(claim)
+
+
+def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
+    """So a process with one worker begins its first start at once, also if nothing may wait."""
+    store, step = SlowClaims(), Step()
+    service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0))
+    method = method_of(service, step)
+    looking = threading.Thread(target=service.run_maintenance)
+    looking.start()
+    store.asked.reached()
+    name = method.start(WorkRequest("x")).name
+    step.reached()
+    step.go.set()
+    store.asked.go.set()
+    joined(looking)
+    ended(service, name)
+
+
 # -- validate only --------------------------------------------------------------------------------
 
 

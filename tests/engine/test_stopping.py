@@ -190,7 +190,12 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
     name = method.start(WorkRequest()).name
     work(service)
     stopping = threading.Thread(target=service.workers.stop, args=(timedelta(0),))
-    once(store, "claim", lambda _: (stopping.start(), stopping.join(0.1)))
+
+    def stop(_):
+        stopping.start()
+        stopping.join(0.1)
+
+    once(store, "claim", lambda _: once(store, "claim", stop), after=True)  # the look comes first
     service.run_maintenance()
     joined(stopping)
     step.go.set()

@@ -105,7 +105,7 @@ class Claims:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
             self._look_at = self._clock() + _LOOK_SECONDS
-            more, most = True, 1  # few at first: a look mostly finds nothing
+            more, most = self.ahead or self._is_due(), 1
             while more and not self._stopped and not self._workers.stopping:
                 slots = self._free_workers(most)
                 if not slots:
@@ -121,6 +121,19 @@ class Claims:
     @property
     def _due_at(self) -> float:
         return self._not_before if self.ahead else max(self._not_before, self._look_at)
+
+    def _is_due(self) -> bool:
+        """Look whether work is due; no worker is reserved for that, a start may take it."""
+        found = self._store.claim(self._wanted(0))
+        self._look_at = min(self._look_at, self._time_of(found))
+        return found.more
+
+    def _time_of(self, found: Claimed) -> float:
+        """When the next work is due, by this process's clock."""
+        if found.next_due is None:
+            return math.inf
+        seconds = (found.next_due - self._store.now()).total_seconds()
+        return self._clock() + max(0.0, seconds)
 
     def _free_workers(self, most: int) -> list[Slot]:
         """Reserve so many workers at most; none while a broker is away, or no event loop there."""
@@ -138,9 +151,7 @@ class Claims:
         except BaseException:  # only now: a release is no reason to try again at once
             self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
-        if found.next_due is not None:
-            seconds = (found.next_due - self._store.now()).total_seconds()
-            self._look_at = min(self._look_at, self._clock() + max(0.0, seconds))
+        self._look_at = min(self._look_at, self._time_of(found))
         if not found.more:
             return False
         self.ahead = True
@@ -178,17 +189,13 @@ class Claims:
         """
         if self._clock() < self._suspects_at or self._workers.has_suspect():
             return
-        slots = self._free_workers(1)
-        if not slots:
-            return
         self._suspects_at = self._clock() + _LOOK_SECONDS
-        found = self._claim_for(slots, suspects=True)
-        if found.works:
-            self._suspects_at = -math.inf
-        if found.next_due is not None:
-            seconds = (found.next_due - self._store.now()).total_seconds()
-            self._suspects_at = min(self._suspects_at, self._clock() + max(0.0, seconds))
-            self._look_at = min(self._look_at, self._suspects_at)
+        found = self._store.claim(self._wanted(0, suspects=True))
+        if found.more and (slots := self._free_workers(1)):
+            found = self._claim_for(slots, suspects=True)
+            self._suspects_at = -math.inf if found.works else self._suspects_at
+        self._suspects_at = min(self._suspects_at, self._time_of(found))
+        self._look_at = min(self._look_at, self._suspects_at)
 
     def _wanted(self, most: int, *, suspects: bool = False) -> Claim:
         limits = {

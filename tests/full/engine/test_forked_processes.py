@@ -93,8 +93,7 @@ from tests.work_messages import WorkRequest
 
 noted = NotedEnds()
 store = SQLiteStore(sys.argv[1])
-# A look for work may have one of the workers: the parent must not get what the child starts.
-service = lro.Service(store, ThreadExecutor(2), webhooks=noted)
+service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
 method = work(service)
 if sys.argv[2] == "used":
     ended(service, method.start(WorkRequest()))
