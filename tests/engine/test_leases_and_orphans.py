@@ -682,6 +682,17 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
     assert store.get(waiting).owner == service.workers.owner
 
 
+def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
+    """In a second, and not in the five after which a process looks anyway."""
+    service = build(never, Held())
+    once(store, "claim", raising(Unavailable("away")))
+    with pytest.raises(Unavailable):
+        service.run_maintenance()
+    clock.advance(1)
+    service.run_maintenance()
+    assert store.get(waiting).owner == service.workers.owner
+
+
 # -- the thread -----------------------------------------------------------------------------------
 
 

@@ -35,8 +35,9 @@ class Claims:
     """Claims waiting work for the free workers of this process, and has it begun.
 
     It looks when a worker becomes free and work may wait, when this process or another one says
-    that work waits, when the next work is due, and every few seconds. It asks for no more than
-    there are free workers. :meth:`claim_due` does what is due; :meth:`start` has a thread do that.
+    that work waits, when the next work is due, and every few seconds. It reserves no worker to
+    look, and asks for no more than there are free workers. :meth:`claim_due` does what is due;
+    :meth:`start` has a thread do that.
     """
 
     def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers) -> None:
@@ -105,7 +106,7 @@ class Claims:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
             self._look_at = self._clock() + _LOOK_SECONDS
-            more, most = self.ahead or self._is_due(), 1
+            more, most = self.ahead or self._look_for().more, 1
             while more and not self._stopped and not self._workers.stopping:
                 slots = self._free_workers(most)
                 if not slots:
@@ -122,11 +123,15 @@ class Claims:
     def _due_at(self) -> float:
         return self._not_before if self.ahead else max(self._not_before, self._look_at)
 
-    def _is_due(self) -> bool:
+    def _look_for(self, *, suspects: bool = False) -> Claimed:
         """Look whether work is due; no worker is reserved for that, a start may take it."""
-        found = self._store.claim(self._wanted(0))
+        try:
+            found = self._store.claim(self._wanted(0, suspects=suspects))
+        except BaseException:
+            self._look_at = min(self._look_at, self._clock() + _RETRY_SECONDS)
+            raise
         self._look_at = min(self._look_at, self._time_of(found))
-        return found.more
+        return found
 
     def _time_of(self, found: Claimed) -> float:
         """When the next work is due, by this process's clock."""
@@ -190,12 +195,13 @@ class Claims:
         if self._clock() < self._suspects_at or self._workers.has_suspect():
             return
         self._suspects_at = self._clock() + _LOOK_SECONDS
-        found = self._store.claim(self._wanted(0, suspects=True))
-        if found.more and (slots := self._free_workers(1)):
-            found = self._claim_for(slots, suspects=True)
-            self._suspects_at = -math.inf if found.works else self._suspects_at
+        found = self._look_for(suspects=True)
+        if found.more:
+            self._suspects_at = -math.inf  # it is tried again at once, unless others are quicker
+            slots = self._free_workers(1)
+            if slots and not self._claim_for(slots, suspects=True).works:
+                self._suspects_at = self._clock() + _LOOK_SECONDS
         self._suspects_at = min(self._suspects_at, self._time_of(found))
-        self._look_at = min(self._look_at, self._suspects_at)
 
     def _wanted(self, most: int, *, suspects: bool = False) -> Claim:
         limits = {

@@ -65,10 +65,10 @@ class Claim:
 
     ``owner`` is the name under which it holds what it gets, until ``lease_until``. ``limits`` are
     the methods that it can do, and how many operations of each may run at once on the store; None:
-    any number. ``most`` is how many operations it can begin. Operations ``without`` these names.
-    ``only`` is the one operation that is asked for, whether it is due or not; empty: any. With
-    ``suspects``, only those are asked for whose worker was lost ``SUSPECT`` times or more; else,
-    all others.
+    any number. ``most`` is how many operations it can begin; with 0 it only looks. Operations
+    ``without`` these names. ``only`` is the one operation that is asked for, whether it is due or
+    not; empty: any. With ``suspects``, only those are asked for whose worker was lost ``SUSPECT``
+    times or more; else, all others.
 
     With an empty ``owner`` nothing is begun: what is due is put off to ``lease_until``, or for as
     long again as it is old, whichever is later. So the names of waiting operations are sent again.

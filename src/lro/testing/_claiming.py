@@ -93,6 +93,21 @@ def a_second_attempt_keeps_the_first_start(store: Store, clock: ManualClock) -> 
     same(store.get(record.name), found, "the record")
 
 
+def a_claim_of_nothing_only_looks(store: Store, clock: ManualClock) -> None:
+    """It says whether there is more, as its limits allow, and when the next is due."""
+    same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
+    record = _waiting(clock, seconds=2)
+    insert(store, record)
+    for owner in ("us", ""):
+        due = record.lease_until
+        same(_said(_claim(store, clock, 0, owner=owner)), ([], False, due), "a look too soon")
+    clock.advance(2)
+    for owner in ("us", ""):
+        same(_said(_claim(store, clock, 0, owner=owner)), ([], True, None), "a look at what is due")
+    same(_said(_claim(store, clock, 0, {"M": 0})), ([], False, None), "a look within a limit")
+    same(store.get(record.name), record, "the record")
+
+
 def only_what_waits_is_claimed(store: Store, clock: ManualClock) -> None:
     """Nothing that has an owner, is done outside, has ended, or is of another method."""
     insert(store, held(clock, "held", seconds=-1))
