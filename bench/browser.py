@@ -219,7 +219,7 @@ def main(kind: str, where: str, port: int) -> None:
     """Serve a console, and a method whose work reports all the time."""
     import uvicorn
 
-    executor = AsyncioExecutor(2 * REPORTING, 0, loop="running")
+    executor = AsyncioExecutor(2 * REPORTING, loop="running")
     store = MemoryStore() if kind == "flood" else million.store_of("sqlite", where)
     service, _ = million.declared(store, executor)
 

@@ -52,7 +52,7 @@ async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
 
 
 async def rates(kind: str, callers: int, options: argparse.Namespace) -> list[float]:
-    executor = AsyncioExecutor(1000, 1000, loop="running")
+    executor = AsyncioExecutor(1000, loop="running")
     service, method = make(store_of(kind), executor)
     found = [await rate(service, method, callers, options.starts) for _ in range(options.rounds)]
     await asyncio.to_thread(service.close)

@@ -56,7 +56,7 @@ def store(where: str) -> Any:
 
 async def on_loop(where: str) -> None:
     """Start by start_async, and do the work on the same event loop."""
-    service = lro.Service(store(where), AsyncioExecutor(1000, 10_000, loop="running"))
+    service = lro.Service(store(where), AsyncioExecutor(1000, loop="running"))
 
     @service.method("bench.v1.Bench.Run")
     async def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
