@@ -259,6 +259,7 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     store.refusing = True
     with pytest.raises(KeyError):
         asyncio.run(method.start_async(WorkRequest()))
+    service.run_maintenance()
     service.close()
     points = numbers.points("lro.store.call.duration")
     counts = {key: count for key, (count, _) in points.items()}
@@ -267,6 +268,8 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     assert counts["insert_later", "KeyError"] == 1
     assert counts["get", "NOT_FOUND"] == 1
     assert counts["update",] >= 1
+    assert counts["claim",] >= 1
+    assert not {("now",), ("secret",)} & counts.keys()
 
 
 class Loaded(MemoryStore):

@@ -14,11 +14,8 @@ from lro._engine.store_port import Store
 Called: TypeAlias = Callable[[str, float, str], None]
 """Takes the verb of a call, its seconds, and the type of its error, empty for none."""
 
-_VERBS: Final = frozenset((
-    "add_counts", "claim_due", "expire", "find", "forget", "get", "index", "insert",
-    "insert_within", "next_due", "orphans", "page", "poll_states", "read_counts", "read_load",
-    "read_totals", "renew", "request", "update",
-))  # fmt: skip
+_NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
+"""Verbs that read and write no records."""
 _LATER: Final = frozenset(("insert_later", "update_later"))
 """Verbs that return before they are done; the last argument is called then."""
 
@@ -35,12 +32,10 @@ class _TimedStore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in _VERBS:
-            found = functools.partial(self._call, name, found)
-        elif name in _LATER:
-            found = functools.partial(self._call_later, name, found)
-        else:
+        if name in _NOT_TIMED or not callable(found):
             return found
+        call = self._call_later if name in _LATER else self._call
+        found = functools.partial(call, name, found)
         self.__dict__[name] = found  # asked for once
         return found
 
