@@ -41,6 +41,7 @@ from lro._engine.store_port import (
     StatisticsStore,
     Store,
     TransactionalStore,
+    Worker,
 )
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
@@ -90,5 +91,6 @@ __all__ = [
     "Task",
     "TransactionalStore",
     "WorkLost",
+    "Worker",
     "WriteRefused",
 ]

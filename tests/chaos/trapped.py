@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
-from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey, Store
+from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey, Store, Worker
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
 
@@ -49,10 +49,10 @@ class TrappedStore:
                     step_on(Point.CLAIM, Moment.AFTER)
         return claimed
 
-    def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
+    def renew(self, worker: Worker) -> Any:
         step_on(Point.RENEW, Moment.BEFORE)
         with writing():
-            asked = self._store.renew(owner, until, *arguments)
+            asked = self._store.renew(worker)
             step_on(Point.RENEW, Moment.AFTER)
         return asked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,8 +12,10 @@ import pytest
 from lro import Job, Options, Service
 from lro._engine.maintenance import Maintenance
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
+from lro.adapters import Worker
 from lro.executors.inline import InlineExecutor
 from tests.service_steps import WORK
+from tests.stores.samples import worker_of
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EACH_STORE = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
@@ -100,12 +102,16 @@ class FakeWorkers:
     owner = "us"
     left: frozenset[str] = frozenset()
 
-    def __init__(self, held: Iterable[str] = ()) -> None:
+    def __init__(self, clock: Callable[[], datetime], held: Iterable[str] = ()) -> None:
+        self.clock = clock
         self.names = set(held)
         self.cancelled: list[str] = []
 
     def held(self) -> frozenset[str]:
         return frozenset(self.names)
+
+    def as_worker(self) -> Worker:
+        return worker_of(self.clock, self.owner)
 
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)
@@ -136,5 +142,5 @@ def maintenance_over(
     )
     plain = {"options": Options(), "keep_for": LEASE, "types": runtime.types, "stamp": None}
     specs: Any = {name: types.SimpleNamespace(function=print, **plain) for name in methods}
-    workers: Any = FakeWorkers(held)
+    workers: Any = FakeWorkers(store.now, held)
     return Maintenance(runtime, workers, specs)  # no more is asked of them

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from contextlib import closing
 from datetime import timedelta
 
-import attrs
 import pytest
 
 from lro import Code, Job, ListOperationsRequest, State
@@ -103,23 +103,80 @@ def build(store, make_service):
 # -- leases ---------------------------------------------------------------------------------------
 
 
-def test_leases_are_renewed_in_time(hung, store, clock):
+def alive_until(store):
+    """Until when the one worker of a store lives."""
+    (worker,) = store.workers()
+    return worker.alive_until
+
+
+def test_the_lease_is_renewed_in_time(hung, store, clock):
     """Three times a lease, while there is work; by the store's clock. New work wakes no thread."""
     one = hung()
     clock.advance(5)
     assert one.service.run_maintenance() == 5
+    assert alive_until(store) == clock() + LEASE
     name = one.start().name
-    assert store.get(name).lease_until == clock() + LEASE
     for _ in range(5):
         clock.advance(5)
         assert one.service.run_maintenance() == 5
-        assert store.get(name).lease_until == clock() + LEASE
+        assert alive_until(store) == clock() + LEASE
     one.step.go.set()
     ended(one.service, name)
-    assert store.get(name).lease_until is None
     one.executor.join(PATIENCE)
     clock.advance(5)
     assert one.service.run_maintenance() <= 15
+    assert alive_until(store) == clock() + LEASE - timedelta(seconds=5)
+    clock.advance(55)
+    one.service.run_maintenance()  # without work, once a minute
+    assert alive_until(store) == clock() + LEASE
+
+
+def test_a_service_that_is_closed_is_no_worker_any_more(hung, store, clock):
+    one = hung()
+    one.service.run_maintenance()
+    (worker,) = store.workers()
+    assert (worker.owner, worker.capacity) == (one.service.workers.owner, 1)
+    assert (worker.pid, list(worker.methods)) == (os.getpid(), [NAME])
+    store.close = lambda: None
+    one.service.close(NOW)
+    del store.close
+    assert list(store.workers()) == []
+
+
+def test_a_worker_that_counts_as_lost_begins_again(hung, store, clock, caplog):
+    """Under another name; its functions are asked to stop, and what they write is refused."""
+    one = hung()
+    one.service.run_maintenance()
+    name, owner = one.start(text="raise").name, one.service.workers.owner
+    store.lose(owner, alive_until(store))
+    clock.advance(5)
+    with caplog.at_level(logging.WARNING, "lro"):
+        one.service.run_maintenance()
+    assert "this worker counts as lost" in caplog.text
+    assert not one.service.workers.held()
+    one.step.go.set()
+    one.executor.join(PATIENCE)
+    one.service.run_maintenance()
+    workers = {worker.owner: worker for worker in store.workers()}
+    assert {o: worker.lost for o, worker in workers.items()} == {
+        owner: True,
+        one.service.workers.owner: False,
+    }
+    until(lambda: one.service.run_maintenance() and store.get(name).attempt == 2)
+
+
+def test_work_that_a_worker_has_and_does_not_know_of_is_recovered(hung, store, clock):
+    """The answer of the claim was lost, say; what is older than its lease at two renewals."""
+    one = hung()
+    one.service.run_maintenance()
+    one.start()
+    held = claim(one.service.workers.owner, clock() + LEASE, clock())
+    stray = one.method.start(WorkRequest()).name
+    store.update(stray, held)
+    for seconds, lost in ((10, 0), (5, 0), (5, 1)):
+        clock.advance(seconds)
+        one.service.run_maintenance()
+        assert store.get(stray).lost_attempts == lost
 
 
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
@@ -285,7 +342,7 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
     recovered(kept.service, clock)
     record = store.get(kept.name)
     assert (record.owner, record.attempt) == (kept.service.workers.owner, 1)
-    assert record.lease_until > clock()
+    assert alive_until(store) > clock()
 
 
 def test_lost_work_needs_no_free_worker(hung, build, store, clock):
@@ -474,12 +531,12 @@ class Away(MemoryStore):
 
     def orphans(self, methods, limit):
         found = super().orphans(methods, limit)
-        self._look(write=bool(found.records))
+        self._look(write=bool(found.overdue))
         return found
 
-    def renew(self, owner, until, names=None):
+    def renew(self, worker):
         self._look(write=True)
-        return super().renew(owner, until, names)
+        return super().renew(worker)
 
     def _look(self, *, write):
         if self.away or (write and self.unwritten):
@@ -596,47 +653,12 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
     """Little is left of its lease when it is stored, less than until the next renewal."""
     service = make_service(away, Held())
     method = method_of(service, never)
-    first = method.start(WorkRequest()).name
+    method.start(WorkRequest())
     service.run_maintenance()
-
-    def wait(*_):
-        clock.advance(4)
-        away.renew(service.workers.owner, clock() + LEASE)  # the first one's
-        clock.advance(5)
-
-    once(away, "insert", wait)
-    second = method.start(WorkRequest()).name
+    once(away, "insert", lambda *_: clock.advance(9))
+    method.start(WorkRequest())
     service.run_maintenance()
-    assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
-
-
-def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service, clock, caplog):
-    """The others are renewed, and it is said which one is not, once, when it fails again."""
-    service = make_service(away, Held())
-    method = method_of(service, never)
-    names = [method.start(WorkRequest()).name for _ in range(2)]
-    whole = away.renew
-    asked = []
-
-    def renew(owner, until, of):
-        asked.append(sorted(of))
-        found = whole(owner, until, set(of) - {names[0]})
-        return attrs.evolve(found, left=[names[0]])
-
-    away.renew = renew
-    with caplog.at_level(logging.WARNING, "lro"):
-        assert service.run_maintenance() == pytest.approx(0.2)
-        assert "cannot be renewed" not in caplog.text
-        for _ in range(2):
-            clock.advance(0.25)
-            assert service.run_maintenance() == pytest.approx(0.2)
-    assert asked == [sorted(names), [names[0]], [names[0]]]
-    assert caplog.text.count("its lease cannot be renewed now") == 1
-    away.renew = whole
-    clock.advance(0.25)
-    service.run_maintenance()
-    assert away.get(names[0]).lease_until == clock() + LEASE
-    assert service.run_maintenance() > 4
+    assert alive_until(away) == clock() + LEASE
 
 
 @pytest.mark.parametrize("seconds", [0.9, 5])
@@ -658,16 +680,16 @@ def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clo
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
-    name = service.start(NAME, WorkRequest()).name
+    service.start(NAME, WorkRequest())
     looks = []
     once(away, "renew", lambda *_: clock.advance(5))
     once(away, "orphans", lambda *_: looks.append(1))
     clock.advance(15)
     assert service.run_maintenance() == 0.01
     assert looks == []  # leases come first
-    assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
+    assert alive_until(away) == clock() + LEASE - timedelta(seconds=5)
     service.run_maintenance()
-    assert away.get(name).lease_until == clock() + LEASE
+    assert alive_until(away) == clock() + LEASE
 
 
 # -- when it begins -------------------------------------------------------------------------------
@@ -712,9 +734,9 @@ def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
             self.turn()
             return super().orphans(methods, limit)
 
-        def renew(self, owner, until, names=None):
+        def renew(self, worker):
             self.turn()  # with which an outage ends
-            return super().renew(owner, until, names)
+            return super().renew(worker)
 
         def turn(self):
             turns.append(time.monotonic())
@@ -747,7 +769,7 @@ def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
     one = hung()
     name = one.start().name
     other = build(never)
-    clock.advance(15)
+    store.lose(one.service.workers.owner, None)
     orphans = store.orphans({NAME}, 9)
     store.orphans = lambda methods, limit: orphans
     one.step.go.set()

@@ -176,9 +176,11 @@ def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clo
     service = make_service(store, Held())
     name = "insert"
     once(store, name, lambda *_: clock.advance(10), after=True)
-    handle = method_of(service).start(WorkRequest("x"))
     service.run_maintenance()
-    assert store.get(handle.name).lease_until == clock() + timedelta(seconds=15)
+    method_of(service).start(WorkRequest("x"))
+    service.run_maintenance()
+    (worker,) = store.workers()
+    assert worker.alive_until == clock() + timedelta(seconds=15)
 
 
 def in_thread(call, *arguments):

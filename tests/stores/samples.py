@@ -12,7 +12,7 @@ import attrs
 
 from lro import Any as Message
 from lro._model.operation import claim, end, report, request_cancel, with_debt
-from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey
+from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey, Worker
 from tests.waiting import PATIENCE, joined
 
 REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
@@ -36,6 +36,12 @@ def held(clock: Clock, unique_id: str = "a", *, seconds: float = 15, **fields: A
     """A new record whose work ``us`` holds for these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
+
+
+def worker_of(clock: Clock, owner: str = "us", *, seconds: float = 15) -> Worker:
+    """A worker that says now that it lives for these seconds."""
+    until = clock() + timedelta(seconds=seconds)
+    return Worker(owner, "host", 1, "0.1.0", ("M",), 4, clock(), clock(), until)
 
 
 def waiting(clock: Clock, unique_id: str = "a", *, seconds: float = 0, **fields: Any) -> Record:
@@ -91,9 +97,9 @@ def cancel_of(clock: Clock) -> Change:
     return request_cancel(clock())
 
 
-def report_of(clock: Clock, metadata: Message | None, *lease: Any) -> Change:
-    """The change that reports metadata; ``lease`` is the owner and the length of its lease."""
-    return report(metadata, None, clock(), *lease)
+def report_of(clock: Clock, metadata: Message | None) -> Change:
+    """The change that reports metadata."""
+    return report(metadata, None, clock())
 
 
 def owing(store: Any, clock: Clock, *unique_ids: str) -> None:

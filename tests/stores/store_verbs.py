@@ -16,6 +16,7 @@ from tests.stores.samples import (
     made_later,
     record_of,
     removal,
+    worker_of,
 )
 
 
@@ -37,7 +38,10 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "claim": lambda: claim_work(store, clock),
         "claim within a limit": lambda: claim_work(store, clock, limits={"M": 2}),
         "count_waiting": lambda: store.count_waiting(9),
-        "renew": lambda: store.renew("us", clock()),
+        "renew": lambda: store.renew(worker_of(clock)),
+        "leave": lambda: store.leave("us"),
+        "lose": lambda: store.lose("us", clock()),
+        "workers": lambda: store.workers(),
         "orphans": lambda: store.orphans(METHODS, 9),
         "expire": lambda: store.expire(9),
         "poll_states": lambda: store.poll_states([name]),

@@ -46,8 +46,8 @@ from tests.stores.samples import (
     made_later,
     record_of,
     removal,
-    report_of,
     together,
+    worker_of,
 )
 from tests.waiting import PATIENCE, joined, until
 
@@ -246,17 +246,6 @@ def test_keys_and_targets_cross(server, opened, schema, clock, plain):
     assert server.log.count("deadlock") == before
 
 
-def test_many_leases_are_renewed_in_parts(store, clock, monkeypatch):
-    monkeypatch.setattr("lro.stores.postgres._store.RENEWED_AT_ONCE", 3)
-    names = [f"operations/{number}" for number in range(8)]
-    for number in range(8):
-        insert(store, held(clock, str(number)))
-    store.update(names[7], cancel_of(clock))
-    moment = clock() + timedelta(hours=1)
-    assert store.renew("us", moment, [*names, "operations/no-such"]) == Renewed([names[7]], [])
-    assert {store.get(name).lease_until for name in names} == {moment}
-
-
 def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
     """Records that another transaction has locked are left for the next sweep, without waiting."""
     for unique_id in "ab":
@@ -299,53 +288,34 @@ def locked(plain, statement, *values):
 def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
     """Also one that can be read: no lease is renewed, no process is taken for dead."""
     store = opened(statement_seconds=5.0)  # a fifth of it for locks
+    store.renew(worker_of(clock))
     insert(store, held(clock))
     clock.advance(20)
-    with locked(plain, f"LOCK TABLE {schema}.operations IN {mode} MODE"):
-        for call in (lambda: store.renew("us", clock()), lambda: store.orphans(METHODS, 9)):
+    with locked(plain, f"LOCK TABLE {schema}.workers IN {mode} MODE"):
+        for call in (lambda: store.renew(worker_of(clock)), lambda: store.orphans(METHODS, 9)):
             with pytest.raises(Unavailable):
                 call()
-    assert len(store.orphans(METHODS, 9).records) == 1
+    assert list(store.orphans(METHODS, 9).overdue) == ["us"]
 
 
-def test_many_locked_rows_hold_up_a_renewal_for_a_moment(store, schema, plain, clock, monkeypatch):
-    """Each is waited for shortly, and not all of them; those that are free are renewed."""
-    monkeypatch.setattr("lro.stores.postgres._store._LOCK_MS", 1)
-    names = [f"operations/{number}" for number in range(4)]
-    for number in range(4):
-        insert(store, held(clock, str(number)))
-    store.update(names[0], cancel_of(clock))
-    moment = clock() + timedelta(hours=1)
-    row = f"SELECT 1 FROM {schema}.operations WHERE name <> %s FOR UPDATE"
-    with locked(plain, row, names[0]):
-        for seconds in (1.0, 0):
-            monkeypatch.setattr("lro.stores.postgres._store._LOCKED_SECONDS", seconds)
-            found = store.renew("us", moment, names)
-            assert (found.cancel_requested, sorted(found.left)) == ([names[0]], names[1:])
-        assert store.get(names[0]).lease_until == moment
-    assert store.renew("us", moment, names) == Renewed([names[0]], [])
-
-
-def test_a_failure_while_a_locked_row_is_waited_for_is_raised(
-    store, schema, plain, clock, monkeypatch
-):
-    """Only a lock that others keep is no failure."""
+def test_locked_records_do_not_hold_up_a_renewal(store, schema, plain, clock):
+    """A worker lives, whoever has locked what it works on."""
     insert(store, held(clock))
-    gone = b"SELECT FROM gone WHERE (%s, %s, %s, %s, %s::bigint) IS NULL"
-    monkeypatch.setattr("lro.stores.postgres._statements.RENEW_WAITING", gone)
-    row = f"SELECT 1 FROM {schema}.operations FOR UPDATE"
-    with locked(plain, row), pytest.raises(Unavailable):
-        store.renew("us", clock(), ["operations/a"])
+    with locked(plain, f"SELECT 1 FROM {schema}.operations FOR UPDATE"):
+        assert store.renew(worker_of(clock)) == Renewed([], [])
 
 
-def test_a_report_prolongs_a_lease_that_is_not_renewed(store, clock):
-    """In the statement that writes it, if less than half of it is left."""
-    insert(store, held(clock, seconds=15))
-    for seconds, owner, left in ((7, "us", 8), (1, "us", 15), (10, "them", 5)):
-        clock.advance(seconds)
-        lease = timedelta(seconds=15)
-        store.update("operations/a", report_of(clock, REQUEST, owner, lease))
-        assert store.get("operations/a").lease_until == clock() + timedelta(seconds=left)
+def test_a_worker_whose_row_is_locked_is_not_overdue(store, schema, plain, clock):
+    """It could not renew its lease either."""
+    for owner in ("us", "them"):
+        store.renew(worker_of(clock, owner))
+        insert(store, held(clock, owner, owner=owner))
+    clock.advance(20)
+    with locked(plain, f"SELECT 1 FROM {schema}.workers WHERE owner = 'us' FOR UPDATE"):
+        assert list(store.orphans(METHODS, 9).overdue) == ["them"]
+        with pytest.raises(Unavailable):
+            store.renew(worker_of(clock))
+    assert sorted(store.orphans(METHODS, 9).overdue) == ["them", "us"]
 
 
 # -- plans ----------------------------------------------------------------------------------------
@@ -361,13 +331,15 @@ PLANNED = {
     "FIND_FIRST": (SOME_ID, SOME_ID, SOME_ID),
     "REMOVE": ("[]",),
     "GET": (SOME_ID,),
-    "GET_IF_CHANGED": (1, 1, None, SOME_ID),
+    "GET_IF_CHANGED": (1, 1, SOME_ID),
     "REQUEST": (SOME_ID,),
     "POLL_STATES": (1, SOME_IDS),
-    "RENEW": (SOME_IDS, "us", SOME_IDS, "us", 1),
-    "RENEW_WAITING": (SOME_IDS, "us", SOME_IDS, "us", 1),
-    "RENEW_ALL": ("us", "us", 1),
-    "ORPHANS": ("[]", 1, "[]", 1, 9, 9),
+    "RENEW": ("us", "", 1, "", "[]", 1, 1, 1, 1, 0, 1, 1, "us", 1),
+    "LEAVE": ("us",),
+    "HOLDING": (),
+    "LOST": ("[]", 9),
+    "LOSE": ("us", 1),
+    "TOUCH": ("[]",),
     "CLAIM": (9, "[]", 1, SOME_IDS, 9, 1, 3, "us", 1, 1, 1, 1),
     "CLAIM_ONLY": (9, "[]", SOME_ID, SOME_IDS, 9, 3, "us", 1, 1, 1),
     "PUT_OFF": (9, "[]", 1, SOME_IDS, 9, 1, 3, 1, 1, 1, 1),
@@ -375,7 +347,6 @@ PLANNED = {
     "CLAIMED": ("[]", 1, "us", 1),
     "METHODS_DUE": (1, 1, "[]"),
     "WAITING_METHOD": (SOME_ID,),
-    "TOUCH": (SOME_IDS, 1),
     "EXPIRE": (1, 9),
     "EXPIRE_STARTS": (1, 9),
     "LEFT": (1, 1),
@@ -389,10 +360,9 @@ PLANNED = {
 SORTS = {
     "START": 2,
     "WRITE": 2,
-    "RENEW_ALL": 1,
     "ADD_COUNTS": 2,
+    "LOST": 1,
     "LOAD": 1,
-    "ORPHANS": 1,
     "CLAIM": 2,
     "CLAIM_ONLY": 1,
     "PUT_OFF": 2,
@@ -401,8 +371,8 @@ SORTS = {
 """How many sorts a statement has, each of few rows."""
 _CLAIM = {"operations_waiting", "operations_running", "operations_pkey", "inputs_pkey"}
 INDEXES = {
-    "RENEW_ALL": {"operations_running", "operations_pkey"},
-    "ORPHANS": {"operations_running", "operations_pkey"},
+    "HOLDING": {"operations_running", "workers_pkey"},
+    "LOST": {"operations_running", "workers_pkey"},
     "CLAIM": _CLAIM,
     "CLAIM_ONLY": _CLAIM - {"operations_waiting"},
     "PUT_OFF": _CLAIM,
@@ -429,6 +399,7 @@ def test_every_row_is_found_by_an_index(link):
     """Also by a plan made for empty tables, which may be kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, getattr(statements, name), values)
+        plan = plan.replace("Seq Scan on workers", "")  # of whom there are few
         assert not [slow for slow in SLOW if slow in plan], name
         sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
         assert sorts == SORTS.get(name, 0), name

@@ -31,6 +31,7 @@ from tests.stores.samples import (
     removal,
     report_of,
     together,
+    worker_of,
 )
 from tests.stores.store_verbs import verbs
 
@@ -90,8 +91,8 @@ def test_two_stores_see_each_other(one, two, clock):
     record = held(clock)
     insert(one, record)
     assert two.get(record.name) == one.get(record.name) == record
-    one.renew("us", clock() + timedelta(hours=1), [record.name])
-    assert two.get(record.name).lease_until == clock() + timedelta(hours=1)
+    one.renew(worker_of(clock))
+    assert [worker.owner for worker in two.workers()] == ["us"]
     two.update(record.name, cancel_of(clock))
     assert one.update(record.name, report_of(clock, DONE)).cancel_requested
     two.update(record.name, end_of(clock))
@@ -108,19 +109,19 @@ def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
     """A change is decided on the record as it is now, also one that refuses or changes nothing."""
     record = held(clock)
     insert(one, record)
-    two.renew("us", clock() + timedelta(hours=1))
+    two.update(record.name, report_of(clock, DONE))
     seen = []
 
     def change(found):
-        seen.append(found.lease_until)
+        seen.append(found.metadata)
         return found.next_version(cancel_requested=True)
 
     changed = one.update(record.name, change)
-    assert seen == [record.lease_until, clock() + timedelta(hours=1)]
+    assert seen == [None, DONE]
     assert two.get(record.name) == changed
     two.update(record.name, lambda found: found.next_version(owner="", lease_until=clock()))
     taken = one.update(record.name, claim_of(clock, "them"))
-    assert (taken.owner, taken.version) == ("them", 4)
+    assert (taken.owner, taken.version) == ("them", 5)
     insert(one, record_of(clock, "b"))
     two.update("operations/b", end_of(clock))
     assert one.update("operations/b", lambda found: found).done
@@ -170,7 +171,6 @@ def test_what_cannot_be_written_leaves_nothing(one, clock):
         one.update(record.name, called("a\ud800b"))
     odd = "operations/\ud800"
     assert one.poll_states([odd]).finished == {odd}
-    assert list(one.renew("us", clock(), [odd]).cancel_requested) == []
     for call in (lambda: one.get(odd), lambda: one.request(odd), lambda: one.update(odd, removal)):
         with pytest.raises((InvalidArgument, OperationNotFound)):
             call()
@@ -213,8 +213,6 @@ def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, m
     second = one.get(names[-1])
     assert second.cancel_requested
     assert one.get(names[-1]) is second
-    one.renew("us", clock() + timedelta(hours=1))
-    assert one.get(names[-1]).lease_until == clock() + timedelta(hours=1)
 
 
 def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clock):

@@ -7,7 +7,10 @@ import functools
 import itertools
 import json
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -39,6 +42,7 @@ from tests.stores.samples import (
     record_of,
     report_of,
     waiting,
+    worker_of,
 )
 from tests.stores.wires import filled, sqlite_error, stranger
 from tests.waiting import PATIENCE, joined
@@ -63,7 +67,7 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
             for write in (
                 lambda: insert(store, record_of(clock, "b"), key_of("other")),
                 lambda: store.update("operations/a", end_of(clock)),
-                lambda: store.renew("us", clock()),
+                lambda: store.renew(worker_of(clock)),
                 lambda: claim_work(store, clock),
             ):
                 with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_BUSY\)"):
@@ -81,10 +85,10 @@ def test_a_look_of_a_locked_file_fails(path, clock):
     """There is an orphan, and its process could not have renewed its lease."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         with stranger(path):
-            assert store.orphans(METHODS, 9).records == ()
+            assert store.orphans(METHODS, 9).overdue == {}
         insert(store, held(clock, seconds=0))
         with stranger(path):
-            for call in (lambda: store.orphans(METHODS, 9), lambda: store.renew("us", clock(), [])):
+            for call in (lambda: store.orphans(METHODS, 9), lambda: store.renew(worker_of(clock))):
                 with pytest.raises(Unavailable):
                     call()
 
@@ -222,7 +226,6 @@ WAITS = "SEARCH operations USING INDEX operations_waiting (method=? AND lease_un
 PLANS = [
     (sql.METHODS_DUE, (0, 1, 0, 1, "{}"), [f"{WAITS} AND lease_until<?)", f"{WAITS})", f"{RUNS})"]),
     (sql.DUE_OF_METHOD, (0, 1, "M", "[]", 9), [f"{WAITS} AND lease_until<?)"]),
-    (sql.NEXT_LEASE_END, (1, "[]"), [f"{RUNS} AND lease_until>?)"]),
     ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),
     (sql.DUE, (1, 9), f"{DUE}<?)"),
@@ -653,3 +656,51 @@ def test_a_system_that_reports_nothing(system, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")
+
+
+# -- workers that have ended ----------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.stores.samples import held, insert, worker_of
+
+clock = ManualClock()
+store = SQLiteStore(sys.argv[1], clock=clock)
+store.renew(worker_of(clock, seconds=3600))
+insert(store, held(clock, seconds=3600))
+if os.fork():
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()  # the child lives on, and is no worker
+"""
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
+    """However long its lease; a child that it has forked does not keep it alive."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE)
+    try:
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+        with closing(SQLiteStore(path, clock=clock)) as store:
+            assert [worker.running for worker in store.workers()] == [1]
+            found = store.orphans(METHODS, 9)
+            assert (set(found.dead), set(found.overdue)) == ({"us"}, {"us"})
+            assert store.lose("us", found.overdue["us"])
+            assert ids(store.orphans(METHODS, 9).records) == ["a"]
+            assert not [name for name in os.listdir(os.path.dirname(path)) if "worker" in name]
+    finally:
+        process.stdin.close()
+
+
+def test_workers_that_live_are_not_dead(path, clock):
+    """In this process, by the same store or another one; and one of which nothing is known."""
+    with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
+        one.renew(worker_of(clock))
+        for owner in ("us", "unknown"):
+            insert(one, held(clock, owner, owner=owner))
+        for store in (one, two):
+            assert set(store.orphans(METHODS, 9).dead) == set()
+        one.close()
+        assert set(two.orphans(METHODS, 9).dead) == {"us"}

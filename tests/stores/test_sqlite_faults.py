@@ -17,7 +17,7 @@ from tests.stores.samples import called, end_of, held, ids, insert, key_of, list
 from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
 
-TABLES = ("operations", "inputs", "starts", "minutes", "totals", "secrets")
+TABLES = ("operations", "inputs", "starts", "minutes", "totals", "workers", "secrets")
 
 
 @pytest.fixture(autouse=True)
@@ -381,9 +381,9 @@ def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
                 with pytest.raises(Unavailable):
                     insert(store, record_of(clock, "b"))
                 with pytest.raises(Unavailable):
-                    store.renew("nobody", clock(), ())
+                    store.leave("nobody")
             assert store.get("operations/a")
-        store.renew("nobody", clock(), ())
+        store.leave("nobody")
         assert insert(store, record_of(clock, "b")).fresh
 
 

@@ -53,7 +53,9 @@ def connection(database, kind):
 
 @pytest.fixture
 def service(database, make_service):
-    return make_service(database.store, InlineExecutor())
+    made = make_service(database.store, InlineExecutor())
+    made.run_maintenance()  # which writes now, and not within a transaction of the test
+    return made
 
 
 @pytest.fixture

@@ -93,8 +93,8 @@ class WorkHolder(Protocol):
         ...
 
     @property
-    def owner(self) -> str:
-        """The name under which this process holds work."""
+    def process(self) -> int:
+        """The id of the process, which a function may have forked."""
         ...
 
     def leave(self, name: str) -> None:
@@ -152,7 +152,7 @@ class Attempt:
         self.spec = spec
         self._holder = holder
         self._runtime = holder.runtime
-        self._owner = holder.owner
+        self._process = holder.process
         self._record = record
         self._request = request
         self._packed = packed
@@ -168,12 +168,6 @@ class Attempt:
     def suspect(self) -> bool:
         """Whether this work may be what has killed its workers."""
         return self._record.lost_attempts >= SUSPECT
-
-    @property
-    def lease_until(self) -> datetime:
-        """When the lease ends with which the attempt has begun."""
-        assert self._record.lease_until is not None  # it is claimed
-        return self._record.lease_until
 
     def cancel(self) -> None:
         """Pass a stored request to cancel on to the function, if it runs.
@@ -436,7 +430,7 @@ class Attempt:
 
     def _end_forked(self, error: BaseException | None = None) -> None:
         """End this process if the function has forked it and has left: its parent goes on."""
-        if self._owner == self._holder.owner:
+        if self._process == self._holder.process:
             return
         code = error.code if isinstance(error, SystemExit) else int(error is not None)
         if code:
@@ -464,7 +458,7 @@ class Attempt:
 
     def _store_report(self, attempt: int, packed: PackedMessage) -> Flow[Record | None]:
         now = self._runtime.store.now()
-        change = report(packed, attempt, now, self._owner, self._runtime.lease)
+        change = report(packed, attempt, now)
         return self._runtime.updater.applied(self.name, change, self.spec.stamp)
 
     # -- end ----------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from lro._model.operation import (
     Record,
     State,
     end,
-    if_lease_over,
     if_not_cancelled,
     if_unchanged_since,
     lose,
@@ -53,12 +52,8 @@ def store_stop(
     return (yield from _given_up(runtime, spec, record, release(attempt, now), error))
 
 
-def store_loss(
-    runtime: Runtime, spec: MethodSpec, record: Record, *, silent: bool = False
-) -> Flow[Record | None]:
+def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Record | None]:
     """Store that the worker of an operation was lost: the work waits again, or it ends.
-
-    ``silent``: that is only so if the record is as it was seen, and its lease is over.
 
     Returns:
         The record then; None if it is gone.
@@ -75,8 +70,7 @@ def store_loss(
     elif attempt >= options.max_attempts:
         error = _too_often(attempt)
     change = lose(attempt, now + _pause(lost), now)
-    seen = record if silent else None
-    after = yield from _given_up(runtime, spec, record, change, error, seen)
+    after = yield from _given_up(runtime, spec, record, change, error)
     runtime.events.look()  # it may be the first that this process has to do
     runtime.events.emit(
         WorkLost(
@@ -105,14 +99,12 @@ def _pause(lost: int) -> timedelta:
 
 
 def _given_up(
-    runtime: Runtime,
-    spec: MethodSpec,
-    record: Record,
-    back: Change,
-    error: StatusError | None,
-    seen: Record | None = None,
+    runtime: Runtime, spec: MethodSpec, record: Record, back: Change, error: StatusError | None
 ) -> Flow[Record | None]:
-    """Let others do the work, or end it: with the error, or because a caller has asked for it."""
+    """Let others do the work, or end it: with the error, or because a caller has asked for it.
+
+    Only the worker that has this attempt can give it up, or lose it.
+    """
     updater, now = runtime.updater, runtime.store.now()
 
     def ending(error: LroError, *, acknowledge: bool) -> Change:
@@ -124,8 +116,7 @@ def _given_up(
     change = back if error is None else ending(error, acknowledge=False)
     if error is None:
         change = if_not_cancelled(change, ending(Cancelled(), acknowledge=True))
-    if seen is not None:
-        change = if_unchanged_since(seen, if_lease_over(change, now))
+    change = if_unchanged_since(record, change)
     if error is None:
         after = yield from updater.applied(record.name, change, spec.stamp)
     else:

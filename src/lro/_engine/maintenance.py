@@ -6,11 +6,9 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
-
-import attrs
 
 from lro._base.errors import LroError, Unavailable
 from lro._engine.change_listener import ChangeListener
@@ -21,6 +19,7 @@ from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
+from lro._engine.store_port import Orphans
 from lro._engine.workers import Workers
 from lro._model.operation import Record
 
@@ -29,6 +28,8 @@ log = logging.getLogger("lro")
 _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
+_IDLE_SECONDS: Final = 60.0
+"""How often a process without work says that it lives."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
 """Minimum interval between orphan scans, so that work which cannot start is not retried at once."""
@@ -46,16 +47,8 @@ LEAST_LEASE: Final = timedelta(seconds=_REST_SECONDS * _TRIES * _GRACES)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@attrs.frozen
-class _Suspect:
-    """A record whose lease was over at a look: whose it was, and since when that is so."""
-
-    seen: tuple[str, int, datetime | None]
-    since: float
-
-
 class Maintenance:
-    """Renews the leases of this process, recovers orphans, and removes what has expired.
+    """Says that this process lives, finds lost workers, and removes what has expired.
 
     It also gives the store what was counted.
 
@@ -63,12 +56,12 @@ class Maintenance:
     which no administrator can set, decides what is due when. Leases end by the store's clock, which
     can be set.
 
-    A lease that is over does not prove that its process is dead: until a moment ago, perhaps no
-    process could write to the store, or to this record. This process cannot know, if it wanted to
-    write nothing then. So it looks twice, and each look also writes (``Store.orphans``): a record
-    counts as lost if its lease was over at both, with a period of grace between them. A process
-    that lives has tried to renew its lease all the time, several times in a period of grace, and
-    has done so by then.
+    A lease that is over does not prove that its worker is dead: until a moment ago, perhaps no
+    process could write to the store. This process cannot know, if it wanted to write nothing then.
+    So it looks twice, and each look also writes (``Store.orphans``): a worker counts as lost if its
+    lease was over at both, with a period of grace between them. One that lives has tried to renew
+    its lease all the time, several times in a period of grace, and has done so by then. A worker
+    whose process is known to have ended is lost at once.
     """
 
     def __init__(self, runtime: Runtime, workers: Workers, specs: Mapping[str, MethodSpec]) -> None:
@@ -89,17 +82,16 @@ class Maintenance:
 
     def reset_after_fork(self) -> None:
         """Begin again without a thread: that of the parent process does not come along."""
-        self._renew_at: float | None = None
+        self._renew_at = self._idle_at = self._clock()
         self._renewed_at: float | None = None
-        self._left: Collection[str] = ()
-        self._reported: Collection[str] = frozenset()
-        self._retry_at = math.inf
+        self._strays: Collection[str] = frozenset()
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
         self._renew_now = False
         if self._statistics is not None:
             self._statistics.reset_after_fork()
-        self._suspects: dict[str, _Suspect] = {}
+        self._overdue: dict[str, tuple[datetime | None, float]] = {}
+        """Owners whose lease was over at a look: until when it was, and since when that is so."""
         self._scan_took = 0.0
         self._stuck = 0  # how many lost operations cannot be recovered
         self._looked_at = -math.inf
@@ -129,15 +121,16 @@ class Maintenance:
         self._wake.set()
 
     def request_renewal(self) -> None:
-        """Renew all leases now: little is left of one, which was long in being stored."""
+        """Renew the lease now: little is left of that with which work was stored."""
         self._renew_now = True
         self._wake.set()
 
     def run_due(self) -> float:
         """Do what is due, and return the seconds until something will be.
 
-        Idle, a process asks its store once a lease for orphans and once a minute for what has
-        expired: no lease made after a look can run out before the next one.
+        Idle, a process asks its store once a lease for orphans, and once a minute for what has
+        expired; then it also says that it lives. No lease made after a look can run out before the
+        next one.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -153,18 +146,13 @@ class Maintenance:
     def _run_due(self) -> float:
         at, held = self._clock(), self._workers.held()
         if not held:
-            self._renew_at = self._renewed_at = None
-        elif self._renew_at is None or self._renew_now:  # it may have begun long ago
-            self._renew_at = at
-        self._renew_now = False
-        self._follow_clock(at)
+            self._renewed_at = None
+        self._follow_clock()
         if self._away:
-            self._follow_outage(held)
-        elif self._renew_at is not None and self._renew_at <= at:
-            self._renew(held)
-        elif self._retry_at <= at:
-            self._renew(frozenset(held).intersection(self._left))
-        if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
+            self._follow_outage()
+        elif self._renewal_due(at):
+            self._renew()
+        if not self._renewal_due(self._clock()):  # the lease comes first
             self._workers.release_abandoned()
             if self._next_scan() <= self._clock():
                 self._scan_orphans()
@@ -173,18 +161,22 @@ class Maintenance:
             if self._statistics is not None and self._statistics.flush_at <= self._clock():
                 self._statistics.flush()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
-        due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
+        due = [self._next_scan(), self._expire_at, self._idle_at, at + self._period]
         if self._statistics is not None:
             due.append(self._statistics.flush_at)
-        if self._renew_at is not None:
+        if self._workers.held():
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
+
+    def _renewal_due(self, at: float) -> bool:
+        working = bool(self._workers.held())
+        return self._renew_now or (self._renew_at if working else self._idle_at) <= at
 
     def _next_scan(self) -> float:
         asked_at = max(self._scan_not_before, self._asked_at)
         return max(self._calm_until, min(self._scan_at, asked_at))
 
-    def _follow_clock(self, at: float) -> None:
+    def _follow_clock(self) -> None:
         # The store's clock was set: all leases seem over, or to last too long.
         asked, now, answered = self._clock(), self._store.now(), self._clock()
         if answered - asked >= _STEP_SECONDS:
@@ -193,40 +185,46 @@ class Maintenance:
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
-        log.warning("the store's clock was set by %+.1f s: leases are renewed", lead - before)
-        if self._renew_at is not None:
-            self._renew_at = at
+        log.warning("the store's clock was set by %+.1f s: the lease is renewed", lead - before)
+        self._renew_now = True
         self._let_all_renew()
 
-    def _follow_outage(self, held: Collection[str]) -> None:
+    def _follow_outage(self) -> None:
         # It is back when a write has worked: SQLite can be read while others have its write lock.
-        self._renew(held)
+        self._renew()
         log.warning("maintenance: the store is there again")
         self._away = False
         self._let_all_renew()
 
     def _let_all_renew(self) -> None:
         # Processes that live renew their leases before any process scans for orphans.
-        self._suspects.clear()
+        self._overdue.clear()
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
-    def _renew(self, names: Collection[str]) -> None:
+    def _renew(self) -> None:
         # By what was the time before: a write that had to wait is soon to be followed by another.
-        at, until = self._clock(), self._store.now() + self._runtime.lease
-        renewed = self._store.renew(self._workers.owner, until, names)
+        at, count = self._clock(), len(self._workers.held())
+        renewed = self._store.renew(self._workers.as_worker())
         # Only now: after a failure the next run begins with it again, before an orphan scan.
-        if self._renew_at is not None and self._renew_at <= at:
-            self._renew_at = at + self._period
-        self._observe_renewal(len(names) - len(renewed.left))
-        # A lock that is there again at the next try is not that of a write of this process.
-        again = set(renewed.left).intersection(self._left)
-        for name in again.difference(self._reported):
-            line = "%s: its lease cannot be renewed now: others have locked its record"
-            log.warning(line, name, extra=about(name))
-        self._left, self._reported = renewed.left, again
-        self._retry_at = at + self.retry_seconds if self._left else math.inf
+        self._renew_at, self._idle_at, self._renew_now = (
+            at + self._period,
+            at + _IDLE_SECONDS,
+            False,
+        )
+        if renewed is None:
+            log.warning("this worker counts as lost: others have its work, which stops here")
+            self._workers.lose_all()
+            self._renew_now = True
+            return
+        self._observe_renewal(count)
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
+        # What a lost answer has left: this process has it, and knows nothing of it.
+        strays = frozenset(renewed.older) - self._workers.held()
+        again, self._strays = strays & frozenset(self._strays), strays
+        if again:
+            found = self._store.find(again).records
+            self._recover([record for record in found if record.owner == self._workers.owner])
 
     def _observe_renewal(self, count: int) -> None:
         lease, at = self._runtime.lease.total_seconds(), self._clock()
@@ -234,10 +232,6 @@ class Maintenance:
         if count > 0:
             margin = lease if before is None else max(0.0, lease - (at - before))
             self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
-
-    @property
-    def _renewal_due(self) -> bool:
-        return self._renew_at is not None and self._renew_at <= self._clock()
 
     def _scan_orphans(self) -> None:
         self._asked_at = math.inf
@@ -251,45 +245,44 @@ class Maintenance:
         # process was able to write.
         waited = took > self._grace / 2 and took > 2 * before
         if waited or at - self._looked_at > self._grace + _STEP_SECONDS + before:
-            self._suspects.clear()
-        self._recover(self._lost(found.records, at))
+            self._overdue.clear()
+        records = found.records
+        if self._lose(found, at):
+            records = self._store.orphans(methods, _BATCH + self._stuck).records
+        self._recover(records)
         # The grace of those that are new begins now: what was recovered may have taken long.
         self._looked_at = self._clock()
-        for name, suspect in self._suspects.items():
-            if suspect.since == at:
-                self._suspects[name] = attrs.evolve(suspect, since=self._looked_at)
+        for owner, (until, since) in self._overdue.items():
+            if since == at:
+                self._overdue[owner] = until, self._looked_at
         latest = self._scan_period
         next_end = found.next_lease_end
         if next_end is not None:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))
         self._scan_at = at + latest
-        if found.records:
+        if self._overdue or records:
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
         self._scan_not_before = self._looked_at + _SCAN_PAUSE_SECONDS
 
-    def _lost(self, records: Collection[Record], at: float) -> list[Record]:
-        """Return those of these records, whose leases are over, that no process works on."""
-        before, self._suspects = self._suspects, {}
-        lost = []
-        for record in records:
-            seen, since = (record.owner, record.attempt, record.lease_until), at
-            known = before.get(record.name)
-            if known is not None and known.seen == seen:
-                since = known.since
-            self._suspects[record.name] = _Suspect(seen, since)
-            if at - since >= self._grace:
-                lost.append(record)
+    def _lose(self, found: Orphans, at: float) -> bool:
+        """Have those count as lost who were overdue before, or are dead; return whether any is."""
+        before, self._overdue = self._overdue, {}
+        lost = False
+        for owner, until in found.overdue.items():
+            if owner == self._workers.owner:  # it lives: the store was away
+                continue
+            known = before.get(owner)
+            since = at if known is None or known[0] != until else known[1]
+            if at - since < self._grace and owner not in found.dead:
+                self._overdue[owner] = until, since
+            elif self._store.lose(owner, until):
+                log.warning("the worker %s counts as lost", owner)
+                lost = True
         return lost
 
-    def _recover(self, lost: Collection[Record]) -> None:
+    def _recover(self, lost: Sequence[Record]) -> None:
         """Have lost work wait again, or end it; that needs no worker. The writes share groups."""
-        held = self._workers.held()
-        # Alive in this process: the lease ran out while the store was away.
-        lost = [r for r in lost if r.owner != self._workers.owner or r.name not in held]
-        flows = [
-            store_loss(self._runtime, self._specs[record.method], record, silent=True)
-            for record in lost
-        ]
+        flows = [store_loss(self._runtime, self._specs[record.method], record) for record in lost]
         self._stuck = 0
         for record, found in zip(lost, run_all(flows), strict=True):
             facts = about(record.name, record.method, record.attempt)
@@ -391,6 +384,7 @@ class Background:
         with contextlib.ExitStack() as steps:
             if self._statistics is not None:
                 steps.callback(self._statistics.close)
+            steps.callback(self.workers.end)
             steps.callback(self.maintenance.stop)
             if self.claims is not None:
                 steps.callback(self.claims.stop)

@@ -101,23 +101,55 @@ class Claimed:
 
 
 @attrs.frozen
-class Orphans:
-    """Work whose lease ran out, and when the next lease now held will do so."""
+class Worker:
+    """A process that uses a store, which knows it by the name ``owner``.
 
-    records: tuple[Record, ...]
+    The work that it holds counts as lost from ``alive_until`` on, which it puts off again and
+    again. ``methods`` are those that it can do; ``capacity`` is how many operations it can run at
+    once, None: any number. ``running`` is how many it holds, as the store counts them.
+    """
+
+    owner: str
+    host: str
+    pid: int
+    version: str
+    """The release of this library that it runs."""
+    methods: Sequence[str]
+    capacity: int | None
+    start_time: datetime
+    seen_time: datetime
+    """When it wrote to the store last to say that it lives."""
+    alive_until: datetime
+    lost: bool = False
+    running: int = 0
+
+
+@attrs.frozen
+class Orphans:
+    """Work of lost workers, and which workers may be lost.
+
+    ``records`` are held by workers that count as lost. ``overdue`` are the owners of other work
+    that have not said in time that they live, each with its ``alive_until``; None: it has said
+    nothing yet. ``dead`` are owners of work that the store knows to have ended. ``next_lease_end``
+    is when the next of the others could be overdue.
+    """
+
+    records: Sequence[Record]
+    overdue: Mapping[str, datetime | None]
+    dead: Collection[str]
     next_lease_end: datetime | None
 
 
 @attrs.frozen
 class Renewed:
-    """What a renewal has found: the work that is asked to stop, and the leases left as they were.
+    """What a worker holds that it should know of: names of operations in progress.
 
-    ``left`` are the names of records that another transaction has locked: they are this owner's,
-    and their leases could not be prolonged now.
+    ``cancel_requested`` are asked to stop. ``older`` are those whose own lease is over: it is the
+    worker that has to know of them.
     """
 
     cancel_requested: Sequence[str] = ()
-    left: Sequence[str] = ()
+    older: Sequence[str] = ()
 
 
 @attrs.frozen
@@ -397,27 +429,57 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
-        """Prolong the leases of this owner, all or those of these names; also one that is over.
+    def renew(self, worker: Worker) -> Renewed | None:
+        """Write that a worker lives until its ``alive_until``; for the first time or again.
 
-        One record that cannot be written now does not keep the others from being renewed. With no
-        names it is a write too, which changes nothing.
+        Returns:
+            What it should know of its work; None if it counts as lost (:meth:`lose`): then nothing
+            is written, and others may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
         """
         ...
 
-    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Up to ``limit`` records in progress of these methods whose owner's lease has run out.
-
-        What has no owner is not lost: it waits.
-
-        Only those that can be written now, which the store has tried: the process that holds a
-        record which cannot be written could not renew its lease.
+    def leave(self, owner: str) -> None:
+        """Forget a worker, which has ended. Idempotent.
 
         Raises:
-            Unavailable: The store cannot be read, or there are some and it cannot be written to.
+            Unavailable: The store cannot be written to now.
+        """
+        ...
+
+    def workers(self) -> Sequence[Worker]:
+        """Read which workers there are, the lost ones included, the oldest first.
+
+        Those that have ended without a word are forgotten a day after they were seen last.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Read up to ``limit`` records in progress of these methods whose worker is lost.
+
+        What has no owner is not lost: it waits. An owner is overdue if its ``alive_until`` has
+        passed, or is not known, and so has ``lease_until`` of all work that it holds, of whichever
+        methods. If there are such owners, it is also tried to write to the store, and to what it
+        knows of each of them; where that fails, the owner is left out, who could not write either.
+
+        Raises:
+            Unavailable: The store cannot be read, or owners are overdue and it cannot be written.
+        """
+        ...
+
+    def lose(self, owner: str, alive_until: datetime | None) -> bool:
+        """Have a worker count as lost, if its ``alive_until`` is still this one; idempotent.
+
+        Returns:
+            Whether it counts as lost now. From then on it cannot :meth:`renew`.
+
+        Raises:
+            Unavailable: The store cannot be written to now.
         """
         ...
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from lro._base.errors import (
@@ -23,11 +25,11 @@ from lro._base.errors import (
 from lro._base.status import Any
 from lro._engine.attempt import Attempt
 from lro._engine.events import CancelRequested, about, emit_end
-from lro._engine.executor_port import Slot
+from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
-from lro._engine.store_port import WORK_WAITS, Claim
+from lro._engine.store_port import WORK_WAITS, Claim, Worker
 from lro._model.operation import Record, request_cancel, withdraw
 
 log = logging.getLogger("lro")
@@ -46,7 +48,7 @@ class Overseer(Protocol):
     """What looks after the work of a process: see ``Background``."""
 
     def new_work(self) -> None:
-        """Begin to renew leases and to receive requests to cancel."""
+        """Begin to renew the lease and to receive requests to cancel."""
         ...
 
     def work_waits(self) -> None:
@@ -54,7 +56,7 @@ class Overseer(Protocol):
         ...
 
     def request_renewal(self) -> None:
-        """Renew all leases soon: little is left of one."""
+        """Renew the lease soon: little is left of what work was stored with."""
         ...
 
 
@@ -106,11 +108,13 @@ class Workers:
         self._updater = runtime.updater
         self._specs = specs
         self._overseer = overseer
+        self._runs_nothing = isinstance(runtime.executor, NoWorkers)
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Take another owner's name, and hold nothing: the parent process has all work."""
-        self.owner: str = secrets.token_urlsafe(12)
+        """Take another name, and hold nothing: the parent process has all work."""
+        self.process: int = os.getpid()
+        self._take_name()
         # Where garbage is collected while it is held, a coroutine may be closed that retires work.
         self._lock = threading.RLock()
         self._starts = threading.Condition(self._lock)
@@ -120,6 +124,47 @@ class Workers:
         self.left: set[str] = set()
         """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
+
+    def _take_name(self) -> None:
+        self.owner: str = secrets.token_urlsafe(12)
+        self._since: datetime | None = None
+
+    def as_worker(self) -> Worker:
+        """What the store is to know of this process; it lives for a lease from now on."""
+        now = self._store.now()
+        self._since = self._since or now
+        usage: ExecutorUsage | None = getattr(self.runtime.executor, "usage", None)
+        capacity = 0 if self._runs_nothing else None if usage is None else usage.workers
+        functions = [name for name, spec in self._specs.items() if spec.function is not None]
+        return Worker(
+            owner=self.owner,
+            host=socket.gethostname(),
+            pid=self.process,
+            version=_version(),
+            methods=[] if self._runs_nothing else functions,
+            capacity=capacity,
+            start_time=self._since,
+            seen_time=now,
+            alive_until=now + self.runtime.lease,
+        )
+
+    def lose_all(self) -> None:
+        """Stop all work, and go on under another name: this process counts as lost.
+
+        Others have the work, or will have it; what its functions still write is refused.
+        """
+        with self._lock:
+            attempts = list(self._attempts.values())
+            self._attempts.clear()
+            self._take_name()
+        for attempt in attempts:
+            attempt.give_up()
+
+    def end(self) -> None:
+        """Tell the store that this process has ended; if it cannot be told, it finds out."""
+        if self._since is not None:
+            with contextlib.suppress(Unavailable):
+                self._store.leave(self.owner)
 
     def starting(self, record: Record, request: object) -> StartingRecord:
         """Make the context in which a record is stored, begun here or not."""
@@ -163,7 +208,7 @@ class Workers:
         attempt = attempt or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
             if held:
-                self._hold(attempt)
+                self._hold(attempt, record)
             if start is not None:
                 start.taken()
         except BaseException:
@@ -184,11 +229,12 @@ class Workers:
                 raise
         return attempt
 
-    def _hold(self, attempt: Attempt) -> None:
+    def _hold(self, attempt: Attempt, record: Record) -> None:
         with self._lock:
             self._attempts[attempt.name] = attempt
         self._overseer.new_work()
-        until = attempt.lease_until
+        until = record.lease_until
+        assert until is not None  # it is claimed
         if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
             self._overseer.request_renewal()
 
@@ -218,7 +264,7 @@ class Workers:
                     break
                 for record, packed in self._store.claim(claim).works:
                     attempt = Attempt(record, spec, self, packed=packed)
-                    self._hold(attempt)
+                    self._hold(attempt, record)
                     claiming.taken()
                     attempt.run()
                     return
@@ -382,3 +428,12 @@ class Workers:
             self.work_waits()
         elif attempt.suspect:
             self._overseer.work_waits()
+
+
+@functools.cache
+def _version() -> str:
+    import importlib.metadata  # only where work runs: it takes as long as half of importing lro
+
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("lro")
+    return ""

@@ -481,13 +481,13 @@ class Record:
     """The server's row around an operation. Callers never see it.
 
     Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
-    ``lease_until`` say which process has the work and until when that holds unless renewed.
-    Without an owner the work waits, and is due at ``lease_until``; without both it is done
-    outside. ``attempt`` counts the claims and fences every write of a worker. ``target`` is set
-    only for work that must have it alone. ``keys`` is an object in JSON by which stores find
-    the record: see ``Indexes``. The request is kept beside it, because polls must not read
-    megabytes that only a worker needs. ``cancel_time`` is when a caller first asked for the
-    work to stop. ``trace_context`` is the W3C traceparent of the start, with its tracestate
+    ``lease_until`` say which worker has the work, and until when that holds even if the worker has
+    not said since that it lives. Without an owner the work waits, and is due at ``lease_until``;
+    without both it is done outside. ``attempt`` counts the claims and fences every write of a
+    worker. ``target`` is set only for work that must have it alone. ``keys`` is an object in JSON
+    by which stores find the record: see ``Indexes``. The request is kept beside it, because polls
+    must not read megabytes that only a worker needs. ``cancel_time`` is when a caller first asked
+    for the work to stop. ``trace_context`` is the W3C traceparent of the start, with its tracestate
     after a space if there is one; empty if the start was not traced.
 
     ``notify`` is an object in JSON, which stores and engine only keep: the webhooks that the start
@@ -713,21 +713,6 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
     return chosen
 
 
-def if_lease_over(change: Change, now: datetime) -> Change:
-    """The same change, for a record whose worker has been silent for a lease.
-
-    Raises (when applied):
-        LeaseLost: A worker holds a lease that has not run out.
-    """
-
-    def guarded(record: Record) -> Record | None:
-        if record.lease_until is None or now < record.lease_until:
-            raise LeaseLost(record.name, record.attempt, record.attempt)
-        return change(record)
-
-    return guarded
-
-
 def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
     """End work that is asked to stop and that no worker holds.
 
@@ -788,36 +773,15 @@ def note_start(attempt: int) -> Change:
     return change
 
 
-def report(
-    metadata: Any,
-    attempt: int | None,
-    now: datetime,
-    owner: str = "",
-    lease: timedelta | None = None,
-) -> Change:
-    """Replace the metadata as a whole (spec §2.10).
-
-    The report of an ``owner`` prolongs its lease, if less than half of it is left: as long as
-    renewals come in time it leaves the lease alone, which is in an index.
-    """
-
-    return functools.partial(_reported, metadata, attempt, now, owner, lease)
+def report(metadata: Any, attempt: int | None, now: datetime) -> Change:
+    """Replace the metadata as a whole (spec §2.10)."""
+    return functools.partial(_reported, metadata, attempt, now)
 
 
-def _reported(
-    metadata: Any,
-    attempt: int | None,
-    now: datetime,
-    owner: str,
-    lease: timedelta | None,
-    record: Record,
-) -> Record:
+def _reported(metadata: Any, attempt: int | None, now: datetime, record: Record) -> Record:
     state = step(record, Event.REPORT, now)
     _fence(record, attempt)
-    until = record.lease_until
-    if lease is not None and until is not None and record.owner == owner:
-        until = now + lease if until - now < lease / 2 else until
-    return record.next_version(state=state, metadata=metadata, update_time=now, lease_until=until)
+    return record.next_version(state=state, metadata=metadata, update_time=now)
 
 
 def request_cancel(now: datetime) -> Change:

@@ -62,7 +62,7 @@ IDLE_SECONDS: Final = 65
 """How long an idle connection is kept: longer than clients and most balancers keep theirs."""
 
 _NOBODY: Final = "readyz"
-"""An owner who has no work."""
+"""A worker that there is not."""
 
 R = TypeVar("R")
 
@@ -342,7 +342,7 @@ class Health:
         store = self._service.store
         try:
             # A write, which changes nothing: a store that can only be read takes no start.
-            store.renew(_NOBODY, store.now(), ())
+            store.leave(_NOBODY)
         except Exception as exc:
             return self.refusal(exc)
         return _OK

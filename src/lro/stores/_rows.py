@@ -28,10 +28,10 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
 
-STAMP_COLUMNS: Final = ("version", "update_time", "lease_until")
+STAMP_COLUMNS: Final = ("version", "update_time")
 """The columns whose values differ between any two states of a record: see ``Record.edition``."""
 
-Stamp: TypeAlias = tuple[int, int, int | None]
+Stamp: TypeAlias = tuple[int, int]
 """The values of ``STAMP_COLUMNS``."""
 
 
@@ -60,8 +60,7 @@ def sweep_time(record: Record) -> int | None:
 
 def stamp_of(record: Record) -> Stamp:
     """The values of ``STAMP_COLUMNS``."""
-    until = record.lease_until
-    return record.version, micros(record.update_time), None if until is None else micros(until)
+    return record.version, micros(record.update_time)
 
 
 def to_row(record: Record) -> tuple[object, ...]:
@@ -329,15 +328,6 @@ class RecordCache:
         """Drop the record of this name: it is removed from the store."""
         with self._lock:
             self._drop(name)
-
-    def renewed(self, owner: str, until: datetime, name: str) -> None:
-        """Note that the lease of a record was prolonged, if this owner holds it."""
-        with self._lock:
-            kept = self._kept.get(name)
-            if kept is None or kept.record.owner != owner or kept.record.lease_until is None:
-                return
-            record = attrs.evolve(kept.record, lease_until=until)
-            self._kept[name] = _Kept(stamp_of(record), record, kept.text_length, kept.wanted)
 
     def _drop(self, name: str) -> _Kept | None:
         kept = self._kept.pop(name, None)

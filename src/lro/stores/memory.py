@@ -39,6 +39,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    Worker,
     place_of,
 )
 from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, bounds_of
@@ -62,6 +63,7 @@ from lro.stores._rows import (
     sweep_time,
     taken,
 )
+from lro.stores._workers import FORGOTTEN, orphans_of, renewed_of, unknown_worker
 
 __all__ = ["MemoryStore"]
 
@@ -471,6 +473,7 @@ class MemoryStore:
         self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._work = _Work()
+        self._workers: dict[str, Worker] = {}
         self._inputs: dict[str, Any] = {}
         self._starts = _FirstStarts(request_ids)
         self._counts = _Counts()
@@ -630,29 +633,69 @@ class MemoryStore:
         with self._lock:
             return self._work.count(most)
 
-    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
-        """Prolong the leases of an owner."""
-        with self._lock:
-            mine = [
-                record
-                for record in map(self._records.__getitem__, self._work.held())
-                if record.owner == owner
-                and record.lease_until is not None
-                and (names is None or record.name in names)
-            ]
-            for record in mine:
-                self._records[record.name] = attrs.evolve(record, lease_until=until)
-            return Renewed([record.name for record in mine if record.cancel_requested])
-
-    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress whose owner's lease has run out."""
+    def renew(self, worker: Worker) -> Renewed | None:
+        """Write that a worker lives; None if it counts as lost."""
         now = self._clock()
         with self._lock:
-            held = map(self._records.__getitem__, self._work.held(methods))
-            leased = [(r.lease_until, r) for r in held if r.lease_until is not None]
-        lost = [record for until, record in leased if until <= now]
-        ends = [until for until, _ in leased if until > now]
-        return Orphans(tuple(lost[:limit]), min(ends, default=None))
+            known = self._workers.get(worker.owner)
+            if known is not None and known.lost:
+                return None
+            self._workers[worker.owner] = worker
+            self._forget_workers(now)
+            mine = [(r, until) for r, until in self._leases() if r.owner == worker.owner]
+        return renewed_of((r.name, r.cancel_requested, until <= now) for r, until in mine)
+
+    def leave(self, owner: str) -> None:
+        """Forget a worker."""
+        with self._lock:
+            self._workers.pop(owner, None)
+
+    def workers(self) -> list[Worker]:
+        """Read which workers there are, the oldest first."""
+        with self._lock:
+            running = Counter(record.owner for record, _ in self._leases())
+            found = [attrs.evolve(w, running=running[w.owner]) for w in self._workers.values()]
+        return sorted(found, key=lambda worker: (worker.start_time, worker.owner))
+
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Read records in progress whose worker is lost."""
+        with self._lock:
+            latest: dict[str, int] = {}
+            lost: list[_Entry] = []
+            for record, until in self._leases():
+                latest[record.owner] = max(micros(until), latest.get(record.owner, 0))
+                worker = self._workers.get(record.owner)
+                if worker is not None and worker.lost and record.method in methods:
+                    lost.append((until, record.name))
+            known = [(owner, self._workers.get(owner), until) for owner, until in latest.items()]
+            records = [self._records[name] for _, name in sorted(lost)[:limit]]
+        holds = [
+            (owner, None if w is None else micros(w.alive_until), w is not None and w.lost, until)
+            for owner, w, until in known
+        ]
+        return orphans_of(holds, records, (), self._clock())
+
+    def lose(self, owner: str, alive_until: datetime | None) -> bool:
+        """Have a worker count as lost, if it has not said since that it lives."""
+        with self._lock:
+            known = self._workers.get(owner)
+            if known is None and alive_until is None:
+                known = unknown_worker(owner, self._clock())
+            elif known is None or (not known.lost and known.alive_until != alive_until):
+                return False
+            self._workers[owner] = attrs.evolve(known, lost=True)
+            return True
+
+    def _forget_workers(self, now: datetime) -> None:
+        holding = {record.owner for record, _ in self._leases()}
+        for owner, worker in [*self._workers.items()]:
+            if worker.seen_time <= now - FORGOTTEN and owner not in holding:
+                del self._workers[owner]
+
+    def _leases(self) -> Iterator[tuple[Record, datetime]]:
+        for record in map(self._records.__getitem__, self._work.held()):
+            if record.lease_until is not None:
+                yield record, record.lease_until
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few at a time."""

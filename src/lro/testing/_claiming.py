@@ -256,21 +256,6 @@ def a_claim_for_nobody_puts_off(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock), ["a"], "what is claimed then")
 
 
-def what_waits_is_no_orphan(store: Store, clock: ManualClock) -> None:
-    """It is not lost, and nobody's lease: a renewal leaves it alone."""
-    insert(store, _waiting(clock))
-    clock.advance(60)
-    for owner in ("us", ""):
-        store.renew(owner, clock() + timedelta(hours=1))
-    found = store.orphans({"M"}, 9)
-    same((found.records, found.next_lease_end), ((), None), "the orphans")
-    same(_claimed(store, clock), ["a"], "what is claimed")
-    same(store.orphans({"M"}, 9).next_lease_end, clock() + _LEASE, "the end of the lease")
-    clock.advance(60)
-    same(ids(store.orphans({"M"}, 9).records), ["a"], "the orphans after that")
-    same(_claimed(store, clock), [], "what is claimed of orphans")
-
-
 def many_at_once_share_what_waits(store: Store, clock: ManualClock) -> None:
     """Each operation is claimed by one of them, and none is left."""
     for number in range(60):

@@ -1,4 +1,4 @@
-"""Checks of stores: records are found by lease, time, filter and page (spec §3.3, §3.4)."""
+"""Checks of stores: records are found by time, filter and page (spec §3.3, §3.4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from lro._base.errors import TargetBusy
 from lro._base.status import Any, Code, Json, Status
-from lro._engine.store_port import Inserted, Orphans, Store, place_of
+from lro._engine.store_port import Inserted, Store, place_of
 from lro._filters.prefilter import (
     EVERYTHING,
     NOTHING,
@@ -34,7 +34,6 @@ from lro._model.operation import Record, State, delete, request_cancel
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro.stores._rows import COLUMNS, micros, to_row
 from lro.testing._samples import (
-    METHODS,
     ManualClock,
     end_of,
     expect,
@@ -332,11 +331,10 @@ def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:
 
 
 def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
-    """A record that was found is read again when it was changed, its lease prolonged, or lost."""
+    """A record that was found is read again when it was changed, or is gone."""
     names = [insert(store, held(clock, unique_id)).record.name for unique_id in "abc"]
     store.find(names)
     store.update(names[0], request_cancel(clock()))
-    store.renew("us", clock() + timedelta(hours=1), [names[1]])
     store.update(names[2], lambda _: None)
     wanted = [store.get(name) for name in names[:2]]
     for time in ("first", "second"):
@@ -405,81 +403,6 @@ def one_target_at_once_starts_one(store: Store, clock: ManualClock) -> None:
     found = together(8, lambda n: insert(store, record_of(clock, str(n), target="t")))
     same(sum(isinstance(one, Inserted) for one in found), 1, "how many were stored")
     same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
-
-
-def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
-    """It prolongs the leases of that owner alone, hidden work included."""
-    for record in (
-        held(clock, "ours"),
-        held(clock, "hidden", target="t"),
-        held(clock, "theirs", owner="them"),
-        record_of(clock, "unowned"),
-        held(clock, "ended"),
-    ):
-        insert(store, record)
-    store.update("operations/hidden", delete(clock()))
-    store.update("operations/ended", end_of(clock))
-    until = clock() + timedelta(hours=1)
-    store.renew("us", until)
-    renewed = {
-        name: store.get(f"operations/{name}").lease_until
-        for name in ("ours", "hidden", "theirs", "unowned", "ended")
-    }
-    old = clock() + timedelta(seconds=15)
-    wanted = {"ours": until, "hidden": until, "theirs": old, "unowned": None, "ended": None}
-    same(renewed, wanted, "the leases after it")
-
-
-def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
-    """Only the named leases are prolonged, and only their cancellations reported."""
-    for unique_id in ("kept", "dropped"):
-        insert(store, held(clock, unique_id))
-        store.update(f"operations/{unique_id}", request_cancel(clock()))
-    until = clock() + timedelta(hours=1)
-    found = store.renew("us", until, ["operations/kept", "operations/no-such"])
-    same(list(found.cancel_requested), ["operations/kept"], "those asked to cancel")
-    same(list(found.left), [], "those that could not be renewed")
-    same(store.get("operations/kept").lease_until, until, "the lease of the one named")
-    left = store.get("operations/dropped").lease_until
-    same(left, clock() + timedelta(seconds=15), "the lease of the other")
-    same(list(store.renew("us", until, []).cancel_requested), [], "those of no name at all")
-
-
-def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:
-    """It gives the names of the owner's work that is asked to stop (spec §2.6)."""
-    for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us")):
-        insert(store, held(clock, unique_id, owner=owner))
-    for unique_id in "acd":
-        store.update(f"operations/{unique_id}", request_cancel(clock()))
-    store.update("operations/d", end_of(clock))
-    same(
-        sorted(store.renew("us", clock()).cancel_requested),
-        ["operations/a"],
-        "who is asked to stop",
-    )
-
-
-def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> None:
-    """Work is lost from the exact end of its lease, hidden or not; not if it has ended."""
-    insert(store, held(clock, "a", seconds=10))
-    insert(store, held(clock, "hidden", seconds=10, target="t"))
-    store.update("operations/hidden", delete(clock()))
-    insert(store, held(clock, "later", seconds=20))
-    insert(store, held(clock, "ended", seconds=10))
-    store.update("operations/ended", end_of(clock))
-    insert(store, record_of(clock, "unheld"))
-    insert(store, held(clock, "waiting", seconds=5, owner=""))
-    ends = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
-    clock.advance(seconds=10, microseconds=-1)
-    found = store.orphans(METHODS, 9)
-    same((found.records, found.next_lease_end), ((), ends[0]), "just before the end of the lease")
-    clock.advance(microseconds=1)
-    found = store.orphans(METHODS, 9)
-    same(sorted(ids(found.records)), ["a", "hidden"], "at the end of the lease")
-    same(found.next_lease_end, ends[1], "the next end of a lease")
-    same(len(store.orphans(METHODS, 1).records), 1, "how many, if one is wanted")
-    same(store.orphans({"N"}, 9), Orphans((), None), "those of another method")
-    same(len(store.orphans({"N", "M"}, 9).records), 2, "those of several methods")
 
 
 def records_expire(store: Store, clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ from lro._base.arguments import check
 from lro._base.errors import OperationNotFound
 from lro._base.status import Any, Status
 from lro._engine.job import Job, job_alone
-from lro._engine.store_port import Done, Inserted, RequestKey, Store
+from lro._engine.store_port import Done, Inserted, RequestKey, Store, Worker
 from lro._model.operation import Change, Record, end
 
 E = TypeVar("E", bound=Exception)
@@ -136,6 +136,21 @@ def held(
     """A new record whose work a worker holds for these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
+
+
+def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> Worker:
+    """A worker that says now that it lives for these seconds."""
+    return Worker(
+        owner=owner,
+        host="host-ü",
+        pid=4_194_304,
+        version="1.2.3",
+        methods=("M", "a.v1.N"),
+        capacity=None,
+        start_time=clock(),
+        seen_time=clock(),
+        alive_until=clock() + timedelta(seconds=seconds),
+    )
 
 
 def key_of(

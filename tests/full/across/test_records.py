@@ -13,6 +13,7 @@ import typing
 from datetime import timedelta
 from pathlib import Path
 
+import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -33,6 +34,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from tests.services.emptied import Emptied
 from tests.services.postgres import shared_server
+from tests.stores.samples import worker_of
 
 OWNERS = ["us", "them"]
 METHODS = ["M", "N"]
@@ -72,14 +74,11 @@ LEASE = timedelta(seconds=15)
 CHANGES = {
     "delete": lambda now, owner, attempt, metadata: states.delete(now),
     "claim": lambda now, owner, attempt, metadata: states.claim(owner, now + LEASE, now),
-    "abandon": lambda now, owner, attempt, metadata: states.if_lease_over(
-        states.end(LOST, now=now, keep_for=EXPIRY, attempt=attempt), now
+    "abandon": lambda now, owner, attempt, metadata: states.end(
+        LOST, now=now, keep_for=EXPIRY, attempt=attempt
     ),
     "withdraw": lambda now, owner, attempt, metadata: states.withdraw(CANCELLED, now, EXPIRY),
     "lose": lambda now, owner, attempt, metadata: states.lose(attempt or 1, now + LEASE, now),
-    "lose with its lease": lambda now, owner, attempt, metadata: states.if_lease_over(
-        states.lose(attempt or 0, now, now), now
-    ),
     "release": lambda now, owner, attempt, metadata: states.release(attempt or 1, now),
     "report": lambda now, owner, attempt, metadata: states.report(
         metadata or MESSAGES[1], attempt, now
@@ -240,13 +239,29 @@ class Kept(RuleBasedStateMachine):
         )
         self.update(which, end)
 
-    @rule(
-        owner=st.sampled_from(["us", "us", "them"]), names=st.none() | st.lists(WHICH, max_size=5)
-    )
-    def renew(self, owner, names):
-        until = self.clock() + LEASE
-        names = names and [self.name(which) for which in names]
-        self.all(lambda store: store.renew(owner, until, names).cancel_requested, sorted)
+    @rule(owner=st.sampled_from(["us", "us", "them"]))
+    def renew(self, owner):
+        def read(found):
+            return found and (sorted(found.cancel_requested), sorted(found.older))
+
+        self.all(lambda store: store.renew(worker_of(self.clock, owner)), read)
+
+    @rule(owner=st.sampled_from(["us", "them"]), known=st.booleans())
+    def lose(self, owner, known):
+        seen = {worker.owner: worker.alive_until for worker in self.workers()}
+        until = seen.get(owner) if known else self.clock()
+        self.all(lambda store: store.lose(owner, until))
+
+    @rule(owner=st.sampled_from(["us", "them"]))
+    def leave(self, owner):
+        self.all(lambda store: store.leave(owner))
+
+    @rule()
+    def workers(self):
+        return self.all(
+            lambda store: store.workers(),
+            lambda found: [attrs.evolve(w, methods=tuple(w.methods)) for w in found],
+        )
 
     @rule(
         owner=st.sampled_from(["us", "us", "them", ""]),
@@ -280,14 +295,15 @@ class Kept(RuleBasedStateMachine):
         self.clock.advance(seconds)
 
         def read(found):
-            return sorted(map(to_row, found.records)), found.next_lease_end
+            records = sorted(map(to_row, found.records))
+            return records, sorted(found.overdue.items()), found.next_lease_end
 
         everything = self.all(lambda store: store.orphans(methods, 1000), read)
         few = self.all(
             lambda store: store.orphans(methods, 2),
             lambda found: (len(found.records), found.next_lease_end),
         )
-        assert few == (min(2, len(everything[0])), everything[1])
+        assert few == (min(2, len(everything[0])), everything[2])
 
     @rule(names=st.lists(WHICH, max_size=6))
     def poll_states(self, names):

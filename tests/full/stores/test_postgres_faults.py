@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, closing
-from datetime import timedelta
 
 import pytest
 
@@ -26,6 +25,7 @@ from tests.stores.samples import (
     DONE,
     REQUEST,
     Later,
+    called,
     cancel_of,
     changed_later,
     claim_of,
@@ -41,6 +41,7 @@ from tests.stores.samples import (
     removal,
     together,
     waiting,
+    worker_of,
 )
 from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.test_postgres import plain, schema, server
@@ -191,7 +192,7 @@ def test_connections_that_were_ended_are_made_again(store, plain, clock):
         lambda: store.update("operations/a", cancel_of(clock)).name,
         lambda: insert(store, record_of(clock, "b")).record.name,
         lambda: insert(store, record_of(clock, "c"), key_of()).record.name,
-        lambda: store.renew("us", clock()).cancel_requested[0],
+        lambda: store.renew(worker_of(clock)).cancel_requested[0],
     ):
         kill_backends(plain)
         assert call().startswith("operations/")
@@ -432,15 +433,14 @@ def test_an_update_that_was_not_made_is_made_on_what_is_there(
 ):
     """The question was lost, and another was quicker: the change is made again, or refused."""
     insert(proxied, held(clock))
-    moment = clock() + timedelta(hours=1)
-    meanwhile(lambda one: one.renew("us", moment))
+    meanwhile(lambda one: one.update("operations/a", called("quick")))
     proxy.lose_next("question")
     changed = proxied.update("operations/a", removal if gone else cancel_of(clock))
     assert proxy.lost.is_set()
     if gone:
         assert changed is None
     else:
-        assert (changed.version, changed.lease_until) == (2, moment)
+        assert (changed.version, changed.caller) == (3, "quick")
 
 
 def test_an_insert_that_others_precede(proxied, proxy, meanwhile, clock):

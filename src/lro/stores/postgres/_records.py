@@ -172,7 +172,7 @@ def _fail(group: Sequence[RecordWrite], error: Unavailable) -> None:
 
 
 _VERSION: Final = COLUMNS.index("version")
-_NO_STAMP: Final = None, None, None
+_NO_STAMP: Final = None, None
 
 _THREADS_ASIDE: Final = 4
 """How many threads do what of the writes that were handed in takes more than one statement."""

@@ -18,6 +18,7 @@ from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._counting import WAITS
 from lro.stores._rows import COLUMNS, SWEEP_TIME
+from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores.postgres._connections import (
     REST_SECONDS,
     BoundedConnection,
@@ -50,9 +51,12 @@ _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COL
 SCHEMA_VERSION: Final = 2
 """The version that this library makes and uses; it stands in the table ``versions``."""
 
-_INDEXES: Final = f"""
+_WORK: Final = f"""
 CREATE INDEX operations_waiting ON operations (method, lease_until) WHERE {WAITS};
-CREATE INDEX operations_running ON operations (method, lease_until) WHERE owner <> '';"""
+CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner <> '';
+CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
+    version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
+    seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);"""
 
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
@@ -60,7 +64,7 @@ _TABLES: Final = f"""
 CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED})
     WITH (fillfactor = 80);
 CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
-CREATE INDEX operations_by_state ON operations {index_columns("state")};{_INDEXES}
+CREATE INDEX operations_by_state ON operations {index_columns("state")};{_WORK}
 CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL;
 CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;
 CREATE UNIQUE INDEX operations_targets ON operations (target_id)
@@ -78,13 +82,14 @@ INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
 _UPGRADE: Final = f"""
 DROP INDEX IF EXISTS operations_leases;
-DROP INDEX IF EXISTS starts_operation;{_INDEXES}
+DROP INDEX IF EXISTS starts_operation;{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
 """Makes version 2 of version 1. Indexes are dropped first, which takes the strongest locks."""
 
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
+    f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )

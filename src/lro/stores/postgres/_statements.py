@@ -19,6 +19,8 @@ from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
+from lro.stores._workers import COLUMNS as WORKER_COLUMNS
+from lro.stores._workers import HOLDS
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
@@ -173,7 +175,7 @@ def _fields(record: Record, row: Row) -> dict[str, Json]:
 
 
 def _if_unchanged(old: Record, fields: dict[str, Json], kind: WriteKind) -> RecordWrite:
-    fields["old_version"], fields["old_update"], fields["old_lease"] = stamp_of(old)
+    fields["old_version"], fields["old_update"] = stamp_of(old)
     id_ = str(fields["id"])
     return RecordWrite(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
 
@@ -215,14 +217,11 @@ _IN_PROGRESS: Final = "state IN ('IN_PROGRESS', 'HIDDEN')"
 _BUSY: Final = f"o.target_id IS NOT NULL AND o.{_IN_PROGRESS}"
 _DAY: Final = int(REQUEST_LIFE.total_seconds()) * 1_000_000
 
-_SAME: Final = """o.version = {} AND o.update_time = {}
-    AND o.lease_until IS NOT DISTINCT FROM {}"""
+_SAME: Final = "o.version = {} AND o.update_time = {}"
 """Whether a stamp is that of the record: see ``stamp_of``."""
 
-_OLD: Final = "old_version BIGINT, old_update BIGINT, old_lease BIGINT"
-_UNCHANGED: Final = (
-    f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update', 'g.old_lease')}"
-)
+_OLD: Final = "old_version BIGINT, old_update BIGINT"
+_UNCHANGED: Final = f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update')}"
 _WRITTEN: Final = ", ".join(
     f"{name} = g.{name}"
     for name in (*WRITTEN, "parent_id", "target_id")
@@ -330,18 +329,17 @@ FIND_FIRST: Final = _sql(f"""SELECT
 GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
 
 GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
-    WHEN {_SAME.format("%s", "%s", "%s::bigint")} THEN NULL
+    WHEN {_SAME.format("%s", "%s")} THEN NULL
     ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
 
 FIND: Final = _sql(f"""SELECT place, over, CASE
-    WHEN over OR {_SAME.format("known_version", "known_update", "known_lease")}
+    WHEN over OR {_SAME.format("known_version", "known_update")}
     THEN NULL ELSE json_build_array({_ROW})::text END
     FROM (
         SELECT *, row_number() OVER w > 1 AND sum({WEIGHT}) OVER w > %s AS over FROM (
-            SELECT g.place, g.version AS known_version, g.updated AS known_update,
-                g.lease AS known_lease, o.*
-            FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
-                WITH ORDINALITY AS g(id, version, updated, lease, place)
+            SELECT g.place, g.version AS known_version, g.updated AS known_update, o.*
+            FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[])
+                WITH ORDINALITY AS g(id, version, updated, place)
             JOIN operations o ON o.id = g.id
         ) AS joined WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)
     ) AS o""")
@@ -355,61 +353,50 @@ POLL_STATES: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.exp
     WHERE o.state IS DISTINCT FROM 'IN_PROGRESS' OR o.expire_time IS NOT NULL
         OR o.cancel_requested <> 0""")
 
-_HELD: Final = (
-    "FROM operations WHERE id = ANY (%s::uuid[]) AND owner = %s AND lease_until IS NOT NULL"
+_WORKER: Final = ", ".join(WORKER_COLUMNS)
+_NEW_WORKER: Final = f"""INSERT INTO workers AS w ({_WORKER})
+    VALUES ({", ".join(["%s"] * len(WORKER_COLUMNS))}) ON CONFLICT (owner)"""
+RENEW: Final = _sql(f"""WITH kept AS (
+    {_NEW_WORKER} DO UPDATE SET (methods, capacity, seen_time, alive_until)
+        = (excluded.methods, excluded.capacity, excluded.seen_time, excluded.alive_until)
+        WHERE w.lost = 0
+    RETURNING 1
+), forgotten AS (
+    DELETE FROM workers WHERE owner IN (
+        SELECT owner FROM workers WHERE seen_time <= %s FOR UPDATE SKIP LOCKED
+    ) AND owner NOT IN (SELECT owner FROM operations WHERE owner <> '')
 )
+SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
+    FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
+        AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
+"""Gives whether the worker is not lost, and then what it should know of; at least one row."""
 
+LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
-def _renew(locking: str) -> bytes:
-    # Gives the names of what is asked to cancel, and of what was locked by others.
-    return _sql(f"""WITH mine AS MATERIALIZED (SELECT id, name {_HELD}
-    ), free AS (
-        SELECT id {_HELD} ORDER BY id FOR NO KEY UPDATE {locking}
-    ), renewed AS (
-        UPDATE operations o SET lease_until = %s FROM free f WHERE o.id = f.id
-            RETURNING o.id, o.name, o.cancel_requested
-    ) SELECT name, false FROM renewed WHERE cancel_requested <> 0
-    UNION ALL SELECT name, true FROM mine WHERE id NOT IN (SELECT id FROM renewed)""")
+LIST_WORKERS: Final = _sql(f"""SELECT {_WORKER}, (
+        SELECT count(*) FROM operations o WHERE o.owner <> '' AND o.owner = w.owner)
+    FROM workers w ORDER BY start_time, owner""")
 
+HOLDING: Final = _sql(HOLDS)
+TOUCH: Final = _sql("""WITH free AS (
+    SELECT owner FROM workers WHERE owner IN (SELECT json_array_elements_text(%s::json))
+        ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
+"""Writes to the rows of these workers, which changes nothing; those that it could write to."""
 
-RENEW: Final = _renew("SKIP LOCKED")
-RENEW_WAITING: Final = _renew("")
-"""The same for a record that was locked: it waits for the lock."""
-
-RENEW_ALL: Final = _sql("""WITH leased AS MATERIALIZED (
-    SELECT id, owner FROM operations WHERE owner <> '' AND lease_until IS NOT NULL
-), mine AS (
-    SELECT o.id FROM (SELECT id FROM leased WHERE owner = %s ORDER BY id) l
-        JOIN operations o ON o.id = l.id WHERE o.owner = %s AND o.lease_until IS NOT NULL
-        FOR UPDATE OF o
-), renewed AS (
-    UPDATE operations o SET lease_until = %s FROM mine m WHERE o.id = m.id
-        RETURNING o.name, o.cancel_requested
-) SELECT name FROM renewed WHERE cancel_requested <> 0""")
+LOSE: Final = _sql("""UPDATE workers SET lost = 1
+    WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
+LOSE_UNKNOWN: Final = _sql(f"""WITH entered AS ({_NEW_WORKER} DO NOTHING RETURNING 1)
+SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost = 1""")
 
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
 _LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
 
-ORPHANS: Final = _sql(f"""SELECT (
-        SELECT min(next.lease_until) FROM {_METHODS} CROSS JOIN LATERAL (
-            SELECT o.lease_until {_LEASED} > %s ORDER BY o.lease_until LIMIT 1
-        ) AS next
-    ), o.*
-    FROM (VALUES (1)) AS one LEFT JOIN (
-        SELECT {_ROW} FROM (
-            SELECT lost.* FROM {_METHODS} CROSS JOIN LATERAL (
-                SELECT o.id, o.lease_until {_LEASED} <= %s ORDER BY o.lease_until LIMIT %s
-            ) AS lost ORDER BY lost.lease_until LIMIT %s
-        ) AS lost JOIN operations o ON o.id = lost.id
-    ) o ON true""")
-
-TOUCH: Final = _sql("""WITH free AS (
-    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND owner <> '' AND lease_until <= %s
-        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE operations o SET lease_until = o.lease_until FROM free f WHERE o.id = f.id
-    RETURNING o.name""")
-"""Writes to records whose lease is over, which changes nothing; those that it could write to."""
+LOST: Final = _sql(f"""SELECT {_ROW} FROM operations o WHERE o.owner <> ''
+    AND o.method IN (SELECT json_array_elements_text(%s::json))
+    AND o.owner IN (SELECT owner FROM workers WHERE lost = 1)
+    ORDER BY o.lease_until, o.name LIMIT %s""")
 
 _LIMITED: Final = "json_to_recordset(%s::json) AS g(method TEXT, at_once BIGINT, suspect BOOLEAN)"
 _WAITING: Final = f"""FROM operations o WHERE o.method = g.method AND {WAITS}

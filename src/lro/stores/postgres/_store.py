@@ -6,7 +6,6 @@ import contextlib
 import json
 import secrets
 import threading
-import time
 import typing
 import weakref
 from collections import Counter
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+import attrs
 import psycopg
 
 from lro._base.arguments import check_count, check_function, check_seconds, check_text
@@ -39,6 +39,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
@@ -47,6 +48,9 @@ from lro._model.page_tokens import Cursor
 from lro.stores._counting import load_of, numbers, oldest_minute, step_since, step_time, steps_of
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
+from lro.stores._workers import FORGOTTEN, Hold, orphans_of, renewed_of, unknown_worker
+from lro.stores._workers import from_row as worker_of
+from lro.stores._workers import to_row as worker_row
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._claims import WorkClaims
 from lro.stores.postgres._connections import (
@@ -121,12 +125,8 @@ _SLICE: Final = 100
 
 _DAY: Final = 86_400.0
 
-RENEWED_AT_ONCE: Final = 500
-"""How many leases one transaction prolongs: it holds up the writers of those records."""
-
 _LOCK_MS: Final = 50
-_LOCKED_SECONDS: Final = 0.5
-"""How long one record that others have locked is waited for, and all of them together."""
+"""How long the row of a worker that others have locked is waited for."""
 
 
 @contextlib.contextmanager
@@ -351,66 +351,48 @@ class PostgresStore:
         ((found,),) = self._rows(statements.COUNT_WAITING, most)
         return int(found)
 
-    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
-        """Prolong the leases of an owner.
+    def renew(self, worker: Worker) -> Renewed | None:
+        """Write that a worker lives; None if it counts as lost."""
+        now = micros(self._clock())
+        last = micros(self._clock() - FORGOTTEN), now, worker.owner, now
+        rows = self._rows_soon(statements.RENEW, *worker_row(worker), *last)
+        if not rows[0][0]:
+            return None
+        return renewed_of(row[1:] for row in rows if row[1] is not None)
 
-        What others have locked is passed over, and then waited for shortly, one by one.
-        """
-        if names is None:
-            rows = self._rows(statements.RENEW_ALL, owner, owner, micros(until))
-            return Renewed([name for (name,) in rows])
-        asked: list[str] = []
-        locked: list[str] = []
-        whole = list(names)
-        for first in range(0, max(1, len(whole)), RENEWED_AT_ONCE):
-            some = whole[first : first + RENEWED_AT_ONCE]
-            self._renew(statements.RENEW, some, owner, until, (asked, locked))
-        left: list[str] = []
-        end = time.monotonic() + _LOCKED_SECONDS
-        for place, name in enumerate(locked):
-            if time.monotonic() >= end:
-                left += locked[place:]
-                break
-            try:
-                some = [name]
-                self._renew(statements.RENEW_WAITING, some, owner, until, (asked, left), _LOCK_MS)
-            except Unavailable as exc:
-                if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable):
-                    raise
-                left.append(name)
-        return Renewed(asked, left)
+    def leave(self, owner: str) -> None:
+        """Forget a worker."""
+        self._rows_soon(statements.LEAVE, owner)
 
-    def _renew(
-        self,
-        sql: bytes,
-        names: Sequence[str],
-        owner: str,
-        until: datetime,
-        found: tuple[list[str], list[str]],
-        lock_ms: int | None = None,
-    ) -> None:
-        """Prolong these leases; ``found`` takes what is asked to cancel, and what is locked."""
-        ids = ids_of(names)
-        values = ids, owner, ids, owner, micros(until)
-        rows = self._resources.connections.rows(sql, values, lock_ms=lock_ms)
-        locked = {name for name, is_locked in rows if is_locked}
-        found[0].extend(name for name, is_locked in rows if not is_locked)
-        found[1].extend(locked)
-        for name in names:
-            if name not in locked:
-                self._resources.records.cache.renewed(owner, until, name)
+    def workers(self) -> list[Worker]:
+        """Read which workers there are, the oldest first."""
+        return [worker_of(row) for row in self._rows(statements.LIST_WORKERS)]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress of these methods whose owner's lease has run out."""
-        now, among = micros(self._clock()), dumps(list(methods)).decode()
-        rows = self._rows(statements.ORPHANS, among, now, among, now, limit, limit)
-        end = rows[0][0]
-        lost = [from_row(row[1:]) for row in rows if row[1] is not None]
-        if lost:
-            ids = ids_of([record.name for record in lost])
-            free = {name for (name,) in self._rows(statements.TOUCH, ids, now)}
-            lost = [record for record in lost if record.name in free]
-        return Orphans(tuple(lost), None if end is None else moment(end))
+        """Read records in progress whose worker is lost."""
+        now, holds = self._clock(), self._rows(statements.HOLDING)
+        records: list[Record] = []
+        if any(lost for _, _, lost, _ in holds):
+            among = dumps(list(methods)).decode()
+            records = [from_row(row) for row in self._rows(statements.LOST, among, limit)]
+        found = orphans_of(typing.cast("list[Hold]", holds), records, (), now)
+        if not found.overdue:
+            return found
+        owners = dumps(list(found.overdue)).decode()
+        free = {owner for (owner,) in self._rows(statements.TOUCH, owners)}
+        overdue = {o: at for o, at in found.overdue.items() if at is None or o in free}
+        return attrs.evolve(found, overdue=overdue)
+
+    def lose(self, owner: str, alive_until: datetime | None) -> bool:
+        """Have a worker count as lost, if it has not said since that it lives."""
+        if alive_until is not None:
+            return bool(self._rows_soon(statements.LOSE, owner, micros(alive_until)))
+        unknown = attrs.evolve(unknown_worker(owner, self._clock()), lost=True)
+        return bool(self._rows_soon(statements.LOSE_UNKNOWN, *worker_row(unknown), owner))
+
+    def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
+        """Run a statement that waits only shortly for what others have locked."""
+        return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import STEP_MINUTES, SUSPECT, Claim, Counts, RequestKey
+from lro._engine.store_port import STEP_MINUTES, SUSPECT, Claim, Counts, Renewed, RequestKey, Worker
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
@@ -30,6 +30,8 @@ from lro.stores._rows import (
     repeats_start,
     textual,
 )
+from lro.stores._workers import COLUMNS as WORKER_COLUMNS
+from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_worker
 from lro.stores.sqlite._file import FetchRows, code_of, is_busy
 
 SCHEMA_VERSION: Final = 2
@@ -57,8 +59,12 @@ CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
 
 _INDEXES: Final = (
     f"CREATE INDEX operations_waiting ON operations (method, lease_until, name) WHERE {WAITS}",
-    "CREATE INDEX operations_running ON operations (method, lease_until) WHERE owner != ''",
+    "CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner != ''",
 )
+_WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
+    pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
+    start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
+    lost INTEGER NOT NULL)"""
 
 _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
@@ -70,6 +76,7 @@ _TABLES: Final = (
     "CREATE UNIQUE INDEX operations_targets ON operations (target)"
     " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
     "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL)",
+    _WORKERS,
     "CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT,"
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
@@ -86,6 +93,7 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
     "DROP INDEX IF EXISTS starts_names",
     *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
+    _WORKERS.replace("TABLE", "TABLE IF NOT EXISTS", 1),
     CHANGE_NOTHING,
 )
 """Makes version 2 of version 1; also of a version 2 that old code has marked as 1 again."""
@@ -93,6 +101,7 @@ _UPGRADE: Final = (
 _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
     "inputs": "name, request",
+    "workers": ", ".join(WORKER_COLUMNS),
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
     "totals": "method, counts",
@@ -222,19 +231,25 @@ POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requeste
 """Gives only names whose state is to be reported; most that are asked for have none."""
 
 _AMONG: Final = "method IN (SELECT value FROM json_each(?))"
-LOST: Final = f"""SELECT {_ROW} FROM operations WHERE rowid IN (
-        SELECT rowid FROM operations WHERE owner != '' AND lease_until <= ? AND {_AMONG}
-        ORDER BY lease_until LIMIT ?)
-    ORDER BY lease_until"""
-_TOUCH: Final = "UPDATE operations SET lease_until = lease_until WHERE name = ?"
+LOST: Final = f"""SELECT {_ROW} FROM operations WHERE owner != '' AND {_AMONG}
+    AND owner IN (SELECT owner FROM workers WHERE lost) ORDER BY lease_until, name LIMIT ?"""
 _NAME: Final = COLUMNS.index("name")
-NEXT_LEASE_END: Final = """SELECT min((SELECT lease_until FROM operations
-        WHERE method = value AND owner != '' AND lease_until > ? ORDER BY lease_until LIMIT 1))
-    FROM json_each(?)"""
-_MINE: Final = "owner != '' AND owner = ? AND lease_until IS NOT NULL"
-RENEW: Final = f"UPDATE operations SET lease_until = ? WHERE {_MINE}"
-ASKED: Final = f"SELECT name FROM operations WHERE {_MINE} AND cancel_requested"
-NAMED: Final = f" AND {_NAMES}"
+_MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
+    WHERE owner != '' AND owner = ? AND (cancel_requested OR lease_until <= ?)"""
+_RENEW: Final = f"""INSERT INTO workers VALUES ({", ".join("?" * len(WORKER_COLUMNS))})
+    ON CONFLICT (owner) DO UPDATE SET (methods, capacity, seen_time, alive_until)
+        = (excluded.methods, excluded.capacity, excluded.seen_time, excluded.alive_until)
+        WHERE NOT lost"""
+_LEAVE: Final = "DELETE FROM workers WHERE owner = ?"
+LIST_WORKERS: Final = f"""SELECT {", ".join(WORKER_COLUMNS)}, (SELECT count(*) FROM operations AS o
+        WHERE o.owner != '' AND o.owner = workers.owner)
+    FROM workers ORDER BY start_time, owner"""
+_LOSE: Final = "UPDATE workers SET lost = 1 WHERE owner = ? AND (lost OR alive_until = ?)"
+_LOSE_UNKNOWN: Final = f"""INSERT OR IGNORE INTO workers
+    VALUES ({", ".join("?" * len(WORKER_COLUMNS))})"""
+_IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
+_FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
+    AND owner NOT IN (SELECT owner FROM operations WHERE owner != '')"""
 
 _DUE: Final = f"""FROM operations
     WHERE {WAITS} AND (lost_attempts >= {SUSPECT}) = ? AND lease_until"""
@@ -328,11 +343,34 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
     return json.dumps([text for text in texts if text not in impossible]), impossible
 
 
-def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[Any]:
-    """The rows of records whose lease is over, each written to, which changes nothing."""
-    rows = writer.execute(LOST, (now, among, limit)).fetchall()
-    writer.executemany(_TOUCH, [(row[_NAME],) for row in rows])
-    return rows
+def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> Renewed | None:
+    """Write that a worker lives, unless it counts as lost; forget others of long ago."""
+    writer.execute(_RENEW, to_row(worker))
+    writer.execute(_FORGET, (micros(moment(now) - FORGOTTEN),))
+    if writer.execute(_IS_LOST, (worker.owner,)).fetchone():
+        return None
+    return renewed_of(writer.execute(_MINE, (now, worker.owner, now)))
+
+
+def leave(writer: sqlite3.Connection, owner: str) -> None:
+    """Forget a worker; write to the file also if there is none of that name."""
+    writer.execute(_LEAVE, (owner,))
+    writer.execute(CHANGE_NOTHING)
+
+
+def touch(writer: sqlite3.Connection) -> list[Any]:
+    """Write to the file, which changes nothing, and say who holds work then."""
+    writer.execute(CHANGE_NOTHING)
+    return writer.execute(HOLDS).fetchall()
+
+
+def lose(writer: sqlite3.Connection, owner: str, alive_until: int | None, now: datetime) -> bool:
+    """Have a worker count as lost, if it has not said since that it lives."""
+    if alive_until is None:
+        writer.execute(_LOSE_UNKNOWN, to_row(attrs.evolve(unknown_worker(owner, now), lost=True)))
+    else:
+        writer.execute(_LOSE, (owner, alive_until))
+    return writer.execute(_IS_LOST, (owner,)).fetchone() is not None
 
 
 def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import secrets
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
@@ -50,10 +50,13 @@ from lro.stores._rows import (
     text_length,
     unpack,
 )
+from lro.stores._workers import HOLDS, orphans_of
+from lro.stores._workers import from_row as worker_of
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import CounterSubscription, FileConnections
 from lro.stores.sqlite._file import is_lost_index
+from lro.stores.sqlite._locks import WorkerLocks
 from lro.stores.sqlite._record_writes import (
     InsertRecord,
     TogetherWriter,
@@ -106,6 +109,7 @@ class SQLiteStore:
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
         """The state of the file, and the names of which nothing had to be reported then."""
         self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
+        self._locks = WorkerLocks(self._file.path)
         after_fork(self._cache, RecordCache.reset_after_fork)
         try:
             self._secret = self._make_secret()
@@ -278,30 +282,43 @@ class SQLiteStore:
         """How many operations wait, up to ``most``."""
         return int(self._file.rows(sql.COUNT_WAITING, (most,))[0][0])
 
-    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
-        """Prolong the leases of an owner."""
-        whose: tuple[object, ...] = (owner,)
-        renew, asked = sql.RENEW, sql.ASKED
-        if names is not None:
-            whose = owner, sql.listed(names)[0]
-            renew, asked = renew + sql.NAMED, asked + sql.NAMED
+    def renew(self, worker: Worker) -> Renewed | None:
+        """Write that a worker lives, not waiting for the disk; None if it counts as lost."""
+        self._locks.hold(worker.owner)
+        now = micros(self._clock())
+        renew = functools.partial(sql.renew, worker=worker, now=now)
+        return self._file.write_undurably(renew)
 
-        def action(writer: sqlite3.Connection) -> Renewed:
-            writer.execute(renew, (micros(until), *whose))
-            return Renewed([name for (name,) in writer.execute(asked, whose)])
+    def leave(self, owner: str) -> None:
+        """Forget a worker."""
+        self._file.write_undurably(functools.partial(sql.leave, owner=owner))
+        self._locks.remove(owner)
 
-        return self._file.write(action)
+    def workers(self) -> list[Worker]:
+        """Read which workers there are, the oldest first."""
+        return [worker_of(row) for row in self._file.rows(sql.LIST_WORKERS)]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Records in progress of these methods whose owner's lease has run out."""
-        now, among = micros(self._clock()), sql.listed(methods)[0]
-        lost = self._file.rows(sql.LOST, (now, among, limit))
-        if lost:  # once more after the write lock: owners that waited for it have renewed
-            lost = self._file.write_undurably(
-                functools.partial(sql.lost, now=now, among=among, limit=limit)
-            )
-        ((end,),) = self._file.rows(sql.NEXT_LEASE_END, (now, among))
-        return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
+        """Read records in progress whose worker is lost; a process that is gone is dead at once."""
+        now, among = self._clock(), sql.listed(methods)[0]
+        holds = self._file.rows(HOLDS)
+        dead = {owner for owner, _, lost, _ in holds if not lost and self._locks.is_dead(owner)}
+        lost = self._file.rows(sql.LOST, (among, limit)) if any(row[2] for row in holds) else ()
+        records = [from_row(row) for row in lost]
+        found = orphans_of(holds, records, dead, now)
+        if found.overdue:  # once more after the write lock: owners that waited for it have renewed
+            holds = self._file.write_undurably(sql.touch)
+            found = orphans_of(holds, records, dead, now)
+        return found
+
+    def lose(self, owner: str, alive_until: datetime | None) -> bool:
+        """Have a worker count as lost, if it has not said since that it lives."""
+        until = None if alive_until is None else micros(alive_until)
+        lose = functools.partial(sql.lose, owner=owner, alive_until=until, now=self._clock())
+        is_lost = self._file.write_undurably(lose)
+        if is_lost:
+            self._locks.remove(owner)
+        return is_lost
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few in each transaction."""
@@ -369,6 +386,7 @@ class SQLiteStore:
     def close(self) -> None:
         """Close every connection to the file."""
         self._file.close()
+        self._locks.close()
 
     @property
     def path(self) -> str:

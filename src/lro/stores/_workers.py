@@ -1,0 +1,86 @@
+"""The workers of a store as rows, and which of them may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from lro._engine.store_port import Orphans, Renewed, Worker
+from lro._messages.json_text import dumps, reread
+from lro._model.operation import Record
+from lro.stores._rows import micros, moment
+
+COLUMNS: Final = tuple(f.name for f in attrs.fields(Worker) if f.name != "running")
+"""Columns in the order of :func:`to_row`."""
+
+FORGOTTEN: Final = timedelta(days=1)
+"""How long a worker is known after it was seen last."""
+
+Hold: TypeAlias = tuple[str, int | None, bool | int, int]
+"""An owner of work: its ``alive_until``, whether it is lost, and the latest lease of its work."""
+
+HOLDS: Final = """SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)
+    FROM operations o LEFT JOIN workers w ON w.owner = o.owner
+    WHERE o.owner <> '' AND o.lease_until IS NOT NULL
+    GROUP BY o.owner, w.alive_until, w.lost"""
+"""Gives a :data:`Hold` for each owner of work."""
+
+
+def to_row(worker: Worker) -> tuple[object, ...]:
+    """The values of a worker's columns."""
+    methods = dumps([*worker.methods]).decode()
+    times = worker.start_time, worker.seen_time, worker.alive_until
+    first = worker.owner, worker.host, worker.pid, worker.version, methods, worker.capacity
+    return *first, *map(micros, times), int(worker.lost)
+
+
+def from_row(row: Sequence[Any]) -> Worker:
+    """The worker of a row, and of how many operations it holds, which comes last."""
+    owner, host, pid, version, methods, capacity, started, seen, until, lost, running = row
+    known: Any = reread(methods)
+    return Worker(
+        owner=owner,
+        host=host,
+        pid=pid,
+        version=version,
+        methods=tuple(known),
+        capacity=capacity,
+        start_time=moment(started),
+        seen_time=moment(seen),
+        alive_until=moment(until),
+        lost=bool(lost),
+        running=running,
+    )
+
+
+def orphans_of(
+    holds: Iterable[Hold], records: Sequence[Record], dead: Collection[str], now: datetime
+) -> Orphans:
+    """Say who may be lost of those who hold work; ``records`` are the work of lost workers."""
+    overdue: dict[str, datetime | None] = {}
+    ends: list[int] = []
+    at = micros(now)
+    for owner, alive_until, is_lost, lease_until in holds:
+        if is_lost:
+            continue
+        end = max(lease_until, alive_until or lease_until)
+        if end <= at or owner in dead:
+            overdue[owner] = None if alive_until is None else moment(alive_until)
+        else:
+            ends.append(end)
+    return Orphans(records, overdue, dead, moment(min(ends)) if ends else None)
+
+
+def renewed_of(rows: Iterable[tuple[str, bool | int, bool | int]]) -> Renewed:
+    """What a worker should know of: names, whether they are to stop, and whether they are older."""
+    found = list(rows)
+    asked = [name for name, cancel_requested, _ in found if cancel_requested]
+    return Renewed(asked, [name for name, _, older in found if older])
+
+
+def unknown_worker(owner: str, now: datetime) -> Worker:
+    """A worker that has work, and has never said that it lives."""
+    return Worker(owner, "", 0, "", (), None, now, now, now)

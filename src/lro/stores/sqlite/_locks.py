@@ -1,0 +1,85 @@
+"""Locks of the operating system by which a process that has ended is known at once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from typing import Final
+
+from lro._engine.process import after_fork
+
+try:
+    import fcntl
+except ImportError:  # Windows has none of this kind: the lease has to be waited for
+    fcntl = None  # type: ignore[assignment]
+
+_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+
+
+class WorkerLocks:
+    """A file beside the database for each worker, locked for as long as its process lives.
+
+    The operating system frees a lock when its process ends, however that was. What cannot be known
+    is not claimed: a file that is not there, or a system without such locks, says nothing.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.realpath(path)
+        self._held: dict[str, int] = {}
+        self._lock = threading.Lock()
+        after_fork(self, WorkerLocks._reset_after_fork)
+
+    def hold(self, owner: str) -> None:
+        """Lock the file of a worker of this process. Idempotent."""
+        if fcntl is None or owner in self._held:
+            return
+        with self._lock, contextlib.suppress(OSError):
+            if owner in self._held:
+                return
+            file = os.open(self._name_of(owner), _FLAGS | os.O_CREAT, 0o600)
+            self._held[owner] = file
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def remove(self, owner: str) -> None:
+        """Remove the file of a worker: of this process, or one that has ended."""
+        with self._lock, contextlib.suppress(OSError):
+            self._close(owner)
+            os.unlink(self._name_of(owner))
+
+    def is_dead(self, owner: str) -> bool:
+        """Whether the process of a worker is known to have ended."""
+        if fcntl is None or owner in self._held:
+            return False
+        try:
+            file = os.open(self._name_of(owner), _FLAGS)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # it lives, or such files cannot be locked here
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def close(self) -> None:
+        """Let all workers of this process go, which counts as their end."""
+        with self._lock:
+            for owner in [*self._held]:
+                self._close(owner)
+
+    def _close(self, owner: str) -> None:
+        file = self._held.pop(owner, None)
+        if file is not None:
+            os.close(file)
+
+    def _name_of(self, owner: str) -> str:
+        digest = hashlib.blake2b(owner.encode(errors="replace"), digest_size=8).hexdigest()
+        return f"{self._path}-worker-{digest}"
+
+    def _reset_after_fork(self) -> None:
+        # The parent's locks are the parent's: they last until it has closed them too.
+        self._lock = threading.Lock()
+        self.close()

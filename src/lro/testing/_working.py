@@ -1,0 +1,185 @@
+"""Checks of stores: workers say that they live, and the work of lost ones is found (spec §2.8)."""
+
+from __future__ import annotations
+
+import functools
+from datetime import datetime, timedelta
+from typing import Final
+
+import attrs
+
+from lro._engine.store_port import Claim, Store, Worker
+from lro._model.operation import delete, request_cancel
+from lro.testing._samples import (
+    METHODS,
+    ManualClock,
+    end_of,
+    expect,
+    held,
+    ids,
+    insert,
+    record_of,
+    same,
+    together,
+    worker_of,
+)
+
+_LEASE: Final = timedelta(seconds=15)
+
+
+def workers_are_listed(store: Store, clock: ManualClock) -> None:
+    """With all that they have said of themselves, and how much they hold; until they leave."""
+    same(list(store.workers()), [], "the workers of a new store")
+    first = worker_of(clock)
+    store.renew(first)
+    clock.advance(1)
+    second = attrs.evolve(worker_of(clock, "them"), methods=(), capacity=3)
+    store.renew(second)
+    for unique_id in ("a", "hidden", "ended"):
+        insert(store, held(clock, unique_id, target=unique_id))
+    insert(store, held(clock, "waiting", owner=""))
+    store.update("operations/hidden", delete(clock()))
+    store.update("operations/ended", end_of(clock))
+    wanted = [attrs.evolve(first, running=2), second]
+    same([attrs.evolve(w, methods=tuple(w.methods)) for w in store.workers()], wanted, "workers")
+    clock.advance(1)
+    later = attrs.evolve(
+        first, methods=("N",), capacity=1, seen_time=clock(), alive_until=clock() + _LEASE
+    )
+    store.renew(later)
+    found = {w.owner: w for w in store.workers()}["us"]
+    same((list(found.methods), found.capacity), (["N"], 1), "what it says later")
+    same((found.seen_time, found.alive_until), (clock(), clock() + _LEASE), "and when")
+    for _ in range(2):
+        store.leave("us")
+    same([w.owner for w in store.workers()], ["them"], "who is left")
+
+
+def workers_without_a_word_are_forgotten(store: Store, clock: ManualClock) -> None:
+    """A day after they were seen last, at the next renewal; not while they have work."""
+    for owner in ("idle", "busy"):
+        store.renew(worker_of(clock, owner))
+    insert(store, held(clock, owner="busy"))
+    clock.advance(days=1, microseconds=-1)
+    store.renew(worker_of(clock))
+    same(sorted(w.owner for w in store.workers()), ["busy", "idle", "us"], "just before that")
+    clock.advance(microseconds=1)
+    store.renew(worker_of(clock))
+    same(sorted(w.owner for w in store.workers()), ["busy", "us"], "a day later")
+
+
+def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:
+    """It gives the names of the worker's own work that is asked to stop (spec §2.6)."""
+    for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us"), ("w", "")):
+        insert(store, held(clock, unique_id, owner=owner))
+    for unique_id in "acdw":
+        store.update(f"operations/{unique_id}", request_cancel(clock()))
+    store.update("operations/d", end_of(clock))
+    found = store.renew(worker_of(clock))
+    assert found is not None  # it is not lost
+    same(list(found.cancel_requested), ["operations/a"], "who is asked to stop")
+    same(list(found.older), [], "what is older than its lease")
+
+
+def a_renewal_names_what_is_older(store: Store, clock: ManualClock) -> None:
+    """From the exact end of the lease with which it was begun; hidden work included."""
+    insert(store, held(clock, "a", seconds=10))
+    insert(store, held(clock, "hidden", seconds=10, target="t"))
+    store.update("operations/hidden", delete(clock()))
+    insert(store, held(clock, "later", seconds=20))
+    insert(store, held(clock, "theirs", seconds=10, owner="them"))
+    for micros, wanted in ((-1, []), (1, ["operations/a", "operations/hidden"])):
+        clock.advance(seconds=10 if micros < 0 else 0, microseconds=micros)
+        found = store.renew(worker_of(clock))
+        assert found is not None  # it is not lost
+        same(sorted(found.older), wanted, "what is older than its lease")
+
+
+def who_says_nothing_is_overdue(store: Store, clock: ManualClock) -> None:
+    """Owners of work are, from the exact end of all their leases, known to the store or not."""
+    store.renew(worker_of(clock, seconds=10))
+    store.renew(worker_of(clock, "idle", seconds=1))
+    insert(store, held(clock, "a", seconds=5))
+    insert(store, held(clock, "hidden", seconds=20, owner="unknown", target="t"))
+    store.update("operations/hidden", delete(clock()))
+    insert(store, held(clock, "first", seconds=1, owner="unknown", method="N"))
+    insert(store, held(clock, "ended", seconds=5, owner="gone"))
+    store.update("operations/ended", end_of(clock))
+    insert(store, record_of(clock, "unheld"))
+    insert(store, held(clock, "waiting", seconds=5, owner=""))
+    us, unknown = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
+    clock.advance(seconds=10, microseconds=-1)
+    found = store.orphans(METHODS, 9)
+    same((dict(found.overdue), found.next_lease_end), ({}, us), "just before the first end")
+    clock.advance(microseconds=1)
+    found = store.orphans((), 9)
+    same((dict(found.overdue), found.next_lease_end), ({"us": us}, unknown), "at the first end")
+    clock.advance(seconds=10)
+    found = store.orphans(METHODS, 9)
+    same((dict(found.overdue), found.next_lease_end), ({"us": us, "unknown": None}, None), "later")
+    same((list(found.records), list(found.dead)), ([], []), "what is lost already")
+    store.renew(worker_of(clock))
+    same(list(store.orphans(METHODS, 9).overdue), ["unknown"], "after a renewal")
+
+
+def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
+    """All of these methods, whatever its lease, and nothing else; until it has an owner no more."""
+    until = clock() + _LEASE
+    for owner in ("us", "them"):
+        store.renew(worker_of(clock, owner))
+    for unique_id, seconds in (("a", 30), ("b", 10), ("hidden", 20), ("ended", 5)):
+        insert(store, held(clock, unique_id, seconds=seconds, target=unique_id))
+    insert(store, held(clock, "n", method="N"))
+    insert(store, held(clock, "theirs", owner="them"))
+    insert(store, held(clock, "unknown", owner="unknown"))
+    store.update("operations/hidden", delete(clock()))
+    store.update("operations/ended", end_of(clock))
+    same(list(store.orphans(METHODS, 9).records), [], "before any is lost")
+    expect(not store.lose("us", until - timedelta(seconds=1)), "it has renewed since")
+    expect(not store.lose("us", None), "it is known")
+    expect(not store.lose("nobody", until), "it is not known")
+    for _ in range(2):
+        expect(store.lose("us", until), "it counts as lost")
+        expect(store.lose("unknown", None), "one without a word counts as lost")
+    found = store.orphans(METHODS, 9)
+    same(ids(found.records), ["b", "unknown", "hidden", "a"], "what is lost, in order")
+    same((dict(found.overdue), found.next_lease_end), ({}, until), "the others")
+    same(ids(store.orphans(METHODS, 2).records), ["b", "unknown"], "two of it")
+    same(ids(store.orphans({"N", "O"}, 9).records), ["n"], "of another method")
+    same(sorted(w.owner for w in store.workers() if w.lost), ["unknown", "us"], "who is lost")
+    for unique_id in ("b", "unknown"):
+        store.update(f"operations/{unique_id}", end_of(clock))
+    same(ids(store.orphans(METHODS, 9).records), ["hidden", "a"], "the rest")
+
+
+def who_is_lost_cannot_renew(store: Store, clock: ManualClock) -> None:
+    """It has to go on under another name; what waits is not affected."""
+    worker = worker_of(clock)
+    store.renew(worker)
+    expect(store.lose("us", worker.alive_until), "it counts as lost")
+    clock.advance(1)
+    same(store.renew(worker_of(clock)), None, "its renewal")
+    same([w.alive_until for w in store.workers()], [worker.alive_until], "until when it lived")
+    expect(store.renew(worker_of(clock, "us again")) is not None, "another name can")
+    insert(store, held(clock, "waiting", seconds=0, owner=""))
+    found = store.claim(Claim("us again", clock() + _LEASE, {"M": None}, 9))
+    same(ids([record for record, _ in found.works]), ["waiting"], "what it claims")
+    same(list(store.orphans(METHODS, 9).records), [], "what is lost of that")
+
+
+def who_renews_is_not_lost(store: Store, clock: ManualClock) -> None:
+    """Of a worker that renews, and others who lose it at the same time, one side wins."""
+    for number in range(8):
+        owner = f"worker-{number}"
+        worker = worker_of(clock, owner)
+        store.renew(worker)
+        again = attrs.evolve(worker, alive_until=worker.alive_until + _LEASE)
+        act = functools.partial(_renewed_or_lost, store, again, worker.alive_until)
+        found = together(3, act)
+        lost = {w.owner: w.lost for w in store.workers()}[owner]
+        same(found[1:], [lost, lost], "what those say who lose it")
+        same(found[0] is None, lost, "whether the renewal was refused")
+
+
+def _renewed_or_lost(store: Store, worker: Worker, seen: datetime, number: int) -> object:
+    return store.renew(worker) if number == 0 else store.lose(worker.owner, seen)
