@@ -61,7 +61,13 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     "during drain": Row("drain", _any_moment(Point.RELEASE, 1)),
     "during orphan scan": Row(
-        "orphans", (*_any_moment(Point.TAKE_OVER, 1), *_any_moment(Point.ABANDON, 1))
+        "orphans",
+        (
+            *_any_moment(Point.TAKE_OVER, 1),
+            *_any_moment(Point.ABANDON, 1),
+            (Point.LOSE, _B, 1),
+            (Point.LOSE, _A, 1),
+        ),
     ),
     "during delete": Row("load", _any_moment(Point.DELETE, 2)),
     "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),

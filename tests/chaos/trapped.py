@@ -56,6 +56,14 @@ class TrappedStore:
             step_on(Point.RENEW, Moment.AFTER)
         return asked
 
+    def lose(self, owner: str, alive_until: datetime | None) -> bool:
+        step_on(Point.LOSE, Moment.BEFORE)
+        with writing():
+            lost = self._store.lose(owner, alive_until)
+            if lost:
+                step_on(Point.LOSE, Moment.AFTER)
+        return lost
+
     def expire(self, limit: int) -> Any:
         step_on(Point.EXPIRE, Moment.BEFORE)
         with writing():

@@ -32,6 +32,7 @@ class Point(enum.StrEnum):
     RELEASE = "release"
     TAKE_OVER = "take over"
     ABANDON = "abandon"
+    LOSE = "lose a worker"
     DELETE = "delete"
     EXPIRE = "expire"
     CLAIM_DUE = "claim notifications"

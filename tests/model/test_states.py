@@ -15,7 +15,6 @@ from lro._model.operation import (
     claim,
     delete,
     end,
-    if_lease_over,
     lose,
     release,
     report,
@@ -189,17 +188,6 @@ def test_only_what_waits_is_claimed():
         assert not one.waits
         with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
             claim("us", LATER + DAY, LATER)(one)
-
-
-def test_a_lease_that_holds_is_respected():
-    """Until exactly its end."""
-    one = record(owner="them", lease_until=LATER, attempt=3)
-    for now in (NOW, LATER - timedelta(microseconds=1)):
-        with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
-            if_lease_over(lose(3, LATER, now), now)(one)
-    assert if_lease_over(lose(3, LATER, LATER), LATER)(one).waits
-    with pytest.raises(LeaseLost):
-        if_lease_over(finish(ABORTED), LATER)(record())
 
 
 def test_a_lost_worker_is_counted():

@@ -256,9 +256,9 @@ class Maintenance:
             if since == at:
                 self._overdue[owner] = until, self._looked_at
         latest = self._scan_period
-        next_end = found.next_lease_end
-        if next_end is not None:
-            latest = min(latest, max(0.0, (next_end - now).total_seconds()))
+        next_look = found.next_look
+        if next_look is not None:
+            latest = min(latest, max(0.0, (next_look - now).total_seconds()))
         self._scan_at = at + latest
         if self._overdue or records:
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)

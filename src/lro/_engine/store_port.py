@@ -130,14 +130,14 @@ class Orphans:
 
     ``records`` are held by workers that count as lost. ``overdue`` are the owners of other work
     that have not said in time that they live, each with its ``alive_until``; None: it has said
-    nothing yet. ``dead`` are owners of work that the store knows to have ended. ``next_lease_end``
-    is when the next of the others could be overdue.
+    nothing yet. ``dead`` are those of them that the store knows to have ended. ``next_look`` is
+    when the next of the others could be found to be lost.
     """
 
     records: Sequence[Record]
     overdue: Mapping[str, datetime | None]
     dead: Collection[str]
-    next_lease_end: datetime | None
+    next_look: datetime | None
 
 
 @attrs.frozen

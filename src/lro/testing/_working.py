@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from lro._engine.store_port import Claim, Store, Worker
+from lro._engine.store_port import Claim, Orphans, Store, Worker
 from lro._model.operation import delete, request_cancel
 from lro.testing._samples import (
     METHODS,
@@ -110,13 +110,15 @@ def who_says_nothing_is_overdue(store: Store, clock: ManualClock) -> None:
     us, unknown = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
     clock.advance(seconds=10, microseconds=-1)
     found = store.orphans(METHODS, 9)
-    same((dict(found.overdue), found.next_lease_end), ({}, us), "just before the first end")
+    same(dict(found.overdue), {}, "who is overdue just before the first end")
+    _looks_again(found, us)
     clock.advance(microseconds=1)
     found = store.orphans((), 9)
-    same((dict(found.overdue), found.next_lease_end), ({"us": us}, unknown), "at the first end")
+    same(dict(found.overdue), {"us": us}, "who is overdue at the first end")
+    _looks_again(found, unknown)
     clock.advance(seconds=10)
     found = store.orphans(METHODS, 9)
-    same((dict(found.overdue), found.next_lease_end), ({"us": us, "unknown": None}, None), "later")
+    same((dict(found.overdue), found.next_look), ({"us": us, "unknown": None}, None), "later")
     same((list(found.records), list(found.dead)), ([], []), "what is lost already")
     store.renew(worker_of(clock))
     same(list(store.orphans(METHODS, 9).overdue), ["unknown"], "after a renewal")
@@ -143,7 +145,8 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
         expect(store.lose("unknown", None), "one without a word counts as lost")
     found = store.orphans(METHODS, 9)
     same(ids(found.records), ["b", "unknown", "hidden", "a"], "what is lost, in order")
-    same((dict(found.overdue), found.next_lease_end), ({}, until), "the others")
+    same(dict(found.overdue), {}, "who of the others is overdue")
+    _looks_again(found, until)
     same(ids(store.orphans(METHODS, 2).records), ["b", "unknown"], "two of it")
     same(ids(store.orphans({"N", "O"}, 9).records), ["n"], "of another method")
     same(sorted(w.owner for w in store.workers() if w.lost), ["unknown", "us"], "who is lost")
@@ -179,6 +182,10 @@ def who_renews_is_not_lost(store: Store, clock: ManualClock) -> None:
         lost = {w.owner: w.lost for w in store.workers()}[owner]
         same(found[1:], [lost, lost], "what those say who lose it")
         same(found[0] is None, lost, "whether the renewal was refused")
+
+
+def _looks_again(found: Orphans, end: datetime) -> None:
+    expect(found.next_look is not None and found.next_look <= end, "the next look comes in time")
 
 
 def _renewed_or_lost(store: Store, worker: Worker, seen: datetime, number: int) -> object:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 from lro._engine.process import after_fork
@@ -63,6 +64,10 @@ class WorkerLocks:
         finally:
             os.close(file)
         return True
+
+    def are_all_held(self, owners: Iterable[str]) -> bool:
+        """Whether these are workers of this process, or nothing can be known of the others."""
+        return fcntl is None or all(owner in self._held for owner in owners)
 
     def close(self) -> None:
         """Let all workers of this process go, which counts as their end."""

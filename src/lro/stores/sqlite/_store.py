@@ -6,9 +6,11 @@ import functools
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from os import PathLike, fsdecode
 from typing import Final
+
+import attrs
 
 from lro._base.arguments import check, check_function, check_seconds
 from lro._base.errors import OperationNotFound, Unavailable
@@ -67,6 +69,8 @@ from lro.stores.sqlite._record_writes import (
 
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
+_DEATH_LOOK: Final = timedelta(seconds=1)
+"""How often it is looked whether the processes of other workers still live."""
 _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
@@ -309,7 +313,9 @@ class SQLiteStore:
         if found.overdue:  # once more after the write lock: owners that waited for it have renewed
             holds = self._file.write_undurably(sql.touch)
             found = orphans_of(holds, records, dead, now)
-        return found
+        if found.next_look is None or self._locks.are_all_held(owner for owner, *_ in holds):
+            return found
+        return attrs.evolve(found, next_look=min(found.next_look, now + _DEATH_LOOK))
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
         """Have a worker count as lost, if it has not said since that it lives."""
