@@ -1,4 +1,7 @@
-"""Start to result beside Celery, Procrastinate, DBOS, APScheduler and arq, on the same work.
+"""Start to result and the queue beside Celery, Procrastinate, DBOS and others, on the same work.
+
+``--rows results`` has start to result, also beside APScheduler and arq; ``--rows queue`` has what
+``bench/peers/queues.py`` describes, with all settings. Without options it is both.
 
 Each is installed in an environment of its own, in a temporary folder or in the one that
 ``LRO_BENCH_PEERS`` names, where the next run finds it. Each round starts every candidate again,
@@ -7,6 +10,7 @@ with a process, a database and a Redis of its own, so that candidates do not dis
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -22,11 +26,17 @@ from typing import Any, Final
 import attrs
 
 from bench.across import postgres_server
+from bench.peers.queues import QUEUES, Failed, Figures, Round
+from bench.peers.queues import rows as queue_rows
 
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 3
 LIMIT_SECONDS: Final = 120.0
 """Who takes longer for its share of a round is not measured."""
+
+PARSER = argparse.ArgumentParser(prog="python -m bench peers")
+PARSER.add_argument("--rows", choices=("results", "queue"), help="only these rows")
+PARSER.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
 
 REQUIREMENTS: Final = {
     "celery": ["celery[redis]>=5.4"],
@@ -92,10 +102,6 @@ CANDIDATES: Final = (
     Candidate(label="arq, Redis", script="arq", where="Redis", extra=("0.5",), one=4),
     Candidate(label="arq, Redis, polling each 10 ms", script="arq", where="Redis", extra=("0.01",)),
 )
-
-
-class Failed(Exception):
-    """A candidate cannot be measured here; the text says why."""
 
 
 class Places:
@@ -186,7 +192,34 @@ def measured(candidate: Candidate, python: str, address: str, log: Path) -> tupl
     return float(one), float(many)
 
 
-def run() -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[str]:
+    if options.rows != "queue":
+        yield from _results(options.rounds)
+    if options.rows != "results":
+        yield from _queues(options.rounds)
+
+
+def _queues(rounds: int) -> Iterator[str]:
+    found: dict[str, list[Figures]] = {queue.label: [] for queue in QUEUES}
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        places = Places(stack)
+        home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
+        for _ in range(rounds):
+            for queue in QUEUES:
+                if queue.label in failed:
+                    continue
+                try:
+                    python = interpreter(queue.script, home)
+                    with contextlib.ExitStack() as processes:
+                        measured = Round(queue, python, places, processes).measured()
+                    found[queue.label].append(measured)
+                except Failed as exc:
+                    failed[queue.label] = str(exc)
+    yield from queue_rows(found, failed)
+
+
+def _results(rounds: int) -> Iterator[str]:
     figures: dict[str, list[tuple[float, float]]] = {
         candidate.label: [] for candidate in CANDIDATES
     }
@@ -194,7 +227,7 @@ def run() -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         places = Places(stack)
         home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for candidate in CANDIDATES:
                 if candidate.label in failed:
                     continue

@@ -1,0 +1,225 @@
+"""The queue rows: worker processes that drain what waits, and the time to begin when all are idle.
+
+Each candidate has a front, which only enqueues, and ``WORKERS`` processes that only work, each with
+``SLOTS`` threads (Celery: processes of its pool). Every job is the same plain function: it writes
+one line to a log that all share. Each round gives every candidate a new database or Redis:
+
+- idle: when the workers are ready, the front enqueues ``ALONE`` jobs one after the other, each
+  20 ms after the end of the one before. A figure is the time from the call to the begin.
+- drain: with no worker there, the front enqueues ``DRAINED`` jobs. Then the workers are started.
+  Jobs count from the moment at which every worker has begun one, so that the time which a process
+  takes to start does not count. After ``DRAIN_SECONDS`` the rate is that of what is done by then.
+
+The settings, beside those of the server: PostgreSQL and Redis are those of the tests, which do not
+wait for the disk (``fsync`` off, no ``appendonly``), the same for all.
+
+- lro: ``PostgresStore``, ``Service(store, None)`` as the front, ``ThreadExecutor(SLOTS)`` in the
+  workers. All else is as it comes: a lease of 15 s, results kept, statistics counted.
+- DBOS: a queue with ``worker_concurrency=SLOTS``, an ``executor_id`` for each process. It polls:
+  once with its default of a second, and once every 10 ms. A ``DBOSClient`` is the front.
+- Procrastinate: ``concurrency=SLOTS``, ten connections, notified of new jobs; jobs are kept.
+- Celery: prefork, ``-c SLOTS``, ``acks_late`` (the others survive the death of a worker too),
+  results in Redis, and 64 messages for each process in advance, as it advises for short tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import attrs
+
+from bench.measure import percentile
+
+HERE: Final = Path(__file__).parent
+WORKERS: Final = 4
+SLOTS: Final = 4
+ALONE: Final = 120
+DRAINED: Final = 10_000
+DRAIN_SECONDS: Final = 15.0
+START_SECONDS: Final = 60.0
+"""Who takes longer to start is not measured."""
+ROUNDS: Final = 3
+
+
+class Failed(Exception):
+    """A candidate cannot be measured here; the text says why."""
+
+
+class Places(Protocol):
+    """Where candidates keep their work: see ``bench.peers``."""
+
+    def folder(self) -> Path: ...
+
+    def new(self, where: str) -> str: ...
+
+
+@attrs.frozen(kw_only=True)
+class Queue:
+    """A candidate: its script, where it keeps its jobs, and further arguments."""
+
+    label: str
+    script: str
+    where: str = "PostgreSQL"
+    extra: Sequence[str] = ()
+
+
+QUEUES: Final = (
+    Queue(label="lro, PostgreSQL", script="lro"),
+    Queue(label="DBOS, PostgreSQL", script="dbos", extra=("1.0",)),
+    Queue(label="DBOS, PostgreSQL, polling each 10 ms", script="dbos", extra=("0.01",)),
+    Queue(label="Procrastinate, PostgreSQL", script="procrastinate"),
+    Queue(label="Celery, Redis", script="celery", where="Redis"),
+)
+
+
+@attrs.frozen
+class Figures:
+    """Of one round: jobs a second, and the seconds to each begin when all are idle."""
+
+    rate: float
+    delays: Sequence[float]
+
+
+class Round:
+    """One candidate with a place of its own, its processes, and the log that its jobs write."""
+
+    def __init__(self, queue: Queue, python: str, places: Places, stack: contextlib.ExitStack):
+        self._queue, self._python, self._stack = queue, python, stack
+        self._address = places.new(queue.where)
+        self._folder = places.folder()
+        self._log = self._folder / "jobs"
+        self._log.touch()
+        self._made = 0
+        self._front = self._started("front")
+        self._ready([self._front])
+
+    def measured(self) -> Figures:
+        """Measure the idle queue, then the drain."""
+        with self._workers():
+            delays = [float(one) for one in self._asked(f"alone {ALONE}").split()]
+        self._log.write_text("")
+        self._asked(f"fill {DRAINED}")
+        with self._workers():
+            end = time.monotonic() + DRAIN_SECONDS
+            while len(self._lines()) < DRAINED and time.monotonic() < end:
+                time.sleep(0.05)
+        return Figures(self._rate(), delays)
+
+    def _rate(self) -> float:
+        jobs = [(worker, float(began), float(ended)) for worker, began, ended in self._lines()]
+        first: dict[str, float] = {}
+        for worker, began, _ in jobs:
+            first[worker] = min(began, first.get(worker, began))
+        if len(first) < WORKERS:
+            raise Failed(f"only {len(first)} of {WORKERS} workers have begun a job")
+        since = max(first.values())
+        ends = [ended for _, began, ended in jobs if began >= since]
+        return len(ends) / (max(ends) - since)
+
+    def _lines(self) -> list[list[str]]:
+        whole, _, _ = self._log.read_text().rpartition("\n")
+        return [line.split() for line in whole.splitlines()]
+
+    def _asked(self, command: str) -> str:
+        process, _ = self._front
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(command, file=process.stdin, flush=True)
+        answer = process.stdout.readline()
+        if not answer:
+            raise Failed(f"its front has ended: {self._said(self._front)}")
+        return str(answer)
+
+    @contextlib.contextmanager
+    def _workers(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            workers = [self._started("work", str(number), stack) for number in range(WORKERS)]
+            self._ready(workers)
+            yield
+
+    def _started(
+        self, role: str, number: str = "-", stack: contextlib.ExitStack | None = None
+    ) -> tuple[subprocess.Popen[str], Path]:
+        self._made += 1
+        output = self._folder / f"output{self._made}"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [
+                    *(self._python, str(HERE / f"queue_{self._queue.script}.py")),
+                    *(role, self._address, *self._queue.extra),
+                ],
+                env={
+                    **os.environ,
+                    "BENCH_QUEUE_LOG": str(self._log),
+                    "BENCH_QUEUE_SLOTS": str(SLOTS),
+                    "BENCH_QUEUE_WORKER": number,
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if role == "front" else file,
+                stderr=file,
+                text=True,
+                start_new_session=True,  # so that a pool of processes can be ended with it
+            )
+        (stack or self._stack).callback(_end, process)
+        return process, output
+
+    def _ready(self, processes: Sequence[tuple[Any, Path]]) -> None:
+        end = time.monotonic() + START_SECONDS
+        for process, output in processes:
+            if process.stdout is not None:
+                if process.stdout.readline().strip() != "ready":
+                    raise Failed(f"does not start: {self._said((process, output))}")
+                continue
+            while "ready" not in output.read_text():
+                if process.poll() is not None or time.monotonic() > end:
+                    raise Failed(f"does not start: {self._said((process, output))}")
+                time.sleep(0.02)
+
+    def _said(self, one: tuple[Any, Path]) -> str:
+        return (one[1].read_text().strip().splitlines() or ["it says nothing"])[-1]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+def rows(found: dict[str, list[Figures]], failed: dict[str, str]) -> Iterator[str]:
+    """The table: medians over the rounds, and ours over each."""
+    yield f"{DRAINED:,} jobs that do nothing, {WORKERS} processes of {SLOTS}; {ALONE} alone a round"
+    yield f"{'':<37} {'drained, a second':<24} {'to the begin, ms: p50, p99':<28} ours / it"
+    ours = found.get(QUEUES[0].label, [])
+    for queue in QUEUES:
+        if queue.label in failed:
+            yield f"{queue.label:<37} {failed[queue.label]}"
+            continue
+        mine = found[queue.label]
+        rates = [one.rate for one in mine]
+        middle = statistics.median(rates)
+        shown = f"{middle:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+        delays = _delays(mine)
+        row = f"{queue.label:<37} {shown:<24} {delays[0]:>9.1f}, {delays[1]:<17.1f}"
+        if ours and queue is not QUEUES[0]:
+            pairs = list(zip(ours, mine, strict=False))
+            rate = statistics.median(own.rate / its.rate for own, its in pairs)
+            low = [own / its for own, its in zip(_delays(ours), delays, strict=True)]
+            row += f" {rate:.1f}, {low[0]:.2f}, {low[1]:.2f}"
+        yield row.rstrip()
+
+
+def _delays(rounds: Sequence[Figures]) -> tuple[float, float]:
+    every = [delay * 1e3 for one in rounds for delay in one.delays]
+    return percentile(every, 0.5), percentile(every, 0.99)
