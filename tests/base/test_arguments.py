@@ -276,6 +276,17 @@ def test_attempts_and_retry_on_need_each_other():
     assert [lro.Options(attempts=given, retry_on=()).calls for given in (None, 1)] == [1, 1]
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_method_that_runs_at_most_once_is_never_tried_again(attempts):
+    """Each of the two options says the opposite of the other; one attempt is what it has."""
+    text = r"^at_most_once: means that .* begun: leave out attempts and retry_on, or at_most_once$"
+    with pytest.raises(lro.DeclarationError, match=text):
+        lro.Options(at_most_once=True, attempts=attempts, retry_on=(OSError,))
+    with pytest.raises(lro.DeclarationError, match=text):
+        new_service().method(WORK, at_most_once=True, attempts=attempts, retry_on=(OSError,))
+    assert lro.Options(at_most_once=True, attempts=1).calls == 1
+
+
 @pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
 def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
     with new_service(authorize=authorize) as service:

@@ -155,8 +155,8 @@ class Options:
     DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often the function is called in all,
     while it raises one of these; None is once, which with ``retry_on`` has to be said as 1.
     From two attempts on, both are needed. ``at_most_once``: the function is never called again
-    once it has been begun; by default it is, if its worker is lost or stopped. After a lost
-    worker that happens ``max_lost`` times, and then the operation ends with ABORTED, reason
+    once it has been begun, so neither may be said; by default it is, if its worker is lost or
+    stopped. After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED, reason
     WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times in
     all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS. ``exclusive_target``:
     gives the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``:
@@ -219,6 +219,10 @@ class Options:
         if self.calls > 1 and not self.retry_on:
             wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
             raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
+        if self.at_most_once and (self.calls > 1 or self.retry_on):
+            text = "means that the function is never called again once it has begun"
+            wanted = "leave out attempts and retry_on, or at_most_once"
+            raise DeclarationError("at_most_once", f"{text}: {wanted}")
         if self.retry_on and self.attempts is None:
             wanted = "which says how often the function is called in all: attempts=3, for instance"
             raise DeclarationError("retry_on", f"needs attempts, {wanted}")
