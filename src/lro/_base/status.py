@@ -39,11 +39,12 @@ def unknown_fields() -> bytes:
     return found
 
 
-def named(full_name: str) -> Callable[[type[T]], type[T]]:
+def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
     """Give a message class of this library its full name; :func:`lro.message` also checks it."""
 
     def name_it(cls: type[T]) -> type[T]:
         cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
+        cls.__lro_aliases__ = aliases  # type: ignore[attr-defined]
         return cls
 
     return name_it
@@ -83,6 +84,12 @@ def declared_name(cls: type) -> str | None:
     """The full name given by :func:`named` to this very class, or None."""
     name = cls.__dict__.get("__lro_name__")
     return name if isinstance(name, str) else None
+
+
+def declared_aliases(cls: type) -> tuple[str, ...]:
+    """The names that this very class had before, as :func:`named` was told."""
+    aliases: tuple[str, ...] = cls.__dict__.get("__lro_aliases__", ())
+    return aliases
 
 
 PACKAGE = "google.rpc."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast, runtime_checkable
 
@@ -38,6 +38,7 @@ from lro._base.status import (
     PreconditionViolation,
     QuotaViolation,
     Status,
+    declared_aliases,
     declared_name,
     type_url,
 )
@@ -274,6 +275,8 @@ class TypeRegistry:
         self._factories = (*factories, self._class_codec, self._protobuf_codec)
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
+        self._renamed: dict[str, str] = {}
+        """The present name of a type, by its aliases."""
         self._of_class: dict[type, Codec] = {}
         self._binary: tuple[int, Binary] | None = None
         self._generation = 0
@@ -294,7 +297,7 @@ class TypeRegistry:
 
         Raises:
             DeclarationError: The class has no name, another name already, or a field that no
-                message can have; or the name belongs to another class.
+                message can have; or the name, or an alias, belongs to another class.
         """
         check_class("cls", cls)
         if full_name is not None:
@@ -315,8 +318,11 @@ class TypeRegistry:
         # the class of proto-plus around one.
         if taken is not None and not _same_message(taken.python, cls, name):
             raise DeclarationError(name, f"is the name of {taken.python!r} already")
+        aliases = declared_aliases(cls)
+        self._check_aliases(name, aliases)
         codec = self._of_class[cls] = self._make_codec(cls)
         self._codecs.setdefault(name, codec)
+        self._renamed.update(dict.fromkeys(aliases, name))
         self._names[cls] = name
         self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
@@ -324,11 +330,34 @@ class TypeRegistry:
         if name in WRAPPED_TYPES:
             self._wrapped.setdefault(type_url(name), codec)
         elif name != declared_name(Empty):
+            self._by_url.update({type_url(one): codec for one in aliases})
             self._by_url.setdefault(type_url(name), codec)
         return name
 
+    def _check_aliases(self, name: str, aliases: Iterable[str]) -> None:
+        if name in self._renamed:
+            text = f"is an alias of {self._renamed[name]}: take it out of the aliases there"
+            raise DeclarationError(name, f"{text}, or register one of the two classes only")
+        for alias in aliases:
+            if alias in self._codecs:
+                text = f"is the name of {self._codecs[alias].python!r}, so it is no alias of {name}"
+                raise DeclarationError(
+                    alias, f"{text}: leave it out, or do not register that class"
+                )
+            if (other := self._renamed.get(alias, name)) != name:
+                text = f"is an alias of {other} already, so it is none of {name}"
+                raise DeclarationError(alias, f"{text}: give it to one of them")
+
     def __contains__(self, full_name: object) -> bool:
-        return full_name in self._codecs
+        return full_name in self._codecs or full_name in self._renamed
+
+    def aliases_of(self, full_name: str) -> Sequence[str]:
+        """The names that a type had in earlier releases."""
+        return [alias for alias, name in list(self._renamed.items()) if name == full_name]
+
+    def present_name(self, full_name: str) -> str:
+        """The name that a type has now, if this is an alias of it; else the same name."""
+        return self._renamed.get(full_name, full_name)
 
     def knows(self, cls: type) -> bool:
         """Whether this class is registered."""
@@ -337,7 +366,7 @@ class TypeRegistry:
         return cls in self._names
 
     def codec(self, full_name: str) -> Codec:
-        """The codec of a type.
+        """The codec of a type, which may be said by an alias.
 
         Raises:
             UnknownType: No such type is registered.
@@ -345,7 +374,7 @@ class TypeRegistry:
         if not isinstance(full_name, str):
             check_text("full_name", full_name)
         try:
-            return self._codecs[full_name]
+            return self._codecs[self._renamed.get(full_name, full_name)]
         except KeyError:
             raise UnknownType(full_name) from None
 
@@ -533,7 +562,12 @@ class TypeRegistry:
         codecs, classes = self._codecs.copy(), self._of_class.copy()
         theirs = [cls for cls in classes if protobuf_name(cls) is not None]
         shapes = {name: codec.shape for name, codec in codecs.items() if codec.python not in theirs}
-        made = Binary(shapes, self._names.copy(), [protobuf_class(cls) for cls in theirs])
+        made = Binary(
+            shapes,
+            self._names.copy(),
+            [protobuf_class(cls) for cls in theirs],
+            self._renamed.copy(),
+        )
         self._binary = (generation, made)
         return made
 
@@ -612,7 +646,7 @@ class TypeRegistry:
         return dump_any(packed)
 
     def _check_type(self, packed: Any, name: str) -> None:
-        if packed.type_name != name:
+        if self.present_name(packed.type_name) != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
 

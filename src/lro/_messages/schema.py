@@ -27,6 +27,7 @@ from typing import Annotated, Final, TypeVar
 
 import attrs
 
+from lro._base.arguments import check
 from lro._base.errors import DeclarationError, InvalidArgument, all_of, got
 from lro._base.status import Json, named
 
@@ -50,19 +51,48 @@ def check_full_name(full_name: object) -> None:
     raise DeclarationError(repr(full_name), wanted)
 
 
-def message(full_name: str) -> Callable[[type[T]], type[T]]:
+def message(
+    full_name: str, *, aliases: tuple[str, ...] | list[str] = ()
+) -> Callable[[type[T]], type[T]]:
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 
     A class decorator, put above ``@attrs.frozen`` or ``@dataclass``, or directly above a pydantic
     model, a msgspec Struct or a TypedDict. The name travels in the
     ``@type`` of every Any that packs such a message, so client and server must agree on it.
 
+    ``aliases`` are the full names that the class had in earlier releases: a stored message of such
+    a name is read as this class.
+
     Raises:
-        DeclarationError: It is not such a name, or the decorator has no argument.
+        DeclarationError: It is not such a name, or the decorator has no argument. Or an alias is
+            no such name, or is given twice, or is the name itself.
     """
     check_full_name(full_name)
+    return named(full_name, checked_aliases(full_name, aliases, check_full_name))
 
-    return named(full_name)
+
+def checked_aliases(
+    full_name: str, aliases: object, check_name: Callable[[str], object]
+) -> tuple[str, ...]:
+    """The aliases of a message class or a method as a tuple; ``check_name`` checks each.
+
+    ``full_name`` is empty where the name is not known yet.
+
+    Raises:
+        DeclarationError: They are no tuple or list of such names, or one is given twice, or is the
+            name itself.
+    """
+    fine = isinstance(aliases, (tuple, list)) and all(isinstance(one, str) for one in aliases)
+    check("aliases", aliases, "a tuple of full names", fine=fine)
+    names = tuple(typing.cast("tuple[str, ...]", aliases))
+    for alias in names:
+        check_name(alias)
+        if names.count(alias) > 1:
+            raise DeclarationError("aliases", f"have {alias} twice: give it once")
+        if alias == full_name:
+            text = f"{alias} is its present name: give the names of earlier releases only"
+            raise DeclarationError("aliases", text)
+    return names
 
 
 class Kind(enum.Enum):

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import attrs
@@ -65,15 +66,20 @@ class Binary:
     """The binary form of the messages of one registry.
 
     ``shapes`` are those of its attrs classes and dataclasses by full name, ``names`` all names of
-    its classes, ``classes`` its protobuf classes.
+    its classes, ``classes`` its protobuf classes. ``renamed`` has the present names by aliases.
 
     Raises:
         DeclarationError: The classes say what proto cannot say.
     """
 
     def __init__(
-        self, shapes: Mapping[str, Shape | None], names: Mapping[type, str], classes: Iterable[type]
+        self,
+        shapes: Mapping[str, Shape | None],
+        names: Mapping[type, str],
+        classes: Iterable[type],
+        renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._renamed = renamed
         self.pool: DescriptorPool = DescriptorPool()
         self._files: dict[bytes, tuple[str, ...]] = {}
         self._taken: set[str] = set()
@@ -98,7 +104,7 @@ class Binary:
         self._lenient = ProtoReader(self.message_class, strict=False)
 
     def message_class(self, full_name: str) -> type[Message]:
-        """The protobuf class of a message.
+        """The protobuf class of a message, which may be said by an alias.
 
         Raises:
             UnknownType: There is no message of this name.
@@ -106,7 +112,8 @@ class Binary:
         found = self._classes.get(full_name)
         if found is None:
             try:
-                descriptor = self.pool.FindMessageTypeByName(full_name)
+                present = self._renamed.get(full_name, full_name)
+                descriptor = self.pool.FindMessageTypeByName(present)
             except (KeyError, TypeError):  # TypeError: a name that is not a text
                 raise UnknownType(full_name) from None
             if descriptor.GetOptions().map_entry:
