@@ -266,7 +266,9 @@ class AzureEdge(OperationsEdge):
 
         def read_again(_: ReplyReservation) -> HttpReply:
             record = run(self.service.access.visible(name, caller))
-            return show(record.operation, described(record) if describes else None)
+            return show(
+                record.operation, described(record, self.service.renamed) if describes else None
+            )
 
         return (yield from self._many(read_again, self.service.limits.page_bytes))
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
+import attrs
+
 from lro._base.errors import (
     Cancelled,
     EncodingError,
@@ -153,6 +155,8 @@ class Attempt:
         self._holder = holder
         self._runtime = holder.runtime
         self._process = holder.process
+        if record.method != spec.full_name:  # an earlier release has stored it
+            record = attrs.evolve(record, method=spec.full_name)
         self._record = record
         self._request = request
         self._packed = packed
@@ -324,7 +328,7 @@ class Attempt:
         spec, packed = self.spec, self._packed
         assert packed is not None  # a claim brings the request
         try:
-            if packed.type_name != spec.types.name_of(spec.request):
+            if spec.types.present_name(packed.type_name) != spec.types.name_of(spec.request):
                 line = "%s: its request is a %s, which this process does not read: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.leave(self.name)

@@ -75,7 +75,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     runtime.events.emit(
         WorkLost(
             name=record.name,
-            method=record.method,
+            method=spec.full_name,
             attempt=attempt,
             decision="retried" if error is None else "failed",
             lost_attempts=lost,

@@ -359,6 +359,8 @@ class EventDispatch:
         for observer in observers:
             check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
         self.statistics = statistics
+        self.renamed: dict[str, str] = {}
+        """The present names of methods, by their aliases."""
         self._tracer = Tracer() if tracer is None else tracer
         self._wanted = bool(observers)
         self._observers = (*observers, self._tracer)
@@ -394,6 +396,8 @@ class EventDispatch:
 
 def emit_end(events: EventDispatch, after: Record) -> None:
     """Report that this process has ended an operation; the record is as that has left it."""
+    if after.method in events.renamed:
+        after = attrs.evolve(after, method=events.renamed[after.method])
     assert after.end_time is not None  # it has ended
     seconds = (after.end_time - after.create_time).total_seconds()
     cancel_seconds: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -81,9 +81,11 @@ class BatchRead(Generic[T]):
 
 
 def read_descriptions(
-    access: Access, limits: Limits, names: Sequence[str], caller: str
+    access: Access, limits: Limits, names: Sequence[str], caller: str, renamed: Mapping[str, str]
 ) -> DescribeOperationsResponse:
     """Describe the operations of ``names`` that a caller can see, in that order.
+
+    ``renamed`` has the present names of methods, by their aliases.
 
     Raises:
         BatchTooLarge: They have more bytes together than ``Limits.page_bytes``. Their messages
@@ -94,7 +96,7 @@ def read_descriptions(
     while rest:
         seen = access.seen(rest, caller, min(max(room, limits.least_bytes), READ_BYTES))
         for record in seen.records.values():
-            shown = description_of(record)
+            shown = description_of(record, renamed)
             weight = max(record.weight, shown.weight)
             if found and weight > room:
                 raise BatchTooLarge(len(names), limits.page_bytes)
@@ -192,7 +194,11 @@ class CheckedList:
         show: Callable[[Sequence[DescribedOperation]], Iterable[T]],
     ) -> tuple[list[T], str]:
         """:meth:`page`, with what the service knows of each operation."""
-        return self._page(runtime, _Walk(self, runtime, only_caller, max_bytes, described, show))
+
+        def view(record: Record) -> DescribedOperation:
+            return described(record, runtime.events.renamed)
+
+        return self._page(runtime, _Walk(self, runtime, only_caller, max_bytes, view, show))
 
     def _page(self, runtime: Runtime, walk: _Walk[T, V]) -> tuple[list[T], str]:
         more = walk.go(self.page_size)
@@ -332,7 +338,10 @@ def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
 def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
     from lro._filters.types import MessageType
 
-    shapes = {name: spec.types.codec(name).shape for spec, name in declared}
+    known = list(declared)
+    shapes = {name: spec.types.codec(name).shape for spec, name in known}
+    for spec, name in known:  # stored messages may still have the name of an earlier release
+        shapes.update(dict.fromkeys(spec.types.aliases_of(name), shapes[name]))
     return [MessageType(name, shape) for name, shape in shapes.items()]
 
 

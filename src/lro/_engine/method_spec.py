@@ -26,7 +26,7 @@ from lro._engine.job import Job, SwallowedError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
-from lro._messages.schema import TIMESTAMP, Kind, Shape, simple_name
+from lro._messages.schema import TIMESTAMP, Kind, Shape, checked_aliases, simple_name
 from lro._messages.shapes import is_typed_dict, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
@@ -154,11 +154,11 @@ class Options:
     wait. ``time_limit``: how long one attempt may take before the operation ends with
     DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often the function is called in all,
     while it raises one of these; None is once, which with ``retry_on`` has to be said as 1.
-    From two attempts on, both are needed. ``at_most_once``: the function is never called again
-    once it has been begun, so neither may be said; by default it is, if its worker is lost or
-    stopped. After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED, reason
-    WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times in
-    all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS. ``exclusive_target``:
+    From two attempts on, both are needed. ``at_most_once``: the function is never called again once
+    it has been begun, so neither may be said; by default it is, if its worker is lost or stopped.
+    After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED,
+    reason WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times
+    in all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS. ``exclusive_target``:
     gives the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``:
     how long a finished record is kept (None: as the service says). ``validate``: says whether a
     request is accepted, before anything is stored. It accepts with None or True, and refuses
@@ -174,7 +174,8 @@ class Options:
     ``"*"`` for all fields that are not in the path, or the name of a field, or empty; fields
     that are in neither of them are query parameters. By default it is ``"*"``, and for DELETE
     empty. ``parent``: gives the resource under which the operation of a request stands, such as
-    ``projects/p``, for starts that say none.
+    ``projects/p``, for starts that say none. ``aliases``: full names that the method had in earlier
+    releases; work that was stored under one of them is work of this method.
     """
 
     concurrency: int | None = None
@@ -193,6 +194,7 @@ class Options:
     http_method: str = "POST"
     body: str | None = None
     parent: Callable[[typing.Any], str] | None = None
+    aliases: tuple[str, ...] = attrs.field(default=(), converter=_listed)
 
     def __attrs_post_init__(self) -> None:
         if self.concurrency is not None:
@@ -229,6 +231,7 @@ class Options:
         paths = self.indexed_paths
         fine = isinstance(paths, tuple) and all(isinstance(path, str) for path in paths)
         check("indexed_paths", paths, "a tuple of paths", fine=fine)
+        checked_aliases("", self.aliases, MethodName.parse)
         check_text("path", self.path)
         if self.body is not None:
             check_text("body", self.body)
@@ -383,7 +386,8 @@ class MethodSpec:
         standard, packed = self.standard_metadata, record.metadata
         if standard.times or standard.cancel_flag:
             declared = self.info.metadata_type
-            if record.cancel_requested if packed is None else packed.type_name == declared:
+            kind = None if packed is None else self.types.present_name(packed.type_name)
+            if record.cancel_requested if kind is None else kind == declared:
                 codec = self.types.codec(declared)
                 stamped = standard.stamp(record, codec)
                 if self.default_metadata is not None and record.state is State.SUCCEEDED:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, Protocol, TypeVar, overload
 
+import attrs
+
 from lro._base.arguments import check_instance, check_text
 from lro._base.errors import (
     DeclarationError,
@@ -59,8 +61,9 @@ from lro._filters.indexes import Indexes
 from lro._messages.defaults import without_defaults
 from lro._messages.json_text import canonical
 from lro._messages.registry import TypeRegistry
+from lro._messages.schema import checked_aliases
 from lro._messages.wellknown import Empty
-from lro._model.method_names import FINDINGS, OperationInfoRegistry
+from lro._model.method_names import FINDINGS, MethodName, OperationInfoRegistry
 from lro._model.operation import (
     Change,
     Operation,
@@ -243,9 +246,14 @@ class Starter:
         new = functools.partial(
             self._record, spec, parent, first, target, caller, key, trace.context, encoded
         )
+        known = yield from self._started_as_alias(spec, new, packed, key, insert)
         if validate_only:
-            yield from self._checked(new(), packed, key, insert)
+            if known is None:
+                yield from self._checked(new(), packed, key, insert)
             return Operation(done=True, result=spec.types.pack(Empty()))
+        if known is not None:
+            self._observe(known, trace)
+            return known.record.operation
         if insert is not None:
             # In this thread, even of a loop: the connection is one that this thread uses.
             inserted: Inserted = insert(new(sent=False), packed, key)
@@ -312,7 +320,8 @@ class Starter:
         record = inserted.record
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
         trace.stored(record.name, outcome)
-        self._observe_start(record.method, outcome, record.name, record.caller)
+        method = self._events.renamed.get(record.method, record.method)
+        self._observe_start(method, outcome, record.name, record.caller)
 
     def observe_refusal(self, method: str, error: LroError) -> None:
         """Report a start that was refused, here or by the edge that could not read it."""
@@ -362,6 +371,28 @@ class Starter:
         check = functools.partial(within or store.insert, record, packed, key, check_only=True)
         found: Inserted = yield MayBlock(check, blocks=within is None and store.reads_block)
         return found
+
+    def _started_as_alias(
+        self,
+        spec: MethodSpec,
+        new: NewRecord,
+        packed: Any,
+        key: RequestKey | None,
+        within: Insert | None,
+    ) -> Flow[Inserted | None]:
+        """Find the operation that an earlier release has started with this key; None if none has.
+
+        Raises:
+            RequestIdConflict: It was another request.
+        """
+        if key is not None:
+            for alias in spec.options.aliases:
+                # Its own work may be what has the target.
+                record, before = attrs.evolve(new(), target=""), attrs.evolve(key, method=alias)
+                found = yield from self._checked(record, packed, before, within)
+                if not found.fresh:
+                    return found
+        return None
 
     def _insert_and_run(
         self,
@@ -521,6 +552,8 @@ class Methods:
         self.infos: OperationInfoRegistry = OperationInfoRegistry()
         self.indexes: Indexes = Indexes(types)
         self.specs: dict[str, MethodSpec] = {}
+        self.by_stored_name: dict[str, MethodSpec] = {}
+        """The same, and each method by its aliases too, under which its work may be stored."""
         self._runtime = runtime
         self._keep_for = keep_for
         self._limits = limits
@@ -547,6 +580,7 @@ class Methods:
             function = known.function_for(full_name)
             request = request or known.request
             response, metadata = response or known.response, metadata or known.metadata
+        self._check_names(full_name, options.aliases)
         spec = MethodSpec.build(
             full_name,
             function,
@@ -569,7 +603,27 @@ class Methods:
             means = FINDINGS[finding].replace("<Method>", full_name.rpartition(".")[2])
             log.info("%s: %s: %s (AIP-151)", full_name, finding, means)
         self.specs[full_name] = spec
+        self._runtime.events.renamed.update(dict.fromkeys(options.aliases, full_name))
+        self.by_stored_name.update(dict.fromkeys((full_name, *options.aliases), spec))
         return spec
+
+    def _check_names(self, full_name: str, aliases: Sequence[str]) -> None:
+        MethodName.parse(full_name)
+        if full_name not in self.specs and full_name in self.by_stored_name:
+            other = self.by_stored_name[full_name].full_name
+            text = f"is an alias of {other}: take it out of the aliases there"
+            raise DeclarationError(full_name, f"{text}, or declare one of the two methods only")
+        checked_aliases(full_name, aliases, MethodName.parse)
+        for alias in aliases:
+            if alias in self.specs:
+                text = f"is declared as a method, so it is no alias of {full_name}"
+                raise DeclarationError(
+                    alias, f"{text}: leave it out, or do not declare that method"
+                )
+            if alias in self.by_stored_name:
+                other = self.by_stored_name[alias].full_name
+                text = f"is an alias of {other} already, so it is none of {full_name}"
+                raise DeclarationError(alias, f"{text}: give it to one of them")
 
     def index_callers(self) -> None:
         """Have the store find operations by their caller."""
@@ -605,7 +659,8 @@ class Methods:
             method = self._runtime.store.get(name).method
         except OperationNotFound:
             method = next(iter(self.specs), "")
-        return Reporter(name, self._runtime.updater, self.spec(method))
+        spec = self.by_stored_name.get(method)
+        return Reporter(name, self._runtime.updater, spec or self.spec(method))
 
 
 class Method(Generic[Req, Resp, Meta]):

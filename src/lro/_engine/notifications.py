@@ -45,6 +45,11 @@ class NotifyingService(Protocol):
     types: TypeRegistry
     domain: str
 
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The present names of methods, by their aliases."""
+        ...
+
 
 class Notifications(Protocol):
     """What sends the notifications that records owe. The service calls it; it reads the store.

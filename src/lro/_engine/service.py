@@ -76,8 +76,8 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
 
-Paths: TypeAlias = tuple[str, ...] | list[str]
-"""Paths of metadata; a class with a verb ``list`` cannot say so itself."""
+Texts: TypeAlias = tuple[str, ...] | list[str]
+"""Paths of metadata, or names; a class with a verb ``list`` cannot say so itself."""
 
 DEFAULT_DOMAIN: Final = "lro.local"
 _LEASE: Final = timedelta(seconds=15)
@@ -206,7 +206,7 @@ class Service:
             self.methods.index_callers()
         self._background = Background(
             self._runtime,
-            self.methods.specs,
+            self.methods.by_stored_name,
             maintained=maintenance and not is_worker_process(),
             service=self,
         )
@@ -242,6 +242,11 @@ class Service:
         """What is declared of each method, by full name."""
         return self.methods.specs
 
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The present names of methods, by their aliases."""
+        return self._runtime.events.renamed
+
     def method(
         self,
         full_name: str,
@@ -260,11 +265,12 @@ class Service:
         keep_for: timedelta | None = None,
         validate: Callable[[Any], bool | None] | None = None,
         final_metadata: Callable[[Any, State], Any] | None = None,
-        indexed_paths: Paths = (),
+        indexed_paths: Texts = (),
         path: str = "",
         http_method: str = "POST",
         body: str | None = None,
         parent: Callable[[Any], str] | None = None,
+        aliases: Texts = (),
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.
 
@@ -295,6 +301,7 @@ class Service:
             http_method=http_method,
             body=body,
             parent=parent,
+            aliases=aliases,
         )
 
         def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:
@@ -593,7 +600,7 @@ class Service:
         self.access.require("DescribeOperations")
         parse_name(name)
         yield from self.access.permit(caller, "GetOperation", name)
-        return described((yield from self.access.visible(name, caller)))
+        return described((yield from self.access.visible(name, caller)), self.renamed)
 
     async def describe_async(self, name: str, *, caller: str = "") -> DescribedOperation:
         """:meth:`describe` for coroutines."""
@@ -644,7 +651,7 @@ class Service:
         Raises:
             BatchTooLarge: As for :meth:`describe_many`.
         """
-        return read_descriptions(self.access, self.limits, wanted, caller)
+        return read_descriptions(self.access, self.limits, wanted, caller, self.renamed)
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).

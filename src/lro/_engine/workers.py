@@ -96,7 +96,8 @@ class StartingRecord:
 class Workers:
     """The work that this process has begun.
 
-    ``owner`` is the random name under which the process holds it; ``specs`` are the methods.
+    ``owner`` is the random name under which the process holds it; ``specs`` are the methods, by
+    their names and aliases.
     """
 
     def __init__(
@@ -294,7 +295,8 @@ class Workers:
         assert after is not None  # the request removes nothing
         events = self.runtime.events
         if events and after.cancel_pending and not before.cancel_requested:
-            events.emit(CancelRequested(name=record.name, method=record.method, caller=caller))
+            method = events.renamed.get(record.method, record.method)
+            events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn
             yield MayBlock(functools.partial(self.cancel_held, record.name))
         if after.cancel_pending and after.waits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,14 +63,17 @@ class DescribeOperationsResponse:
     missing: tuple[str, ...] = ()
 
 
-def description_of(record: Record) -> OperationDescription:
-    """The description of an operation that callers can see."""
-    return OperationDescription(**_shown(record))
+def description_of(record: Record, renamed: Mapping[str, str]) -> OperationDescription:
+    """The description of an operation that callers can see.
+
+    ``renamed`` has the present names of methods, by their aliases.
+    """
+    return OperationDescription(**_shown(record, renamed))
 
 
-def described(record: Record) -> DescribedOperation:
+def described(record: Record, renamed: Mapping[str, str]) -> DescribedOperation:
     """The description of an operation that callers can see, with the operation."""
-    return DescribedOperation(operation=record.operation, **_shown(record))
+    return DescribedOperation(operation=record.operation, **_shown(record, renamed))
 
 
 def trace_id(trace_context: str) -> str:
@@ -77,12 +81,12 @@ def trace_id(trace_context: str) -> str:
     return trace_context[3:35]
 
 
-def _shown(record: Record) -> dict[str, Any]:
+def _shown(record: Record, renamed: Mapping[str, str]) -> dict[str, Any]:
     # What is not named here is not for callers: the caller, owner, lease, keys and target.
     return {
         "name": record.name,
         "state": record.state.value,
-        "method": record.method,
+        "method": renamed.get(record.method, record.method),
         "create_time": record.create_time,
         "update_time": record.update_time,
         "start_time": record.start_time,

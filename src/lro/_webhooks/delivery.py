@@ -228,7 +228,8 @@ class DeliveryOptions:
 class Delivery:
     """Sends what the records of a store owe.
 
-    :meth:`run_due` does what is due; :meth:`begin` has a thread do that.
+    :meth:`run_due` does what is due; :meth:`begin` has a thread do that. ``renamed`` has the
+    present names of methods, by their aliases.
     """
 
     def __init__(
@@ -237,8 +238,10 @@ class Delivery:
         transport: WebhookTransport,
         formats: Mapping[str, Format],
         options: DeliveryOptions,
+        renamed: Mapping[str, str],
     ) -> None:
         self._store = store
+        self._renamed = renamed
         self._transport = transport
         self._formats = formats
         self._options = options
@@ -388,7 +391,8 @@ class Delivery:
         claim = _Claim(record, debts, send_by, dict(debts.owed or {}), list(debts.failed))
         found = {one.id: one for one in (*debts.of_start, *self._options.endpoints)}
         if debts.owed is None:
-            claim.owed = {id: Debt(0, now) for id, one in found.items() if wants(one, record)}
+            wanted = [id for id, one in found.items() if wants(one, record, self._renamed)]
+            claim.owed = {id: Debt(0, now) for id in wanted}
             if self._options.lookup is not None:
                 claim.owed[LOOKUP] = Debt(0, now)
         due = {id: debt for id, debt in claim.owed.items() if debt.at <= now}
@@ -450,14 +454,15 @@ class Delivery:
             return found
         if claim.owed.pop(LOOKUP, None) is not None:
             for id, one in fresh.items():
-                if id not in claim.owed and wants(one, record):
+                if id not in claim.owed and wants(one, record, self._renamed):
                     claim.owed[id] = due[id] = Debt(0, now, looked_up=True)
             due.pop(LOOKUP, None)
         return {**fresh, **found}
 
     def _looked_up(self, record: Record) -> Sequence[Endpoint]:
         assert self._options.lookup is not None
-        return [*self._options.lookup(described(record), record.caller)]  # it may be a generator
+        shown = described(record, self._renamed)
+        return [*self._options.lookup(shown, record.caller)]  # it may be a generator
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -559,7 +564,8 @@ class Delivery:
         event = WebhookEvent(
             webhook_id(record.name, kind, endpoint.id), kind, record.end_time or record.update_time
         )
-        content_type, body = self._formats[endpoint.format](described(record), endpoint, event)
+        shown = described(record, self._renamed)
+        content_type, body = self._formats[endpoint.format](shown, endpoint, event)
         headers = signed_headers(event.id, self._store.now(), content_type, body, endpoint.secrets)
         return self._transport.send(endpoint.url, {**endpoint.headers, **headers}, body)
 

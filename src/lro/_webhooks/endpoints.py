@@ -182,11 +182,15 @@ def event_of(record: Record) -> str:
     return _EVENT_OF.get(record.state, "")
 
 
-def wants(endpoint: Endpoint, record: Record) -> bool:
-    """Whether an endpoint is notified of the end of a record."""
+def wants(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> bool:
+    """Whether an endpoint is notified of the end of a record.
+
+    It may name the method as the record does, or by the present name, which ``renamed`` has.
+    """
     if event_of(record) not in endpoint.events:
         return False
-    return not endpoint.methods or record.method in endpoint.methods
+    names = {record.method, renamed.get(record.method, record.method)}
+    return not endpoint.methods or not names.isdisjoint(endpoint.methods)
 
 
 def endpoint_to_json(endpoint: Endpoint) -> dict[str, Any]:

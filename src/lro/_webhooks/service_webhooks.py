@@ -137,6 +137,7 @@ class Webhooks:
             random=random,
         )
         self._store: OutboxStore | None = None
+        self._renamed: Mapping[str, str] = {}
         self._delivery: Delivery | None = None
 
     def _checked(self, at: str, endpoints: object) -> list[Endpoint]:
@@ -172,8 +173,8 @@ class Webhooks:
             raise DeclarationError("webhooks", "belongs to another service already")
         own = Formats(service.types, service.domain)
         formats = {STANDARD: own.standard, CLOUDEVENTS: own.cloudevents, **self._formats}
-        self._store = store
-        self._delivery = Delivery(store, self._transport, formats, self._options)
+        self._store, self._renamed = store, service.renamed
+        self._delivery = Delivery(store, self._transport, formats, self._options, self._renamed)
 
     @property
     def delivery(self) -> Delivery:
@@ -210,7 +211,7 @@ class Webhooks:
                 endpoints += Debts.of(record.notify).endpoints
             except Exception:  # whatever it is: the operation ends, and the delivery reports it
                 return True
-        return any(wants(one, record) for one in endpoints)
+        return any(wants(one, record, self._renamed) for one in endpoints)
 
     def begin(self) -> None:
         """Send what is owed in a thread. Idempotent.

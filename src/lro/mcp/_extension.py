@@ -294,7 +294,7 @@ class TasksExtension(Extension):
         self._service.start_maintenance()
         with hidden(name):
             yield from access.permit(caller, "GetOperation", name)
-        return described((yield from access.visible(name, caller)))
+        return described((yield from access.visible(name, caller)), self._service.renamed)
 
     async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
         # To clients of earlier revisions the SDK sends the text of whatever else is raised.
