@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from lro._base.arguments import (
@@ -29,6 +29,7 @@ from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
+from lro._engine.live_workers import live
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import Around, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
@@ -42,7 +43,7 @@ from lro._engine.process import (
 )
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.statistics import Statistics
-from lro._engine.store_port import Store, keeps_statistics
+from lro._engine.store_port import Store, Worker, keeps_statistics
 from lro._engine.telemetry import ServiceTelemetry, Telemetry
 from lro._engine.timed_store import timed
 from lro._engine.waiting import Waiters, wait_limit
@@ -752,6 +753,30 @@ class Service:
         """Whether it was made with an executor, so that this process runs work."""
         return self._background.claims is not None
 
+    @verb
+    def list_workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
+        """Return the processes that run work of this store, the oldest first: whoever is live.
+
+        Those are not lost, and were seen within the last minute and two leases of theirs: an idle
+        process says only once a minute that it lives. With ``all``, return every one that the store
+        knows: also those that run no work (``capacity`` is 0), silent and lost ones. A process is
+        forgotten when its service is closed, or a day after it was seen last.
+
+        This only reads, and begins no maintenance here. No hook is asked: it is for operators.
+
+        Raises:
+            DeclarationError: ``all`` is no bool.
+            Unavailable: The store cannot be reached now.
+        """
+        check_flag("all", all)
+        found: tuple[Sequence[Worker], datetime]
+        found = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
+        return found[0] if all else live(*found)
+
+    async def list_workers_async(self, *, all: bool = False) -> Sequence[Worker]:
+        """:meth:`list_workers` for coroutines: a thread reads where the store may block."""
+        return await on_loop(flow_of(self.list_workers)(all=all))
+
     @property
     def cancel_support(self) -> CancelSupport:
         """How far a request to cancel reaches into work that has begun, as the executor says."""
@@ -891,6 +916,10 @@ class Service:
         return both
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
+        store = self._runtime.store
+        return store.workers(), store.now()
 
     def _limit(
         self,

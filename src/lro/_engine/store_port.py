@@ -102,26 +102,33 @@ class Claimed:
 
 @attrs.frozen
 class Worker:
-    """A process that uses a store, which knows it by the name ``owner``.
+    """A process that uses a store, as it has said of itself. All times are by the store's clock.
 
-    The work that it holds counts as lost from ``alive_until`` on, which it puts off again and
-    again. ``methods`` are those that it can do; ``capacity`` is how many operations it can run at
-    once, None: any number. ``running`` is how many it holds, as the store counts them.
+    It renews its row three times within a lease while it has work, and once a minute without.
     """
 
     owner: str
+    """The random name by which the store knows it, and which the records of its work bear."""
     host: str
+    """The name of its machine, or of its container."""
     pid: int
+    """The id of the process there."""
     version: str
-    """The release of this library that it runs."""
+    """The release of this library that it runs; empty if that is not known."""
     methods: Sequence[str]
+    """The full names of the methods whose work it can do."""
     capacity: int | None
+    """How many operations it can run at once; 0: it runs none, None: there is no bound."""
     start_time: datetime
+    """When it wrote to the store first."""
     seen_time: datetime
     """When it wrote to the store last to say that it lives."""
     alive_until: datetime
+    """When its lease ends, one lease after ``seen_time``: its work may count as lost from then."""
     lost: bool = False
+    """Whether it counts as lost: it cannot write as this worker any more."""
     running: int = 0
+    """How many operations in progress it holds, as the store counts them."""
 
 
 @attrs.frozen

@@ -26,6 +26,7 @@ from lro.cli._commands import breaking, lint, openapi, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
+from lro.cli._worker_commands import workers
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
@@ -159,7 +160,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
 
 
 _CHECKING: Final = (lint, breaking, proto, openapi)
-_RUNNING: Final = (serve, worker, schema, purge, webhooks)
+_RUNNING: Final = (serve, worker, workers, schema, purge, webhooks)
 
 
 @click.group(

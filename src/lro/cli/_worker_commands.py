@@ -1,0 +1,131 @@
+"""The command ``lro workers``: which processes run the work of a service."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from lro._base.errors import InvalidArgument
+from lro._base.plain_text import plain
+from lro._engine.live_workers import WorkerState, state_of
+from lro._engine.store_port import Worker
+from lro._messages.times import datetime_text
+from lro.cli._commands import read_service
+from lro.cli._output import Unusable
+
+_HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
+_FOLDED: Final = ("host", "methods")
+_STEPS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
+"""Below how many seconds which unit is shown, and its seconds."""
+_COLOURS: Final = {
+    WorkerState.LOST: "red",
+    WorkerState.OVERDUE: "yellow",
+    WorkerState.SILENT: "yellow",
+    WorkerState.WORKING: "green",
+}
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+@click.option("--all", "everyone", is_flag=True, help="Those too that run no work, or are lost.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def workers(target: str, everyone: bool, as_json: bool) -> None:
+    """Show which processes run the work of a service, as its store knows them.
+
+    Of each: where it is, how many operations it runs of how many it can, the release of lro, and
+    how long ago it was seen. A process with work says three times within a lease that it lives, an
+    idle one once a minute. Who is silent for a minute and two leases is shown with --all alone.
+
+    This only reads the store, and runs no work.
+
+    Exit status: 0, also if there are none; 2 if there is no such service, or if the store cannot
+    be read.
+    """
+    from lro.cli._stores import check_store
+
+    service = read_service(target)
+    if not service.store.shared:
+        kind = type(service.store).__name__
+        raise InvalidArgument(target, f"has a {kind}, which only its own process can read")
+    if why := check_store(service.store):
+        raise Unusable(why)
+    found, now = service.list_workers(all=everyone), service.store.now()
+    if as_json:
+        click.echo(json.dumps([_as_json(one, now) for one in found], indent=2))
+    elif not found:
+        click.echo("no workers")
+    elif sys.stdout.isatty():
+        _print_table(found, now)
+    else:
+        _print_lines(found, now)
+
+
+def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:
+    return {
+        "owner": worker.owner,
+        "host": worker.host,
+        "pid": worker.pid,
+        "state": str(state_of(worker, now)),
+        "running": worker.running,
+        "capacity": worker.capacity,
+        "methods": [*worker.methods],
+        "version": worker.version,
+        "start_time": datetime_text(worker.start_time),
+        "seen_time": datetime_text(worker.seen_time),
+        "alive_until": datetime_text(worker.alive_until),
+        "lost": worker.lost,
+    }
+
+
+def _print_table(found: Sequence[Worker], now: datetime) -> None:
+    """Print workers on a terminal: only the host and the methods take further lines."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _HEADINGS:
+        table.add_column(heading, no_wrap=heading not in _FOLDED, overflow="fold")
+    for worker in found:
+        state = state_of(worker, now)
+        cells = dict(zip(_HEADINGS, _cells(worker, now, "\n"), strict=True))
+        shown = {name: Text(text) for name, text in cells.items()}
+        shown["state"].stylize(_COLOURS.get(state, ""))
+        table.add_row(*shown.values())
+    Console(highlight=False).print(table)
+
+
+def _print_lines(found: Sequence[Worker], now: datetime) -> None:
+    """Print workers to a pipe or a log: one line each, in columns without spaces in them."""
+    rows = [_HEADINGS, *(_cells(one, now, ",") for one in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *columns, methods in rows:
+        padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
+        click.echo(" ".join([*padded, methods]))
+
+
+def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
+    """The texts of a row; methods stand between these texts."""
+    runs = str(worker.running)
+    if worker.capacity is not None:
+        runs += f"/{worker.capacity}"
+    return (
+        plain(worker.host) or "-",
+        str(worker.pid),
+        str(state_of(worker, now)),
+        runs,
+        plain(worker.version) or "-",
+        _ago((now - worker.seen_time).total_seconds()),
+        between.join(map(plain, worker.methods)) or "-",
+    )
+
+
+def _ago(seconds: float) -> str:
+    """A span in one unit, cut off: ``119s``, ``119m``, ``23h``."""
+    unit, name = next((unit, name) for end, unit, name in _STEPS if seconds < end)
+    return f"{max(0, int(seconds / unit))}{name}"

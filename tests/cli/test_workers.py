@@ -1,0 +1,178 @@
+"""``lro workers``: who runs the work of a service."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from lro.adapters import Worker
+from lro.stores.sqlite import SQLiteStore
+from tests.cli.asking import Lro
+from tests.cli.serving import MEMORY, SQLITE, write_service
+
+METHODS: Final = ("acme.images.v1.Images.Resize", "acme.images.v1.Images.Segment")
+HEADINGS: Final = ["host", "pid", "state", "runs", "version", "seen", "methods"]
+
+
+FRONT: Final = """
+import lro
+from lro.stores.sqlite import SQLiteStore
+service = lro.Service(SQLiteStore("operations.db"), None)
+"""
+
+
+@pytest.fixture
+def here_lro(command: Lro) -> Iterator[Lro]:
+    """The command, in the folder with a module, whose service is closed and forgotten."""
+    before = {*sys.modules}
+    yield command
+    for name in {*sys.modules} - before:
+        if name in ("work", "front", "in_memory"):
+            sys.modules.pop(name).service.close(0)
+
+
+SAID: Final = (
+    ("images-1", 5.5, 4, METHODS),
+    ("images-2", 130.0, 4, METHODS),
+    ("images-3", 70.0, None, METHODS[:1]),
+    ("front-1", 3.0, 0, ()),
+)
+"""Hosts, how many seconds ago they were seen, how much they can run at once, and what."""
+
+
+@pytest.fixture
+def known(here: Path) -> None:
+    """A store that knows four workers; one of them is lost."""
+    write_service(here, SQLITE)
+    with closing(SQLiteStore("operations.db")) as store:
+        for host, seconds, capacity, methods in SAID:
+            then = datetime.now(UTC) - timedelta(seconds=seconds)
+            worker = Worker(
+                owner=f"of {host}",
+                host=host,
+                pid=100,
+                version="0.1.0",
+                methods=methods,
+                capacity=capacity,
+                start_time=then,
+                seen_time=then,
+                alive_until=then + timedelta(seconds=15),
+            )
+            store.renew(worker)
+            if host == "images-3":
+                assert store.lose(worker.owner, worker.alive_until)
+
+
+@pytest.mark.usefixtures("known")
+def test_live_workers_are_lines(here_lro: Lro) -> None:
+    """In a pipe, where no column has a space; nobody else is shown."""
+    heading, row = here_lro("workers", "work:service", status=0).lines
+    assert heading.split() == HEADINGS
+    *columns, seen, methods = row.split()
+    assert columns == ["images-1", "100", "idle", "0/4", "0.1.0"]
+    assert re.fullmatch(r"\d+s", seen)
+    assert methods == ",".join(METHODS)
+
+
+@pytest.mark.usefixtures("known")
+def test_all_are_shown_with_what_they_are_at(here_lro: Lro) -> None:
+    """The silent, the lost and fronts; those who ask are none."""
+    _, *rows = here_lro("workers", "work:service", "--all", status=0).lines
+    found = {row.split()[0]: row.split()[2:] for row in rows}
+    assert {host: (state, runs) for host, (state, runs, *_) in found.items()} == {
+        "images-1": ("idle", "0/4"),
+        "images-2": ("silent", "0/4"),
+        "images-3": ("lost", "0"),
+        "front-1": ("front", "0/0"),
+    }
+    assert found["images-2"][3] == "2m"
+    assert found["front-1"][-1] == "-"
+
+
+@pytest.mark.usefixtures("known")
+def test_json_has_all_that_is_known(here_lro: Lro) -> None:
+    """A list; times by the clock of the store."""
+    (found,) = json.loads(here_lro("workers", "work:service", "--json", status=0).out)
+    names = ("start_time", "seen_time", "alive_until")
+    began, seen, until = (datetime.fromisoformat(found.pop(name)) for name in names)
+    assert (seen - began, until - seen) == (timedelta(0), timedelta(seconds=15))
+    assert found == {
+        "owner": "of images-1",
+        "host": "images-1",
+        "pid": 100,
+        "state": "idle",
+        "running": 0,
+        "capacity": 4,
+        "methods": [*METHODS],
+        "version": "0.1.0",
+        "lost": False,
+    }
+    everyone = json.loads(here_lro("workers", "work:service", "--all", "--json", status=0).out)
+    assert {one["owner"] for one in everyone} == {f"of {host}" for host, *_ in SAID}
+
+
+@pytest.mark.usefixtures("known")
+def test_table_has_room_in_eighty_columns(
+    here: Path, here_lro: Lro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal each method has a line of its own, and what is too long is folded."""
+    for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    drawn = Lro(here_lro.capsys, terminal=True)("workers", "work:service", "--all", status=0)
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", drawn.out).splitlines()
+    assert max(map(len, plain)) <= 80
+    assert plain[0].split() == HEADINGS
+    methods = [row[plain[0].index("methods") :].strip() for row in plain[1:]]
+    assert "".join(methods) == "".join((*METHODS, METHODS[0], *METHODS, "-"))  # the oldest first
+    assert [row.split()[0] for row in plain[1:] if row[0] != " "] == [
+        "images-2",
+        "images-3",
+        "images-1",
+        "front-1",
+    ]
+
+
+def test_nobody_is_said(here: Path, here_lro: Lro) -> None:
+    """Also where the service runs nothing itself; and who asks is not counted."""
+    write_service(here, SQLITE)
+    (here / "front.py").write_text(FRONT)
+    for name in ("work:service", "front:service"):
+        assert here_lro("workers", name, "--all", status=0).lines == ["no workers"]
+        assert json.loads(here_lro("workers", name, "--json", status=0).out) == []
+
+
+def test_worker_is_seen_by_a_front(here: Path, here_lro: Lro) -> None:
+    """A service that only asks sees who works on its store."""
+    write_service(here, SQLITE)
+    here_lro("workers", "work:service", status=0)
+    sys.modules["work"].service.run_maintenance()
+    (here / "front.py").write_text(FRONT)
+    _, row = here_lro("workers", "front:service", status=0).lines
+    assert row.split()[2:4] == ["idle", "0/4"]
+    assert row.split()[-1] == "cli.v1.Works.Work"
+
+
+def test_what_cannot_be_asked_is_refused(here: Path, here_lro: Lro) -> None:
+    """With status 2, and a sentence that says why."""
+    write_service(here, MEMORY, name="in_memory")
+    refused = here_lro("workers", "in_memory:service", status=2)
+    assert "has a MemoryStore, which only its own process can read" in refused.err
+    assert "is OperationsApp, not an lro.Service" in here_lro("workers", "in_memory:app").err
+    assert "cannot be imported" in here_lro("workers", "nowhere:service", status=2).err
+    pytest.importorskip("psycopg")
+    (here / "front.py").write_text(
+        "import lro\n"
+        "from lro.stores.postgres import PostgresStore\n"
+        'service = lro.Service(PostgresStore("postgresql://lro@127.0.0.1:1/lro"), None)\n'
+    )
+    refused = here_lro("workers", "front:service", status=2)
+    assert "the operations database cannot be used now" in refused.err
+    assert "Connection refused" in refused.err

@@ -1,0 +1,159 @@
+"""``Service.list_workers``: who runs the work of a store, and who is at it still."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from datetime import timedelta
+
+import attrs
+import pytest
+
+import lro
+from lro.adapters import Store, Worker
+from lro.errors import Unavailable
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.service_fixtures import MakeService
+
+METHOD = "acme.v1.Works.Work"
+LEASE = timedelta(seconds=15)
+
+
+def owners(service: lro.Service, **options: bool) -> list[str]:
+    """Who is listed."""
+    return [worker.owner for worker in service.list_workers(**options)]
+
+
+def said(clock: ManualClock, owner: str, **fields: object) -> Worker:
+    """What a worker says of itself now."""
+    base = Worker(
+        owner=owner,
+        host="there",
+        pid=7,
+        version="0.1.0",
+        methods=(METHOD,),
+        capacity=3,
+        start_time=clock(),
+        seen_time=clock(),
+        alive_until=clock() + LEASE,
+    )
+    return attrs.evolve(base, **fields)
+
+
+@pytest.fixture
+def service(make_service: MakeService, store: Store) -> lro.Service:
+    """A service on each kind of store, whose method nothing starts."""
+    made = make_service(store, ThreadExecutor(3))
+
+    @made.method(METHOD)
+    def work(request: lro.Struct) -> lro.Struct:
+        return request
+
+    made.declare("acme.v1.Works.Outside", request=lro.Struct, response=lro.Struct)
+    return made
+
+
+def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock) -> None:
+    """From its first maintenance until its end; to ask makes no worker."""
+    assert owners(service) == owners(service, all=True) == []
+    began = clock()
+    service.run_maintenance()
+    clock.advance(60)
+    service.run_maintenance()
+    (found,) = service.list_workers()
+    assert (found.pid, found.capacity, found.running) == (os.getpid(), 3, 0)
+    assert tuple(found.methods) == (METHOD,)  # what is done outside is nobody's
+    assert (found.start_time, found.seen_time, found.alive_until) == (
+        began,
+        clock(),
+        clock() + LEASE,
+    )
+    assert found.host
+    assert not found.lost
+
+
+def test_work_in_hand_is_counted(make_service: MakeService) -> None:
+    """As the store counts it, while it runs."""
+    at_work = make_service(MemoryStore())
+    inside: list[int] = []
+
+    @at_work.method(METHOD)
+    def work(request: lro.Struct) -> lro.Struct:
+        inside.extend(worker.running for worker in at_work.list_workers())
+        return request
+
+    at_work.run_maintenance()
+    work.start(lro.Struct()).result(timeout=9)
+    assert inside == [1]
+
+
+def test_front_is_listed_among_all(service: lro.Service) -> None:
+    """It runs nothing, so that it is no worker; it sees those of others."""
+    front = lro.Service(service.store, None, maintenance=False)
+    service.run_maintenance()
+    with closing(front):
+        front.run_maintenance()
+        (worker,) = front.list_workers()
+        assert worker.capacity == 3
+        others = [one for one in front.list_workers(all=True) if one.owner != worker.owner]
+        assert [(one.capacity, tuple(one.methods)) for one in others] == [(0, ())]
+
+
+def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) -> None:
+    """Whoever has said since that it lives is not lost."""
+    store = service.store
+    for owner in ("a", "b"):
+        store.renew(said(clock, owner))
+    assert store.lose("a", clock() + LEASE)
+    assert owners(service) == ["b"]
+    assert {one.owner: one.lost for one in service.list_workers(all=True)} == {
+        "a": True,
+        "b": False,
+    }
+
+
+@pytest.mark.parametrize("lease", [LEASE, timedelta(hours=1)])
+def test_silent_one_is_listed_for_a_minute_and_two_leases(
+    service: lro.Service, clock: ManualClock, lease: timedelta
+) -> None:
+    """By its own lease, which may differ from that of the service that asks."""
+    service.store.renew(said(clock, "a", alive_until=clock() + lease))
+    clock.advance((timedelta(minutes=1) + 2 * lease).total_seconds())
+    assert owners(service) == ["a"]
+    clock.advance(0.000001)
+    assert owners(service) == []
+    assert owners(service, all=True) == ["a"]
+
+
+def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None:
+    """It says so often that it lives, at any time between."""
+    service.run_maintenance()
+    for _ in range(40):
+        clock.advance(7)
+        assert len(owners(service)) == 1
+        service.run_maintenance()
+
+
+@pytest.mark.anyio
+async def test_coroutine_gets_the_same(service: lro.Service) -> None:
+    """With both forms of the question."""
+    service.run_maintenance()
+    assert await service.list_workers_async() == service.list_workers()
+    assert await service.list_workers_async(all=True) == service.list_workers(all=True)
+
+
+def test_wrong_question_and_lost_store_are_told(
+    service: lro.Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the errors of every call."""
+    with pytest.raises(lro.DeclarationError, match="all"):
+        service.list_workers(all=1)  # type: ignore[arg-type]
+
+    def away() -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(service.store, "workers", away)
+    with pytest.raises(Unavailable, match="the store is away"):
+        service.list_workers()
