@@ -230,7 +230,7 @@ class Attempt:
             self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
-        except Exception as exc:  # its lease is not renewed: it counts as lost when that is over
+        except Exception as exc:  # found when the lease is over with which it was begun
             log.error("%s: could not be handed back: %s", self.name, exc, extra=self._facts)
             self.cancel()
             return False
@@ -543,8 +543,8 @@ class Attempt:
     ) -> Flow[T]:
         """Do something with the store, as often as it takes while the store is unavailable.
 
-        For as long as it takes: after giving up, this process would go on to renew the lease of an
-        operation on which no thread works.
+        For as long as it takes: after giving up, this process would go on to live, and so to hold
+        an operation on which no thread works.
 
         Raises:
             Unavailable: The store has not come back before the work was to be handed back.

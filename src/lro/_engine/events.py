@@ -155,7 +155,10 @@ class WriteRefused:
 
 @attrs.frozen(kw_only=True)
 class LeasesRenewed:
-    """This process has renewed its leases; ``margin_seconds`` is what was left of them."""
+    """This process has renewed its lease, which holds for ``count`` operations.
+
+    ``margin_seconds`` is what was left of it.
+    """
 
     kind: ClassVar[str] = "renewed"
     count: int
@@ -219,7 +222,7 @@ class Observer:
         """A write of a worker of this process was refused."""
 
     def renewed(self, event: LeasesRenewed) -> None:
-        """This process has renewed its leases."""
+        """This process has renewed its lease, while it held operations."""
 
     def expired(self, event: OperationsExpired) -> None:
         """This process has removed operations that have expired."""

@@ -111,7 +111,7 @@ class Executor(Protocol):
 
     @property
     def redelivery(self) -> timedelta | None:
-        """None if work is done in the process that submits it, which holds its lease.
+        """None if work is done in the process that submits it, which holds it.
 
         Else the process that gets the name claims it and does the work, and this is how long a
         submitted name may take before it counts as lost on its way and is submitted once more.

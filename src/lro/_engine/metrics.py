@@ -138,7 +138,7 @@ LEASE_MARGIN: Final = Metric(
     name="lro.lease.margin",
     kind="histogram",
     unit="s",
-    description="What was left of the leases of this process when it renewed them.",
+    description="What was left of the lease of this process when it renewed it.",
 )
 EXPIRED: Final = Metric(
     name="lro.expired.operations",

@@ -113,7 +113,7 @@ class RecordUpdater:
         self.unnamed_changes = 0
         """Number of change notifications received from other processes without names."""
         self.late_writes: int = 0
-        """How many writes of workers of this process were refused, their leases being lost."""
+        """How many writes of workers of this process were refused, others having their work."""
         self._lock = threading.Lock()
 
     def reset_after_fork(self) -> None:
@@ -208,7 +208,7 @@ class RecordUpdater:
         return after
 
     def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
-        """Count and log a write of a worker that had lost its lease."""
+        """Count and log a write of a worker whose work others have."""
         with self._lock:
             self.late_writes += 1
         facts = about(write.name, write.method, write.attempt)

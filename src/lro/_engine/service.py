@@ -114,7 +114,7 @@ class Service:
     the ends of operations (:class:`lro.webhooks.Webhooks`), as long as the store is a
     :class:`lro.adapters.OutboxStore`.
 
-    Threads claim waiting work, renew leases, recover lost work and remove what has expired. They
+    Threads claim waiting work, renew the lease, recover lost work and remove what has expired. They
     begin in each process in which the service is used, and when that is first so: with ``with
     service``, with a call of a verb or of a method's ``start``, where an edge is called or its
     server starts, where a worker of Celery starts, or with :meth:`start_maintenance`. A process
@@ -795,7 +795,7 @@ class Service:
         self.workers.run_operation(name)
 
     def start_maintenance(self) -> None:
-        """Begin threads that claim work, renew leases, recover lost work and remove what expires.
+        """Begin threads that claim work, renew the lease, recover lost work, remove what expires.
 
         The service does so by itself when it is first used in a process (see above). Call this
         where a process is to do so before: a worker that waits for lost work, or a server whose

@@ -103,7 +103,7 @@ class Statistics(FactCounter):
         self.note(event.method, "refused_writes", "", "")
 
     def renewed(self, event: LeasesRenewed) -> None:
-        """Note what was left of the leases."""
+        """Note what was left of the lease."""
         self.note("", "lease_margin", "", "", event.margin_seconds)
 
     def expired(self, event: OperationsExpired) -> None:

@@ -348,7 +348,7 @@ class ServiceTelemetry(Tracer):
         self._record(metrics.REFUSED_WRITES, 1, event.method)
 
     def renewed(self, event: LeasesRenewed) -> None:
-        """Leases were renewed."""
+        """The lease was renewed."""
         self._record(metrics.LEASE_MARGIN, event.margin_seconds)
 
     def expired(self, event: OperationsExpired) -> None:

@@ -217,7 +217,7 @@ class NamePublisher:
         """Check that the broker can be reached, or could a moment ago.
 
         Of many callers while it is away, only the first one waits to find out:
-        among them is the thread that renews the leases of this process.
+        among them is the thread that renews the lease of this process.
 
         Raises:
             Unavailable: It cannot be reached, or could not a moment ago.

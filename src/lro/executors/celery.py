@@ -76,7 +76,7 @@ class CeleryExecutor:
     with Celery's usual pool of processes that stops coldly (SIGQUIT; SIGTERM where
     ``REMAP_SIGTERM=SIGQUIT`` is set; each after ``worker_soft_shutdown_timeout``, if the app sets
     one) hands its work back, for another to go on with at once; that counts as no lost worker. One
-    that is killed leaves its leases to run out; so does one that Celery's ``task_time_limit``
+    that is killed leaves its lease to run out; so does one that Celery's ``task_time_limit``
     kills, for which a method's ``time_limit`` is the better way. ``task_soft_time_limit`` is not
     for operations and has no effect on them.
 

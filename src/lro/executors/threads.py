@@ -341,7 +341,7 @@ class ThreadExecutor(PooledExecutor):
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
     and an async function at its next ``await``. A thread cannot be killed: a function that looks
     at neither runs to its end. The threads are daemons: they do not hold up the end of the
-    process, whose operations are then taken over by others when their leases run out. Each is
+    process, whose operations are then taken over by others when its lease runs out. Each is
     started when it is first needed, so that a server may fork after it has made its executor. By
     default there are at most four more threads than processors, and at most 32.
 
