@@ -115,6 +115,7 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
 COMMANDS = [
     ["serve", "work:service", "--port", "0"],
     ["worker", "work:service"],
+    ["workers", "work:service"],
     ["purge", "work:service"],
 ]
 OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older one, and a newer one
