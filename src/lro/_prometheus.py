@@ -71,7 +71,7 @@ class ServiceCollector(Collector):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._gauges = Gauges(service._runtime, service.specs, service.workers, service.waiters)
+        self._gauges = Gauges(service._runtime, service.specs, service.work, service.waiters)
 
     def describe(self) -> Iterator[MetricFamily]:
         """The families without samples: a registry looks for equal names."""

@@ -709,7 +709,7 @@ def test_an_async_method_without_a_loop(make_service, monkeypatch):
     method_of(service, "async", raising(AssertionError())).start(WorkRequest())
     assert tried.wait(PATIENCE)
     assert executor.join(PATIENCE)
-    assert not service.workers.held()
+    assert not service.work.held()
 
 
 def test_who_watches_work_that_was_asked_to_stop_is_woken_at_once(monkeypatch):

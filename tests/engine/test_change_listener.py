@@ -73,7 +73,7 @@ class Process:
         self.store = Shared()
         self.here = make_service(self.store)
         self.there = make_service(self.store, InlineExecutor())
-        self.there.workers.held = frozenset  # so that it never listens
+        self.there.work.held = frozenset  # so that it never listens
         self.begin, self.method = Step(), declared(self.here)
         self.work = work(self.here, self.body, "acme.v1.Works.Held")
         declared(self.there)
@@ -210,7 +210,7 @@ def test_need_that_comes_at_the_last_moment(process, monkeypatch):
     def held():
         return answers.pop(0) if answers else frozenset({"operations/x"})
 
-    process.here.workers.held = held
+    process.here.work.held = held
     name = process.method.start(WorkRequest()).name
     (waiting,) = process.waiting(name)
     process.end_elsewhere(name)
@@ -289,7 +289,7 @@ def test_listener_may_close_the_service(listening, process):
     """A cancelled function may do so, whose request to stop came in the listener's thread."""
     name = process.held()
     process.waiting(process.method.start(WorkRequest()).name)
-    process.here.workers.cancel_held = lambda _: process.here.close(0)
+    process.here.work.cancel_held = lambda _: process.here.close(0)
     process.there.cancel(name)
     process.store.said.put((name,))
     until(lambda: not listening())

@@ -135,7 +135,7 @@ def test_a_service_that_is_closed_is_no_worker_any_more(hung, store, clock):
     one = hung()
     one.service.run_maintenance()
     (worker,) = store.workers()
-    assert (worker.owner, worker.capacity) == (one.service.workers.owner, 1)
+    assert (worker.owner, worker.capacity) == (one.service.work.owner, 1)
     assert (worker.pid, list(worker.methods)) == (os.getpid(), [NAME])
     store.close = lambda: None
     one.service.close(NOW)
@@ -147,20 +147,20 @@ def test_a_worker_that_counts_as_lost_begins_again(hung, store, clock, caplog):
     """Under another name; its functions are asked to stop, and what they write is refused."""
     one = hung()
     one.service.run_maintenance()
-    name, owner = one.start(text="raise").name, one.service.workers.owner
+    name, owner = one.start(text="raise").name, one.service.work.owner
     store.lose(owner, alive_until(store))
     clock.advance(5)
     with caplog.at_level(logging.WARNING, "lro"):
         one.service.run_maintenance()
     assert "this worker counts as lost" in caplog.text
-    assert not one.service.workers.held()
+    assert not one.service.work.held()
     one.step.go.set()
     one.executor.join(PATIENCE)
     one.service.run_maintenance()
     workers = {worker.owner: worker for worker in store.workers()}
     assert {o: worker.lost for o, worker in workers.items()} == {
         owner: True,
-        one.service.workers.owner: False,
+        one.service.work.owner: False,
     }
     until(lambda: one.service.run_maintenance() and store.get(name).attempt == 2)
 
@@ -170,7 +170,7 @@ def test_work_that_a_worker_has_and_does_not_know_of_is_recovered(hung, store, c
     one = hung()
     one.service.run_maintenance()
     one.start()
-    held = claim(one.service.workers.owner, clock() + LEASE, clock())
+    held = claim(one.service.work.owner, clock() + LEASE, clock())
     stray = one.method.start(WorkRequest()).name
     store.update(stray, held)
     for seconds, lost in ((10, 0), (5, 0), (5, 1)):
@@ -341,7 +341,7 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
     kept.service.run_maintenance()
     recovered(kept.service, clock)
     record = store.get(kept.name)
-    assert (record.owner, record.attempt) == (kept.service.workers.owner, 1)
+    assert (record.owner, record.attempt) == (kept.service.work.owner, 1)
     assert alive_until(store) > clock()
 
 
@@ -411,7 +411,7 @@ def test_a_service_that_stops_hands_its_work_back(
     running = work.start(WorkRequest("running"))
     assert begun.wait(PATIENCE)
     waiting = work.start(WorkRequest("waiting", rest={"a": [1, {"b": None}]}))
-    owner = one.workers.owner
+    owner = one.work.owner
     one.close(NOW)
     assert owners == [owner]  # it is handed back when it has stopped
     left = [waiting] if at_most_once else [running, waiting]
@@ -491,9 +491,9 @@ def test_a_run_that_ended_late_does_not_retire_a_later_one(make_service, store, 
     made.service.run_maintenance()
     assert first is not made.task
     first.run()
-    assert made.service.workers.held()
+    assert made.service.work.held()
     made.task.run()
-    assert not made.service.workers.held()
+    assert not made.service.work.held()
     assert made.service.get(made.name).done
 
 
@@ -502,7 +502,7 @@ def test_a_start_that_meets_the_end_is_kept(make_service, store):
 
     class Stopping(Held):
         def _run(self, task):
-            service.workers.stopping = True
+            service.work.stopping = True
             raise Unavailable("the executor is stopping")
 
     service = make_service(store, Stopping())
@@ -518,7 +518,7 @@ def test_closing_a_store_that_is_away(make_service, clock, error):
     kept = Kept(make_service, store)
     store.update = raising(error)
     kept.service.close(0)
-    assert store.get(kept.name).owner == kept.service.workers.owner
+    assert store.get(kept.name).owner == kept.service.work.owner
 
 
 # -- outages --------------------------------------------------------------------------------------
@@ -701,7 +701,7 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
     service.run_maintenance()
     method_of(service, never)
     service.run_maintenance()
-    assert store.get(waiting).owner == service.workers.owner
+    assert store.get(waiting).owner == service.work.owner
 
 
 def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
@@ -769,7 +769,7 @@ def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
     one = hung()
     name = one.start().name
     other = build(never)
-    store.lose(one.service.workers.owner, None)
+    store.lose(one.service.work.owner, None)
     orphans = store.orphans({NAME}, 9)
     store.orphans = lambda methods, limit: orphans
     one.step.go.set()

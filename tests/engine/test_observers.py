@@ -241,7 +241,7 @@ def test_cancellation_is_observed_with_its_time(observed, recorder, clock, suppo
     service.cancel(method.start(WorkRequest()).name)
     step.go.set()
     ended(service, name)
-    service.workers.stop(timedelta(seconds=PATIENCE))
+    service.work.stop(timedelta(seconds=PATIENCE))
     ends = [event for event in recorder.events if isinstance(event, OperationEnded)]
     assert [(end.state, end.cancel_seconds) for end in ends] == [
         (State.CANCELLED, 0.0),
@@ -336,7 +336,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
-    until(lambda: not service.workers.held())  # the worker tidies up after the end
+    until(lambda: not service.work.held())  # the worker tidies up after the end
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}
@@ -385,7 +385,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
         method.start(WorkRequest(), request_id=ID)
         waiting = method.start(WorkRequest()).name
         service.cancel(waiting, caller="bob")
-        service.workers.stop(timedelta(0))
+        service.work.stop(timedelta(0))
         other = make_service(store, InlineExecutor(), keep_for=timedelta(seconds=1))
         again = work(other)
         recovered(other, clock)
@@ -515,7 +515,7 @@ def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
     name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     seen = store.get(name)
     for caller in ("ann", "bob"):
-        run(service.workers.cancel(seen, caller))
+        run(service.work.cancel(seen, caller))
     go.set()
     assert recorder.only(CancelRequested).caller == "ann"
 
@@ -582,7 +582,7 @@ def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, stor
     service.cancel(name)
     step.go.set()
     ended(service, name)
-    service.workers.stop(timedelta(seconds=9))
+    service.work.stop(timedelta(seconds=9))
     assert not [one for one in totals(service) if one.startswith("cancel")]
 
 

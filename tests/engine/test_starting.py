@@ -55,7 +55,7 @@ def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
     assert not service.get(name).done
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
-    assert record.owner == service.workers.owner
+    assert record.owner == service.work.owner
     executor.task.run()
     assert answer(service, service.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
@@ -116,7 +116,7 @@ def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_s
         executor.task.run()
         assert service.get(name).state == "CANCELLED"
         return
-    service.workers.stop(timedelta())
+    service.work.stop(timedelta())
     executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
     other = make_service(store, InlineExecutor())
@@ -155,9 +155,9 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
-    assert len(service.workers.held()) == 1
+    assert len(service.work.held()) == 1
     service.run_maintenance()
-    assert len(service.workers.held()) == 1
+    assert len(service.work.held()) == 1
 
 
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
@@ -232,10 +232,10 @@ def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeyp
         method.start(WorkRequest("x"))
     monkeypatch.undo()
     (operation,) = service.list(ListOperationsRequest()).operations
-    assert service.workers.held() == {operation.name}
+    assert service.work.held() == {operation.name}
     service.run_maintenance()
     assert answer(service, ended(service, operation)) == "x"
-    assert not service.workers.held()
+    assert not service.work.held()
 
 
 def test_work_may_delete_itself(quick):
@@ -516,7 +516,7 @@ def test_an_operation_survives_when_the_executor_refuses(
     for _ in range(2):
         service.run_maintenance()
         clock.advance(1)
-    assert not service.workers.held()
+    assert not service.work.held()
     (operation,) = service.list(ListOperationsRequest()).operations
     assert {answered.name for answered in executor.answers} <= {operation.name}
     if isinstance(error, RuntimeError):

@@ -189,7 +189,7 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
     method.start(WorkRequest())
     name = method.start(WorkRequest()).name
     work(service)
-    stopping = threading.Thread(target=service.workers.stop, args=(timedelta(0),))
+    stopping = threading.Thread(target=service.work.stop, args=(timedelta(0),))
 
     def stop(_):
         stopping.start()
@@ -473,9 +473,9 @@ def test_a_service_starts_again_in_a_child(make_service, store):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
     service = make_service(store)
     method = declared(service)
-    name, owner = method.start(WorkRequest()).name, service.workers.owner
+    name, owner = method.start(WorkRequest()).name, service.work.owner
     service._reset_after_fork()
-    assert service.workers.owner != owner
+    assert service.work.owner != owner
     assert (service.waiting, service.watching, listeners(service)) == (0, 0, 0)
     assert not service.get(name).done
     service.reporter(name).complete(WorkResponse("x"))

@@ -1,4 +1,4 @@
-"""``Service.list_workers``: who runs the work of a store, and who is at it still."""
+"""``Service.workers``: who runs the work of a store, and who is at it still."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE = timedelta(seconds=15)
 
 def owners(service: lro.Service, **options: bool) -> list[str]:
     """Who is listed."""
-    return [worker.owner for worker in service.list_workers(**options)]
+    return [worker.owner for worker in service.workers(**options)]
 
 
 def said(clock: ManualClock, owner: str, **fields: object) -> Worker:
@@ -62,7 +62,7 @@ def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock
     service.run_maintenance()
     clock.advance(60)
     service.run_maintenance()
-    (found,) = service.list_workers()
+    (found,) = service.workers()
     assert (found.pid, found.capacity, found.running) == (os.getpid(), 3, 0)
     assert tuple(found.methods) == (METHOD,)  # what is done outside is nobody's
     assert (found.start_time, found.seen_time, found.alive_until) == (
@@ -81,7 +81,7 @@ def test_work_in_hand_is_counted(make_service: MakeService) -> None:
 
     @at_work.method(METHOD)
     def work(request: lro.Struct) -> lro.Struct:
-        inside.extend(worker.running for worker in at_work.list_workers())
+        inside.extend(worker.running for worker in at_work.workers())
         return request
 
     at_work.run_maintenance()
@@ -95,9 +95,9 @@ def test_front_is_listed_among_all(service: lro.Service) -> None:
     service.run_maintenance()
     with closing(front):
         front.run_maintenance()
-        (worker,) = front.list_workers()
+        (worker,) = front.workers()
         assert worker.capacity == 3
-        others = [one for one in front.list_workers(all=True) if one.owner != worker.owner]
+        others = [one for one in front.workers(all=True) if one.owner != worker.owner]
         assert [(one.capacity, tuple(one.methods)) for one in others] == [(0, ())]
 
 
@@ -108,10 +108,7 @@ def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) 
         store.renew(said(clock, owner))
     assert store.lose("a", clock() + LEASE)
     assert owners(service) == ["b"]
-    assert {one.owner: one.lost for one in service.list_workers(all=True)} == {
-        "a": True,
-        "b": False,
-    }
+    assert {one.owner: one.lost for one in service.workers(all=True)} == {"a": True, "b": False}
 
 
 @pytest.mark.parametrize("lease", [LEASE, timedelta(hours=1)])
@@ -140,8 +137,8 @@ def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None
 async def test_coroutine_gets_the_same(service: lro.Service) -> None:
     """With both forms of the question."""
     service.run_maintenance()
-    assert await service.list_workers_async() == service.list_workers()
-    assert await service.list_workers_async(all=True) == service.list_workers(all=True)
+    assert await service.workers_async() == service.workers()
+    assert await service.workers_async(all=True) == service.workers(all=True)
 
 
 def test_wrong_question_and_lost_store_are_told(
@@ -149,11 +146,11 @@ def test_wrong_question_and_lost_store_are_told(
 ) -> None:
     """By the errors of every call."""
     with pytest.raises(lro.DeclarationError, match="all"):
-        service.list_workers(all=1)  # type: ignore[arg-type]
+        service.workers(all=1)  # type: ignore[arg-type]
 
     def away() -> None:
         raise Unavailable("the store is away")
 
     monkeypatch.setattr(service.store, "workers", away)
     with pytest.raises(Unavailable, match="the store is away"):
-        service.list_workers()
+        service.workers()

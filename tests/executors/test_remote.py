@@ -195,12 +195,12 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
 
 def test_a_start_while_the_service_stops(service, sending, store):
     """What is stored by then is acknowledged, and done by the next process."""
-    service.workers.stopping = False
+    service.work.stopping = False
     whole = store.insert
 
     def insert(*arguments, **options):
         inserted = whole(*arguments, **options)
-        service.workers.stopping = True
+        service.work.stopping = True
         sending.stop()
         return inserted
 
@@ -249,7 +249,7 @@ def test_work_that_is_deleted_before_it_is_claimed(service, store):
 def test_a_stopping_worker_takes_no_name(service, store):
     """The message goes back to where it came from."""
     name = service.start(NAME, WorkRequest()).name
-    service.workers.stopping = True
+    service.work.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
         service.run_operation(name)
     assert store.get(name).waits

@@ -47,7 +47,7 @@ def test_task_runs_and_gives_its_value(task: Any) -> None:
     done = ended(result)
     assert (done.status, done.return_value, done.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 1)
     assert done.enqueued_at <= done.started_at <= done.finished_at
-    assert done.worker_ids == [service.workers.owner]
+    assert done.worker_ids == [service.work.owner]
     assert task.get_result(result.id).return_value == 3
 
 

@@ -211,17 +211,17 @@ class Service:
             maintained=maintenance and not is_worker_process(),
             service=self,
         )
-        self.workers: Workers = self._background.workers
+        self.work: Workers = self._background.workers
         self._backlog = Backlog(store, limits.backlog, clock)
         self._starter = Starter(self._runtime, self._background, self.access, self._backlog)
         self.replies: ByteBudget = ByteBudget(limits.replies_bytes, clock)
         self.waiters: Waiters = Waiters(
             self._runtime.updater, self._background.change_listener, limits, self.replies
         )
-        self._calls = HandleCalls(store, self.workers, self.waiters)
+        self._calls = HandleCalls(store, self.work, self.waiters)
         if traces is not None:
             stored = traces.options.store_operations
-            traces.gauges = Gauges(self._runtime, self.specs, self.workers, self.waiters, stored)
+            traces.gauges = Gauges(self._runtime, self.specs, self.work, self.waiters, stored)
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
@@ -531,7 +531,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
         record = yield from self.access.visible(name, caller)
-        yield from self.workers.cancel(record, caller)
+        yield from self.work.cancel(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""
@@ -754,7 +754,7 @@ class Service:
         return self._background.claims is not None
 
     @verb
-    def list_workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
+    def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
         """Return the processes that run work of this store, the oldest first: whoever is live.
 
         Those are not lost, and were seen within the last minute and two leases of theirs: an idle
@@ -773,9 +773,9 @@ class Service:
         found = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
         return found[0] if all else live(*found)
 
-    async def list_workers_async(self, *, all: bool = False) -> Sequence[Worker]:
-        """:meth:`list_workers` for coroutines: a thread reads where the store may block."""
-        return await on_loop(flow_of(self.list_workers)(all=all))
+    async def workers_async(self, *, all: bool = False) -> Sequence[Worker]:
+        """:meth:`workers` for coroutines: a thread reads where the store may block."""
+        return await on_loop(flow_of(self.workers)(all=all))
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -792,7 +792,7 @@ class Service:
             Unavailable: The store cannot be reached, or the service is stopping.
         """
         parse_name(name)
-        self.workers.run_operation(name)
+        self.work.run_operation(name)
 
     def start_maintenance(self) -> None:
         """Begin threads that claim work, renew the lease, recover lost work, remove what expires.
@@ -846,12 +846,12 @@ class Service:
                 steps.callback(self._background.stop)
                 steps.callback(self.replies.close)
                 steps.callback(self.end_waits)
-                steps.callback(self.workers.stop, span)
+                steps.callback(self.work.stop, span)
                 self._closing_by = caller
                 return
         if self._closing_by != caller:  # else it is called in the midst of it
             if not span:
-                self.workers.end_drain()
+                self.work.end_drain()
             self._closed.wait()
 
     def end_waits(self) -> None:

@@ -54,7 +54,7 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
         raise InvalidArgument(target, f"has a {kind}, which only its own process can read")
     if why := check_store(service.store):
         raise Unusable(why)
-    found, now = service.list_workers(all=everyone), service.store.now()
+    found, now = service.workers(all=everyone), service.store.now()
     if as_json:
         click.echo(json.dumps([_as_json(one, now) for one in found], indent=2))
     elif not found:

@@ -34,7 +34,7 @@ def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
     try:
         yield service
     finally:
-        left = [f"the work of {name} is still running" for name in sorted(service.workers.held())]
+        left = [f"the work of {name} is still running" for name in sorted(service.work.held())]
         waits = service.waiters.open
         if waits:
             left.append(f"waits or watches of operations are still open: {waits}")
