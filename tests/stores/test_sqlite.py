@@ -676,6 +676,11 @@ sys.stdin.read()  # the child lives on, and is no worker
 """
 
 
+def files_of_workers(path):
+    """The names of the files by which it is known whether workers live."""
+    return [name for name in os.listdir(os.path.dirname(path)) if "-worker-" in name]
+
+
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
@@ -684,14 +689,25 @@ def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
     try:
         assert process.wait(PATIENCE) == -signal.SIGKILL
         with closing(SQLiteStore(path, clock=clock)) as store:
-            assert [worker.running for worker in store.workers()] == [1]
+            assert [(worker.running, worker.lost) for worker in store.workers()] == [(1, True)]
             found = store.orphans(METHODS, 9)
             assert (set(found.dead), set(found.overdue)) == ({"us"}, {"us"})
             assert store.lose("us", found.overdue["us"])
             assert ids(store.orphans(METHODS, 9).records) == ["a"]
-            assert not [name for name in os.listdir(os.path.dirname(path)) if "worker" in name]
+            assert files_of_workers(path) == []
     finally:
         process.stdin.close()
+
+
+def test_a_forgotten_worker_leaves_no_file(path, clock):
+    with closing(SQLiteStore(path, clock=clock)) as killed:
+        killed.renew(worker_of(clock, "killed"))
+    (before,) = files_of_workers(path)
+    clock.advance(days=1)
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        store.renew(worker_of(clock))
+        (after,) = files_of_workers(path)
+    assert after != before
 
 
 def test_workers_that_live_are_not_dead(path, clock):

@@ -1,4 +1,4 @@
-"""What goes on in a process between calls: leases, orphans, expiry, and its threads."""
+"""What goes on in a process between calls: its lease, lost work, expiry, and its threads."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ class Maintenance:
                 seconds = self.run_due()
             except Unavailable:
                 seconds = self.retry_seconds
-            except BaseException:  # whatever code of others has raised: leases are to be renewed
+            except BaseException:  # whatever code of others has raised: the lease is to be renewed
                 log.exception("maintenance failed and goes on")
                 seconds = 1.0
             self._wake.wait(seconds)
@@ -421,7 +421,7 @@ class Background:
             self._notifications.reset_after_fork()
 
     def new_work(self) -> None:
-        """Have leases renewed, and requests to cancel received: there is new work."""
+        """Have the lease renewed, and requests to cancel received: there is new work."""
         self.start()
         if self._shared:
             self.change_listener.ensure_running()

@@ -249,7 +249,7 @@ _LOSE_UNKNOWN: Final = f"""INSERT OR IGNORE INTO workers
     VALUES ({", ".join("?" * len(WORKER_COLUMNS))})"""
 _IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
 _FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
-    AND owner NOT IN (SELECT owner FROM operations WHERE owner != '')"""
+    AND owner NOT IN (SELECT owner FROM operations WHERE owner != '') RETURNING owner"""
 
 _DUE: Final = f"""FROM operations
     WHERE {WAITS} AND (lost_attempts >= {SUSPECT}) = ? AND lease_until"""
@@ -343,13 +343,17 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
     return json.dumps([text for text in texts if text not in impossible]), impossible
 
 
-def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> Renewed | None:
-    """Write that a worker lives, unless it counts as lost; forget others of long ago."""
+def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> tuple[Renewed | None, list[str]]:
+    """Write that a worker lives, unless it counts as lost; forget others of long ago.
+
+    Returns:
+        What it should know, and whom the file has forgotten.
+    """
     writer.execute(_RENEW, to_row(worker))
-    writer.execute(_FORGET, (micros(moment(now) - FORGOTTEN),))
+    forgotten = [owner for (owner,) in writer.execute(_FORGET, (micros(moment(now) - FORGOTTEN),))]
     if writer.execute(_IS_LOST, (worker.owner,)).fetchone():
-        return None
-    return renewed_of(writer.execute(_MINE, (now, worker.owner, now)))
+        return None, forgotten
+    return renewed_of(writer.execute(_MINE, (now, worker.owner, now))), forgotten
 
 
 def leave(writer: sqlite3.Connection, owner: str) -> None:

@@ -291,7 +291,10 @@ class SQLiteStore:
         self._locks.hold(worker.owner)
         now = micros(self._clock())
         renew = functools.partial(sql.renew, worker=worker, now=now)
-        return self._file.write_undurably(renew)
+        renewed, forgotten = self._file.write_undurably(renew)
+        for owner in forgotten:
+            self._locks.remove(owner)
+        return renewed
 
     def leave(self, owner: str) -> None:
         """Forget a worker."""
@@ -300,7 +303,8 @@ class SQLiteStore:
 
     def workers(self) -> list[Worker]:
         """Read which workers there are, the oldest first."""
-        return [worker_of(row) for row in self._file.rows(sql.LIST_WORKERS)]
+        found = map(worker_of, self._file.rows(sql.LIST_WORKERS))
+        return [attrs.evolve(w, lost=w.lost or self._locks.is_dead(w.owner)) for w in found]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost; a process that is gone is dead at once."""
