@@ -49,8 +49,8 @@ SAID: Final = (
 
 
 @pytest.fixture
-def known(here: Path) -> None:
-    """A store that knows four workers; one of them is lost."""
+def known(here: Path) -> Iterator[None]:
+    """A store that knows four workers, whose processes live; one of them is lost."""
     write_service(here, SQLITE)
     with closing(SQLiteStore("operations.db")) as store:
         for host, seconds, capacity, methods in SAID:
@@ -69,6 +69,7 @@ def known(here: Path) -> None:
             store.renew(worker)
             if host == "images-3":
                 assert store.lose(worker.owner, worker.alive_until)
+        yield
 
 
 @pytest.mark.usefixtures("known")
