@@ -58,11 +58,10 @@ class Losing:
         return name
 
 
-def main(kind: str, where: str, schema: str, workers: str = "") -> None:
+def main(kind: str, where: str, schema: str, workers: str = "", lease: str = "") -> None:
     """Begin work of each kind, while 300 others wait, and say the names; or do what there is."""
-    losing = Losing(
-        Place(kind, where, schema).open(), int(workers or 3), LEASE / (4 if workers else 1)
-    )
+    span = timedelta(seconds=float(lease)) if lease else LEASE / (4 if workers else 1)
+    losing = Losing(Place(kind, where, schema).open(), int(workers or 3), span)
     if workers:
         with losing.service:
             sys.stdin.read()

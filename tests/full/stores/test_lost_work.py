@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
+from datetime import timedelta
 
 import attrs
 import pytest
@@ -16,14 +17,15 @@ from tests.places import Place
 from tests.services.processes import killed_at_end
 from tests.waiting import starved_seconds, until
 
+HOUR = timedelta(hours=1)
 SOME_SECONDS = 15
 """So long after a lease the truth may take, where each statement takes 0.3 s."""
 
 
 @contextmanager
-def victim(place):
+def victim(place, lease=LEASE):
     """A process that has begun work, and the names of that: of work that is slow, once, again."""
-    where = [place.kind, place.where, place.schema]
+    where = [place.kind, place.where, place.schema, "", str(lease.total_seconds())]
     command = [sys.executable, "-m", "tests.full.stores.losing", *where]
     with killed_at_end(command, stdout=subprocess.PIPE) as process:
         yield process, process.stdout.readline().split()
@@ -72,6 +74,25 @@ def test_lost_work_is_told_while_all_workers_are_busy(place):
             assert reason(service, once) == "WORKER_LOST"
             until(lambda: store.get(slow).waits and store.get(again).waits)
             assert store.count_waiting(1000) == 302
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(sys.platform == "win32", reason="its locks do not say who has ended")
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restarted):
+    """By a process that is started then, and by one that was there before."""
+    with closing(place.open()) as store:
+        service = Losing(store, 3, HOUR).service
+        if not restarted:
+            service.start_maintenance()
+        with victim(place, HOUR) as (process, (_, once, again)):
+            process.kill()
+            process.wait()
+        with service:
+            until(lambda: service.get(once).done and service.get(again).done)
+            assert reason(service, once) == "WORKER_LOST"
+            assert service.get(again).response.payload == {"attempt": 2}
 
 
 def test_what_kills_its_process_costs_no_other_work_its_attempts(place):
