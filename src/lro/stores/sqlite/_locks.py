@@ -66,8 +66,8 @@ class WorkerLocks:
         return True
 
     def are_all_held(self, owners: Iterable[str]) -> bool:
-        """Whether these are workers of this process, or nothing can be known of the others."""
-        return fcntl is None or all(owner in self._held for owner in owners)
+        """Whether these are all workers of this process."""
+        return all(owner in self._held for owner in owners)
 
     def close(self) -> None:
         """Let all workers of this process go, which counts as their end."""

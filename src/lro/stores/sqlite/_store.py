@@ -71,6 +71,8 @@ _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
 """How often it is looked whether the processes of other workers still live."""
+_DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
+"""The same while no others have work."""
 _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
@@ -317,9 +319,9 @@ class SQLiteStore:
         if found.overdue:  # once more after the write lock: owners that waited for it have renewed
             holds = self._file.write_undurably(sql.touch)
             found = orphans_of(holds, records, dead, now)
-        if found.next_look is None or self._locks.are_all_held(owner for owner, *_ in holds):
-            return found
-        return attrs.evolve(found, next_look=min(found.next_look, now + _DEATH_LOOK))
+        alone = self._locks.are_all_held(owner for owner, *_ in holds)
+        look = now + (_DEATH_LOOK_ALONE if alone else _DEATH_LOOK)
+        return attrs.evolve(found, next_look=min(look, found.next_look or look))
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
         """Have a worker count as lost, if it has not said since that it lives."""
