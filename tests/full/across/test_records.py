@@ -257,6 +257,9 @@ class Kept(RuleBasedStateMachine):
         self.all(lambda store: store.leave(owner))
 
     @rule()
+    def look_at_workers(self):
+        self.workers()
+
     def workers(self):
         return self.all(
             lambda store: store.workers(),

@@ -72,7 +72,8 @@ def test_work_of_a_killed_process_begins_again(
     name, ended = killed(tmp_path)
     assert ended.state == "SUCCEEDED"
     assert "attempt 2" in str(ended.metadata)
-    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    (line,) = [one for one in said if one.startswith(name)]
     assert f"`{line.removeprefix(f'{name}: ')}`" in text_of(PAGE)
 
 
