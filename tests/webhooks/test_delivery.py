@@ -28,6 +28,7 @@ from tests.waiting import joined, threads_from_now, until
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
 from tests.webhooks.receivers import PATIENCE, Received, Said, loopback, receiver
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -89,6 +90,26 @@ def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) ->
         service.run_maintenance()
         assert [payload(one)["data"]["name"] for one in failures.all()] == [failed]
         assert [payload(one)["data"]["name"] for one in others.all()] == [other]
+
+
+def test_endpoint_wants_a_method_by_its_new_name_or_by_an_old_one(here: Here) -> None:
+    """The start is of a release that has the old one; what is sent has the new one."""
+    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+    store = MemoryStore(here.clock)
+    old = here.make_service(store).declare("acme.v1.Works.Old", **classes)
+    name = old.start(WorkRequest()).name
+    with receiver() as first, receiver() as second, receiver() as third:
+        wanted = ((first, "acme.v1.Works.New"), (second, "acme.v1.Works.Old"), (third, OTHER))
+        endpoints = [endpoint(one.url, methods=(method,)) for one, method in wanted]
+        service, _ = here.serve(endpoints, store=store)
+        options = lro.Options(aliases=("acme.v1.Works.Old",))
+        service.declare("acme.v1.Works.New", **classes, options=options)
+        assert service.reporter(name).complete(WorkResponse())
+        service.run_maintenance()
+        for one in (first, second):
+            (got,) = one.all()
+            assert payload(got)["data"]["method"] == "acme.v1.Works.New"
+        assert third.all() == []
 
 
 @on_all_stores
