@@ -20,7 +20,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.engine.engine_parts import LEASE, NAME, Held, method_of, once, raising
+from tests.engine.engine_parts import EACH_STORE, LEASE, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -481,6 +481,37 @@ def test_cancellation_of_work_of_an_unknown_method(waiting, make_service, store)
     """Nobody has it: it ends at once."""
     make_service(store).cancel(waiting)
     assert store.get(waiting).state is State.CANCELLED
+
+
+@EACH_STORE
+def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
+    """If it waits: nobody might ever do it. What a worker has goes on, and so does what is known.
+
+    What a cancel has ended before is only removed.
+    """
+    options = {"exclusive_target": lambda request: request.text}
+    executor = Held()
+    one = make_service(store, executor)
+    method = method_of(one, **options)
+    held = method.start(WorkRequest("held")).name
+    executor.busy = True
+    waiting, cancelled, known = (
+        method.start(WorkRequest(text)).name for text in ("waiting", "cancelled", "known")
+    )
+    other = make_service(store)
+    other.cancel(cancelled)
+    for name in (held, waiting, cancelled):
+        other.delete(name)
+    one.delete(known)
+    for name in (waiting, cancelled):
+        with pytest.raises(OperationNotFound):
+            store.get(name)
+    for text in ("waiting", "cancelled"):
+        assert not method.start(WorkRequest(text)).done
+    for name, text in ((held, "held"), (known, "known")):
+        assert store.get(name).state is State.HIDDEN
+        with pytest.raises(TargetBusy):
+            method.start(WorkRequest(text))
 
 
 def test_a_run_that_ended_late_does_not_retire_a_later_one(make_service, store, clock):

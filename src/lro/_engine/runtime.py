@@ -172,14 +172,16 @@ class RecordUpdater:
             except _Outdated:
                 continue  # a request to cancel may leave its mark in the metadata
 
-    def deleted(self, name: str, caller: str) -> Flow[None]:
+    def deleted(self, name: str, caller: str, *, unknown: bool = False) -> Flow[None]:
         """Delete a record, and log who did; the notifications that it still owes are never sent.
+
+        ``unknown``: it is of no method of this process; then work that waits is dropped too.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
         """
         last: Record | None = None
-        change = delete(self.store.now())
+        change = delete(self.store.now(), unknown=unknown)
 
         def deletion(record: Record) -> Record | None:
             nonlocal last

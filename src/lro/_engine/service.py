@@ -501,6 +501,8 @@ class Service:
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; the work goes on unseen (spec §2.7).
 
+        Work that waits, of a method that this service does not declare, is dropped.
+
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
@@ -510,8 +512,9 @@ class Service:
         self.access.require("DeleteOperation")
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
-        yield from self.access.visible(name, caller)
-        yield from self._runtime.updater.deleted(name, caller)
+        record = yield from self.access.visible(name, caller)
+        unknown = record.method not in self.methods.by_stored_name
+        yield from self._runtime.updater.deleted(name, caller, unknown=unknown)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""

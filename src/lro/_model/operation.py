@@ -856,11 +856,16 @@ def _ended(
     )
 
 
-def delete(now: datetime) -> Change:
-    """Remove the record; while its work goes on it only disappears from sight (spec §2.7)."""
+def delete(now: datetime, *, unknown: bool = False) -> Change:
+    """Remove the record; while its work goes on it only disappears from sight (spec §2.7).
+
+    ``unknown``: it is of no method that this process knows. If it waits, that is the end of its
+    work, which might else wait for ever, and keep others from its target (spec §9.5).
+    """
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
+        busy = busy and not (unknown and record.waits)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
