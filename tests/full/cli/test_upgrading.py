@@ -39,7 +39,7 @@ def run(*command: str) -> str:
 
 
 def write_modules(folder: Path, store: str = STORE) -> None:
-    """Write the two modules of the page, on this store."""
+    """Write the modules of the page, on this store."""
     for path, text in files(PAGE).items():
         assert STORE in text
         (folder / path).write_text(text.replace(STORE, store), "utf-8")
@@ -66,7 +66,7 @@ def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
     pytest.importorskip("psycopg")
     server = shared_server()
     write_modules(here, f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})")
-    for module in ("before.py", "after.py"):
+    for module in files(PAGE):
         text = (here / module).read_text("utf-8")
         imported = "from lro.stores.postgres import PostgresStore"
         (here / module).write_text(f"{imported}\n{text}", "utf-8")
