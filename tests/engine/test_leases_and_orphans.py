@@ -508,7 +508,11 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
             store.get(name)
     for text in ("waiting", "cancelled"):
         assert not method.start(WorkRequest(text)).done
-    for name, text in ((held, "held"), (known, "known")):
+    one.run_maintenance()  # from now on others know that there is a worker for it
+    alive = method.start(WorkRequest("alive")).name
+    other.delete(alive)
+    known_too = (alive, "alive")
+    for name, text in ((held, "held"), (known, "known"), known_too):
         assert store.get(name).state is State.HIDDEN
         with pytest.raises(TargetBusy):
             method.start(WorkRequest(text))

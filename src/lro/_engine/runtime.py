@@ -175,7 +175,7 @@ class RecordUpdater:
     def deleted(self, name: str, caller: str, *, unknown: bool = False) -> Flow[None]:
         """Delete a record, and log who did; the notifications that it still owes are never sent.
 
-        ``unknown``: it is of no method of this process; then work that waits is dropped too.
+        ``unknown``: no live worker declares its method; then work that waits is dropped too.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.

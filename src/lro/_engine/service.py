@@ -501,7 +501,7 @@ class Service:
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; the work goes on unseen (spec §2.7).
 
-        Work that waits, of a method that this service does not declare, is dropped.
+        Work that waits, of a method that no live worker declares, is dropped.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -513,7 +513,10 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
         record = yield from self.access.visible(name, caller)
-        unknown = record.method not in self.methods.by_stored_name
+        unknown = record.waits and record.method not in self.methods.by_stored_name
+        if unknown:
+            found = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
+            unknown = not any(record.method in worker.methods for worker in live(*found))
         yield from self._runtime.updater.deleted(name, caller, unknown=unknown)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:

@@ -859,7 +859,7 @@ def _ended(
 def delete(now: datetime, *, unknown: bool = False) -> Change:
     """Remove the record; while its work goes on it only disappears from sight (spec §2.7).
 
-    ``unknown``: it is of no method that this process knows. If it waits, that is the end of its
+    ``unknown``: it is of a method that no live worker declares. If it waits, that is the end of its
     work, which might else wait for ever, and keep others from its target (spec §9.5).
     """
 
