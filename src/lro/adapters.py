@@ -41,6 +41,7 @@ from lro._engine.store_port import (
     StatisticsStore,
     Store,
     TransactionalStore,
+    WaitingWork,
     Worker,
 )
 from lro._model.operation import Change, Record
@@ -90,6 +91,7 @@ __all__ = [
     "Store",
     "Task",
     "TransactionalStore",
+    "WaitingWork",
     "WorkLost",
     "Worker",
     "WriteRefused",

@@ -17,6 +17,7 @@ from lro.adapters import Worker
 from lro.stores.sqlite import SQLiteStore
 from tests.cli.asking import Lro
 from tests.cli.serving import MEMORY, SQLITE, write_service
+from tests.stores.samples import insert, waiting
 
 METHODS: Final = ("acme.images.v1.Images.Resize", "acme.images.v1.Images.Segment")
 HEADINGS: Final = ["host", "pid", "state", "runs", "version", "seen", "methods"]
@@ -177,3 +178,14 @@ def test_what_cannot_be_asked_is_refused(here: Path, here_lro: Lro) -> None:
     refused = here_lro("workers", "front:service", status=2)
     assert "the operations database cannot be used now" in refused.err
     assert "Connection refused" in refused.err
+
+
+def test_work_that_no_live_worker_declares_is_told(here: Path, here_lro: Lro) -> None:
+    """On the error output, so that a pipe has only workers."""
+    write_service(here, SQLITE)
+    with closing(SQLiteStore("operations.db")) as store:
+        then = datetime.now(UTC) - timedelta(hours=3)
+        insert(store, waiting(lambda: then, method="acme.v1.Works.Old"))
+    ran = here_lro("workers", "work:service", status=0)
+    assert ran.out.strip() == "no workers"
+    assert ran.err.strip() == "acme.v1.Works.Old: no live worker declares it; 1 wait, for 3h"

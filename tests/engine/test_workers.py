@@ -10,12 +10,13 @@ import attrs
 import pytest
 
 import lro
-from lro.adapters import Store, Worker
+from lro.adapters import Store, WaitingWork, Worker
 from lro.errors import Unavailable
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.service_fixtures import MakeService
+from tests.stores.samples import insert, waiting
 
 METHOD = "acme.v1.Works.Work"
 LEASE = timedelta(seconds=15)
@@ -154,3 +155,31 @@ def test_wrong_question_and_lost_store_are_told(
     monkeypatch.setattr(service.store, "workers", away)
     with pytest.raises(Unavailable, match="the store is away"):
         service.workers()
+
+
+def test_work_that_no_live_worker_declares_is_stranded(
+    service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is listed, and logged once when it is due for a minute, until a worker declares it."""
+    insert(store, waiting(clock, method="acme.v1.Works.Old"))
+    insert(store, waiting(clock, "later", seconds=9999, method="acme.v1.Works.Later"))
+    insert(store, waiting(clock, "known", method=METHOD))
+    service.run_maintenance()
+    assert service.stranded() == [WaitingWork("acme.v1.Works.Old", 1, clock())]
+    assert "no live worker" not in caplog.text
+    for _ in range(3):
+        clock.advance(60)
+        service.run_maintenance()
+    assert caplog.text.count("acme.v1.Works.Old: no live worker declares this method") == 1
+    store.renew(said(clock, "new", methods=("acme.v1.Works.Old",)))
+    assert service.stranded() == []
+    clock.advance(1000)
+    assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old", METHOD]
+
+
+@pytest.mark.anyio
+async def test_coroutine_reads_what_is_stranded(
+    service: lro.Service, store: Store, clock: ManualClock
+) -> None:
+    insert(store, waiting(clock))
+    assert [work.method for work in await service.stranded_async()] == ["M"]

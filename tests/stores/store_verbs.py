@@ -42,6 +42,7 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "leave": lambda: store.leave("us"),
         "lose": lambda: store.lose("us", clock()),
         "workers": lambda: store.workers(),
+        "waiting": lambda: store.waiting(),
         "orphans": lambda: store.orphans(METHODS, 9),
         "expire": lambda: store.expire(9),
         "poll_states": lambda: store.poll_states([name]),

@@ -1,4 +1,4 @@
-"""Which workers of a store are live, and what each of them is at."""
+"""Which workers of a store are live, what each is at, and what none of them declares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from lro._engine.store_port import Worker
+from lro._engine.store_port import WaitingWork, Worker
 
 _IDLE: Final = timedelta(minutes=1)
 """How long a process without work may be silent."""
@@ -50,6 +50,14 @@ def live(workers: Sequence[Worker], now: datetime) -> list[Worker]:
         for worker in workers
         if worker.capacity != 0 and not worker.lost and not _is_silent(worker, now)
     ]
+
+
+def stranded(
+    waiting: Sequence[WaitingWork], workers: Sequence[Worker], now: datetime
+) -> list[WaitingWork]:
+    """What is due of methods that no live worker declares."""
+    served = {method for worker in live(workers, now) for method in worker.methods}
+    return [work for work in waiting if work.due_time <= now and work.method not in served]
 
 
 def _is_silent(worker: Worker, now: datetime) -> bool:

@@ -17,6 +17,7 @@ from lro._engine.endings import store_loss
 from lro._engine.events import LeasesRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import run_all
+from lro._engine.live_workers import stranded
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
@@ -30,6 +31,8 @@ _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 60.0
 """How often a process without work says that it lives."""
+_STRANDED_AGE: Final = timedelta(minutes=1)
+"""For how long work must be due before it is said that no worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
 """Minimum interval between orphan scans, so that work which cannot start is not retried at once."""
@@ -96,6 +99,7 @@ class Maintenance:
         self._stuck = 0  # how many lost operations cannot be recovered
         self._looked_at = -math.inf
         self._away = False
+        self._stranded: Collection[str] = frozenset()
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -116,8 +120,9 @@ class Maintenance:
             self._thread.join()
 
     def method_declared(self) -> None:
-        """Scan for orphans soon: another method is declared."""
-        self._asked_at = min(self._asked_at, self._clock() + _DECLARED_SECONDS)
+        """Say so to the store soon, and look for lost work: another method is declared."""
+        at = self._clock() + _DECLARED_SECONDS
+        self._asked_at, self._idle_at = min(self._asked_at, at), min(self._idle_at, at)
         self._wake.set()
 
     def request_renewal(self) -> None:
@@ -308,6 +313,17 @@ class Maintenance:
             self._runtime.events.look()
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
+        self._report_stranded()
+
+    def _report_stranded(self) -> None:
+        """Log once of each method that its work waits, and that no live worker declares it."""
+        store, known = self._store, self._stranded
+        found = stranded(store.waiting(), store.workers(), store.now() - _STRANDED_AGE)
+        self._stranded = frozenset(work.method for work in found)
+        for work in found:
+            if work.method not in known:
+                line = "%s: no live worker declares this method: operations that wait: %d, since %s"
+                log.warning(line, work.method, work.count, work.due_time)
 
     def _live(self) -> None:
         while not self._stopped:

@@ -29,7 +29,7 @@ from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
-from lro._engine.live_workers import live
+from lro._engine.live_workers import live, stranded
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import Around, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
@@ -43,7 +43,7 @@ from lro._engine.process import (
 )
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.statistics import Statistics
-from lro._engine.store_port import Store, Worker, keeps_statistics
+from lro._engine.store_port import Store, WaitingWork, Worker, keeps_statistics
 from lro._engine.telemetry import ServiceTelemetry, Telemetry
 from lro._engine.timed_store import timed
 from lro._engine.waiting import Waiters, wait_limit
@@ -783,6 +783,25 @@ class Service:
         """:meth:`workers` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.workers)(all=all))
 
+    @verb
+    def stranded(self) -> Flow[Sequence[WaitingWork]]:
+        """Return what is due of methods that no live worker declares, by method.
+
+        Nobody does this work until a process that declares the method runs, under this name or with
+        it as an alias. Meanwhile a cancel ends it, and a delete drops it. No hook is asked: it is
+        for operators.
+
+        Raises:
+            Unavailable: The store cannot be reached now.
+        """
+        found: Sequence[WaitingWork]
+        found = yield MayBlock(self._read_stranded, blocks=self.store.writes_block)
+        return found
+
+    async def stranded_async(self) -> Sequence[WaitingWork]:
+        """:meth:`stranded` for coroutines: a thread reads where the store may block."""
+        return await on_loop(flow_of(self.stranded)())
+
     @property
     def cancel_support(self) -> CancelSupport:
         """How far a request to cancel reaches into work that has begun, as the executor says."""
@@ -926,6 +945,10 @@ class Service:
     def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
         store = self._runtime.store
         return store.workers(), store.now()
+
+    def _read_stranded(self) -> Sequence[WaitingWork]:
+        store = self._runtime.store
+        return stranded(store.waiting(), store.workers(), store.now())
 
     def _limit(
         self,

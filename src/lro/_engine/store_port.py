@@ -83,6 +83,15 @@ class Claim:
     suspects: bool = False
 
 
+@attrs.frozen
+class WaitingWork:
+    """How many operations of a method wait, and when the first of them was, or will be, due."""
+
+    method: str
+    count: int
+    due_time: datetime
+
+
 SUSPECT: Final = 2
 """Work may be what has killed its workers if so many were lost: it is begun apart from others."""
 
@@ -430,6 +439,16 @@ class Store(Protocol):
 
     def count_waiting(self, most: int) -> int:
         """Count the operations that wait, due or not, up to ``most``.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+    def waiting(self) -> Sequence[WaitingWork]:
+        """Count the operations that wait, due or not, of each method of which any does, in order.
+
+        May take as long as counting an index takes.
 
         Raises:
             Unavailable: The store cannot be read now.

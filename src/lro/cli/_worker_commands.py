@@ -41,6 +41,8 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     how long ago it was seen. A process with work says three times within a lease that it lives, an
     idle one once a minute. Who is silent for a minute and two leases is shown with --all alone.
 
+    Work that waits, of methods that no live worker declares, is said on the error output.
+
     This only reads the store, and runs no work.
 
     Exit status: 0, also if there are none; 2 if there is no such service, or if the store cannot
@@ -55,6 +57,10 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     if why := check_store(service.store):
         raise Unusable(why)
     found, now = service.workers(all=everyone), service.store.now()
+    for work in service.stranded():
+        since = _ago((now - work.due_time).total_seconds())
+        text = f"{plain(work.method)}: no live worker declares it; {work.count} wait, for {since}"
+        click.echo(text, err=True)
     if as_json:
         click.echo(json.dumps([_as_json(one, now) for one in found], indent=2))
     elif not found:

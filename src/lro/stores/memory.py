@@ -39,6 +39,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    WaitingWork,
     Worker,
     place_of,
 )
@@ -378,6 +379,16 @@ class _Work:
         """How many wait, up to ``most``."""
         return min(most, sum(map(len, self._waiting.values())))
 
+    def waiting(self) -> list[WaitingWork]:
+        """How many wait of each method, and when the first of them is due."""
+        found: dict[str, WaitingWork] = {}
+        for (method, _), entries in self._waiting.items():
+            due, count = entries[0][0], len(entries)
+            if method in found:
+                due, count = min(due, found[method].due_time), count + found[method].count
+            found[method] = WaitingWork(method, count, due)
+        return [found[method] for method in sorted(found)]
+
     def next_due(self, claim: Claim, now: datetime) -> datetime | None:
         """When the next work that a claim asks for is due that is not due now."""
         orders = [self._waiting.get((method, claim.suspects), []) for method in claim.limits]
@@ -632,6 +643,11 @@ class MemoryStore:
         """How many operations wait, up to ``most``."""
         with self._lock:
             return self._work.count(most)
+
+    def waiting(self) -> list[WaitingWork]:
+        """Count the operations that wait, of each method."""
+        with self._lock:
+            return self._work.waiting()
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""

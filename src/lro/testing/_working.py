@@ -184,6 +184,21 @@ def who_renews_is_not_lost(store: Store, clock: ManualClock) -> None:
         same(found[0] is None, lost, "whether the renewal was refused")
 
 
+def what_waits_is_counted(store: Store, clock: ManualClock) -> None:
+    """By method, with the first due time; not what has an owner, has ended, or is done outside."""
+    same(list(store.waiting()), [], "what waits in a new store")
+    first = clock() + timedelta(seconds=1)
+    for unique_id, seconds, method in (("a", 5, "N"), ("b", 1, "M"), ("c", 9, "M"), ("d", 0, "M")):
+        insert(store, held(clock, unique_id, seconds=seconds, method=method, owner=""))
+    insert(store, held(clock, "suspect", seconds=7, owner="", lost_attempts=2))
+    insert(store, held(clock, "held"))
+    insert(store, record_of(clock, "outside"))
+    store.update("operations/d", end_of(clock))
+    found = [(work.method, work.count, work.due_time) for work in store.waiting()]
+    wanted = [("M", 3, first), ("N", 1, first + timedelta(seconds=4))]
+    same(found, wanted, "what waits")
+
+
 def _looks_again(found: Orphans, end: datetime) -> None:
     expect(found.next_look is not None and found.next_look <= end, "the next look comes in time")
 

@@ -39,6 +39,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    WaitingWork,
     Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
@@ -350,6 +351,11 @@ class PostgresStore:
         """How many operations wait, up to ``most``."""
         ((found,),) = self._rows(statements.COUNT_WAITING, most)
         return int(found)
+
+    def waiting(self) -> list[WaitingWork]:
+        """Count the operations that wait, of each method."""
+        rows = self._rows(statements.WAITING)
+        return [WaitingWork(method, count, moment(due)) for method, count, due in rows]
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""

@@ -35,6 +35,7 @@ from lro._engine.store_port import (
     Renewed,
     RequestKey,
     StateSummary,
+    WaitingWork,
     Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
@@ -287,6 +288,11 @@ class SQLiteStore:
     def count_waiting(self, most: int) -> int:
         """How many operations wait, up to ``most``."""
         return int(self._file.rows(sql.COUNT_WAITING, (most,))[0][0])
+
+    def waiting(self) -> list[WaitingWork]:
+        """Count the operations that wait, of each method."""
+        rows = self._file.rows(sql.WAITING)
+        return [WaitingWork(method, count, moment(due)) for method, count, due in rows]
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives, not waiting for the disk; None if it counts as lost."""
