@@ -206,7 +206,7 @@ class Claims:
     def _wanted(self, most: int, *, suspects: bool = False) -> Claim:
         limits = {
             name: spec.options.concurrency
-            for name, spec in self._specs.items()
+            for name, spec in [*self._specs.items()]  # one may be declared meanwhile
             if spec.function is not None
         }
         now, redelivery = self._store.now(), self._runtime.executor.redelivery

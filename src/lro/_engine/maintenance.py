@@ -169,12 +169,12 @@ class Maintenance:
         due = [self._next_scan(), self._expire_at, self._idle_at, at + self._period]
         if self._statistics is not None:
             due.append(self._statistics.flush_at)
-        if self._workers.held():
+        if self._workers.held() or self._strays:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
 
     def _renewal_due(self, at: float) -> bool:
-        working = bool(self._workers.held())
+        working = bool(self._workers.held() or self._strays)
         return self._renew_now or (self._renew_at if working else self._idle_at) <= at
 
     def _next_scan(self) -> float:
@@ -209,13 +209,10 @@ class Maintenance:
     def _renew(self) -> None:
         # By what was the time before: a write that had to wait is soon to be followed by another.
         at, count = self._clock(), len(self._workers.held())
+        self._renew_now = False
         renewed = self._store.renew(self._workers.as_worker())
         # Only now: after a failure the next run begins with it again, before an orphan scan.
-        self._renew_at, self._idle_at, self._renew_now = (
-            at + self._period,
-            at + _IDLE_SECONDS,
-            False,
-        )
+        self._renew_at, self._idle_at = at + self._period, at + _IDLE_SECONDS
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
             self._workers.lose_all()
@@ -240,7 +237,7 @@ class Maintenance:
 
     def _scan_orphans(self) -> None:
         self._asked_at = math.inf
-        methods = [name for name, spec in self._specs.items() if spec.function is not None]
+        methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         began = self._clock()
         found = self._store.orphans(methods, _BATCH + self._stuck)
         at, now = self._clock(), self._store.now()

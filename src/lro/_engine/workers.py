@@ -136,7 +136,7 @@ class Workers:
         self._since = self._since or now
         usage: ExecutorUsage | None = getattr(self.runtime.executor, "usage", None)
         capacity = 0 if self._runs_nothing else None if usage is None else usage.workers
-        functions = [name for name, spec in self._specs.items() if spec.function is not None]
+        functions = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         return Worker(
             owner=self.owner,
             host=socket.gethostname(),
