@@ -53,9 +53,7 @@ def connection(database, kind):
 
 @pytest.fixture
 def service(database, make_service):
-    made = make_service(database.store, InlineExecutor())
-    made.run_maintenance()  # which writes now, and not within a transaction of the test
-    return made
+    return make_service(database.store, InlineExecutor())
 
 
 @pytest.fixture
@@ -65,8 +63,10 @@ def done():
 
 
 @pytest.fixture
-def work(service, done):
-    return method_of(service, done)
+def work(service, done, clock):
+    method = method_of(service, done)
+    maintained(service, clock)  # which writes now, and not within a transaction of the test
+    return method
 
 
 def method_of(service, done=(), **options):
