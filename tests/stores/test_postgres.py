@@ -334,7 +334,7 @@ PLANNED = {
     "GET_IF_CHANGED": (1, 1, SOME_ID),
     "REQUEST": (SOME_ID,),
     "POLL_STATES": (1, SOME_IDS),
-    "RENEW": ("us", "", 1, "", "[]", 1, 1, 1, 1, 0, 1, 1, "us", 1),
+    "RENEW": ("us", "", 1, "", "[]", 1, 1, 1, 1, 0, 1, "us", 1, "us", 1),
     "LEAVE": ("us",),
     "HOLDING": (),
     "WAITING": (),

@@ -458,6 +458,8 @@ class Store(Protocol):
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives until its ``alive_until``; for the first time or again.
 
+        Again, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` are written.
+
         Returns:
             What it should know of its work; None if it counts as lost (:meth:`lose`): then nothing
             is written, and others may have its work.

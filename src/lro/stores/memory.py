@@ -656,6 +656,9 @@ class MemoryStore:
             known = self._workers.get(worker.owner)
             if known is not None and known.lost:
                 return None
+            if known is not None:
+                said = ("methods", "capacity", "seen_time", "alive_until")
+                worker = attrs.evolve(known, **{name: getattr(worker, name) for name in said})
             self._workers[worker.owner] = worker
             self._forget_workers(now)
             mine = [(r, until) for r, until in self._leases() if r.owner == worker.owner]

@@ -43,11 +43,10 @@ def workers_are_listed(store: Store, clock: ManualClock) -> None:
     wanted = [attrs.evolve(first, running=2), second]
     same([attrs.evolve(w, methods=tuple(w.methods)) for w in store.workers()], wanted, "workers")
     clock.advance(1)
-    later = attrs.evolve(
-        first, methods=("N",), capacity=1, seen_time=clock(), alive_until=clock() + _LEASE
-    )
-    store.renew(later)
+    store.renew(attrs.evolve(worker_of(clock), host="other", pid=1, methods=("N",), capacity=1))
     found = {w.owner: w for w in store.workers()}["us"]
+    same((found.host, found.pid), (first.host, first.pid), "where it is")
+    same((found.version, found.start_time), (first.version, first.start_time), "what it is")
     same((list(found.methods), found.capacity), (["N"], 1), "what it says later")
     same((found.seen_time, found.alive_until), (clock(), clock() + _LEASE), "and when")
     for _ in range(2):
@@ -66,6 +65,13 @@ def workers_without_a_word_are_forgotten(store: Store, clock: ManualClock) -> No
     clock.advance(microseconds=1)
     store.renew(worker_of(clock))
     same(sorted(w.owner for w in store.workers()), ["busy", "us"], "a day later")
+    clock.advance(days=2)
+    store.renew(worker_of(clock))
+    same(sorted(w.owner for w in store.workers()), ["busy", "us"], "whom a renewal keeps")
+    expect(store.lose("us", clock() + _LEASE), "it counts as lost")
+    clock.advance(days=2)
+    same(store.renew(worker_of(clock)), None, "the renewal of one that was lost long ago")
+    same(sorted(w.owner for w in store.workers()), ["busy", "us"], "whom that forgets")
 
 
 def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:

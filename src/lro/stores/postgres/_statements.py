@@ -363,7 +363,8 @@ RENEW: Final = _sql(f"""WITH kept AS (
     RETURNING 1
 ), forgotten AS (
     DELETE FROM workers WHERE owner IN (
-        SELECT owner FROM workers WHERE seen_time <= %s FOR UPDATE SKIP LOCKED
+        SELECT owner FROM workers WHERE seen_time <= %s AND owner <> %s AND EXISTS (TABLE kept)
+            FOR UPDATE SKIP LOCKED
     ) AND owner NOT IN (SELECT owner FROM operations WHERE owner <> '')
 )
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s

@@ -360,7 +360,7 @@ class PostgresStore:
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""
         now = micros(self._clock())
-        last = micros(self._clock() - FORGOTTEN), now, worker.owner, now
+        last = micros(self._clock() - FORGOTTEN), worker.owner, now, worker.owner, now
         rows = self._rows_soon(statements.RENEW, *worker_row(worker), *last)
         if not rows[0][0]:
             return None

@@ -352,9 +352,9 @@ def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> tuple[Renewed
         What it should know, and whom the file has forgotten.
     """
     writer.execute(_RENEW, to_row(worker))
-    forgotten = [owner for (owner,) in writer.execute(_FORGET, (micros(moment(now) - FORGOTTEN),))]
     if writer.execute(_IS_LOST, (worker.owner,)).fetchone():
-        return None, forgotten
+        return None, []
+    forgotten = [owner for (owner,) in writer.execute(_FORGET, (micros(moment(now) - FORGOTTEN),))]
     return renewed_of(writer.execute(_MINE, (now, worker.owner, now))), forgotten
 
 
