@@ -296,7 +296,7 @@ class Slow(MemoryStore):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.handed_in: list[Callable[[BaseException | None], None]] = []
+        self.pending: list[Callable[[BaseException | None], None]] = []
         self.at_once = False
 
     def insert_later(self, record: Any, request: Any, key: Any, done: Any) -> None:
@@ -315,16 +315,16 @@ class Slow(MemoryStore):
         if self.at_once:
             go(None)
         else:
-            self.handed_in.append(go)
+            self.pending.append(go)
 
     async def handed_in(self) -> None:
         """Let the loop go on until a write waits."""
-        await until_async(lambda: self.handed_in)
+        await until_async(lambda: self.pending)
 
     async def let(self, error: BaseException | None = None) -> None:
         """Let the next write be over, from another thread."""
         await self.handed_in()
-        await asyncio.to_thread(self.handed_in.pop(0), error)
+        await asyncio.to_thread(self.pending.pop(0), error)
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("gone")])
@@ -345,7 +345,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
     start = asyncio.create_task(work.start_async(WorkRequest("a")))
     await store.handed_in()
     if when != "before the answer":
-        store.handed_in.pop(0)(error)  # the loop learns of it in its next turn
+        store.pending.pop(0)(error)  # the loop learns of it in its next turn
         store.at_once = True
     if when == "with it":
         asyncio.get_running_loop().call_soon(start.cancel)
@@ -400,7 +400,7 @@ def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
 
     asyncio.run(main())
     store.at_once = True
-    store.handed_in.pop(0)(None)
+    store.pending.pop(0)(None)
     until(lambda: not service.work._starting)
     service.run_maintenance()
     assert not service.work.held()
@@ -426,10 +426,10 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
         loop.run_until_complete(store.handed_in())
         store.at_once = True
         if early:
-            store.handed_in.pop(0)(None)
+            store.pending.pop(0)(None)
         loop.close()
         if not early:
-            store.handed_in.pop(0)(None)
+            store.pending.pop(0)(None)
         abandon(task)
         del task, loop
 
