@@ -41,10 +41,10 @@ class TrappedStore:
         _later(block, lambda watched, over: call(name, watched, over), done)
 
     def claim(self, claim: Claim) -> Claimed:
-        self._owners.add(claim.owner)
         with writing():
             claimed = self._store.claim(claim)
-            if claim.owner:
+            if claim.owner and claimed.works:  # else it has only looked
+                self._owners.add(claim.owner)
                 for _ in claimed.works:
                     step_on(Point.CLAIM, Moment.AFTER)
         return claimed
