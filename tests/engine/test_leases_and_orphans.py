@@ -747,7 +747,7 @@ def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
         service.run_maintenance()
     clock.advance(1)
     service.run_maintenance()
-    assert store.get(waiting).owner == service.workers.owner
+    assert store.get(waiting).owner == service.work.owner
 
 
 # -- the thread -----------------------------------------------------------------------------------
