@@ -739,6 +739,37 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
     assert store.get(waiting).owner == service.work.owner
 
 
+@pytest.fixture
+def suspect(waiting, store, clock):
+    """Work that waits after its worker was lost twice."""
+    for attempt in (1, 2):
+        store.update(waiting, claim("gone", clock() + LEASE, clock()))
+        store.update(waiting, lose(attempt, clock(), clock()))
+    return waiting
+
+
+def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
+    """Under a steady load something else is always due."""
+    method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
+    executor = Held()
+    build(never, executor).run_maintenance()
+    assert [task.name for task in executor.tasks][0] == suspect
+    assert len(executor.tasks) == 2
+
+
+def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store):
+    """The worker that becomes free is not taken by the next start."""
+    executor = Held(busy=True)
+    service = make_service(store, executor)
+    method = method_of(service, never)
+    service.run_maintenance()
+    executor.busy = False
+    method.start(WorkRequest())
+    assert executor.tasks == []
+    service.run_maintenance()
+    assert [task.name for task in executor.tasks][0] == suspect
+
+
 def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
     """In a second, and not in the five after which a process looks anyway."""
     service = build(never, Held())

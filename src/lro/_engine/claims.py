@@ -106,18 +106,22 @@ class Claims:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
             self._look_at = self._clock() + _LOOK_SECONDS
-            more, most = self.ahead or self._look_for().more, 1
-            while more and not self._stopped and not self._workers.stopping:
-                slots = self._free_workers(most)
-                if not slots:
-                    self.ahead = True  # as far as is known: the next free worker looks
-                    slots = self._free_workers(most)  # one may have become free before that
-                if not slots:
-                    return _LOOK_SECONDS
-                more = self._claim(slots) and self._clock() >= self._not_before
-                most = min(2 * most, _AT_ONCE)
-            self._claim_suspect()
-            return max(0.0, self._due_at - self._clock())
+            try:
+                return self._claim_what_is_due()
+            except BaseException:
+                self._look_at = min(self._look_at, self._clock() + _RETRY_SECONDS)
+                raise
+
+    def _claim_what_is_due(self) -> float:
+        self._claim_suspect()  # first: under a steady load there is always something else to do
+        more, most = self.ahead or self._look_for().more, 1
+        while more and not self._stopped and not self._workers.stopping:
+            slots = self._free_workers_or_ahead(most)
+            if not slots:
+                return _LOOK_SECONDS
+            more = self._claim(slots) and self._clock() >= self._not_before
+            most = min(2 * most, _AT_ONCE)
+        return max(0.0, self._due_at - self._clock())
 
     @property
     def _due_at(self) -> float:
@@ -125,11 +129,7 @@ class Claims:
 
     def _look_for(self, *, suspects: bool = False) -> Claimed:
         """Look whether work is due; no worker is reserved for that, a start may take it."""
-        try:
-            found = self._store.claim(self._wanted(0, suspects=suspects))
-        except BaseException:
-            self._look_at = min(self._look_at, self._clock() + _RETRY_SECONDS)
-            raise
+        found = self._store.claim(self._wanted(0, suspects=suspects))
         self._look_at = min(self._look_at, self._time_of(found))
         return found
 
@@ -146,6 +146,14 @@ class Claims:
         with contextlib.suppress(Unavailable):
             while len(slots) < most and (slot := self._runtime.executor.reserve()) is not None:
                 slots.append(slot)
+        return slots
+
+    def _free_workers_or_ahead(self, most: int) -> list[Slot]:
+        """Reserve so many workers at most; if none is free, the next one that is free looks."""
+        slots = self._free_workers(most)
+        if not slots:
+            self.ahead = True
+            slots = self._free_workers(most)  # one may have become free before that
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
@@ -198,7 +206,7 @@ class Claims:
         found = self._look_for(suspects=True)
         if found.more:
             self._suspects_at = -math.inf  # it is tried again at once, unless others are quicker
-            slots = self._free_workers(1)
+            slots = self._free_workers_or_ahead(1)
             if slots and not self._claim_for(slots, suspects=True).works:
                 self._suspects_at = self._clock() + _LOOK_SECONDS
         self._suspects_at = min(self._suspects_at, self._time_of(found))
