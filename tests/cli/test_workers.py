@@ -126,6 +126,7 @@ def test_table_has_room_in_eighty_columns(
     here: Path, here_lro: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal each method has a line of its own, and what is too long is folded."""
+    pytest.importorskip("rich")
     for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     drawn = Lro(here_lro.capsys, terminal=True)("workers", "work:service", "--all", status=0)

@@ -483,6 +483,32 @@ def test_cancellation_of_work_of_an_unknown_method(waiting, make_service, store)
     assert store.get(waiting).state is State.CANCELLED
 
 
+def test_lost_work_of_an_unknown_method_is_ended_by_callers(
+    hung, make_service, build, store, clock
+):
+    """By a cancel or a deletion, at once, since nobody is at it. The target is free then."""
+    hung_ones = [hung(exclusive_target=lambda request: request.text) for _ in range(3)]
+    early, cancelled, deleted = (
+        one.start(text).name
+        for one, text in zip(hung_ones, ("early", "cancelled", "deleted"), strict=True)
+    )
+    stranger = make_service(store)
+    stranger.delete(early)  # as long as its worker may live, it goes on
+    clock.advance(15)
+    recovered(stranger, clock)
+    stranger.cancel(cancelled)
+    stranger.delete(deleted)
+    assert [store.get(name).state for name in (early, cancelled)] == ["HIDDEN", "CANCELLED"]
+    with pytest.raises(OperationNotFound):
+        store.get(deleted)
+    other = build(never, Held(busy=True), exclusive_target=lambda request: request.text)
+    for text in ("cancelled", "deleted"):
+        assert not other.start(NAME, WorkRequest(text)).done
+    hung_ones[1].step.go.set()
+    hung_ones[1].executor.join(PATIENCE)
+    assert store.get(cancelled).state is State.CANCELLED  # what comes late is refused
+
+
 @EACH_STORE
 def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
     """If it waits: nobody might ever do it. What a worker has goes on, and so does what is known.

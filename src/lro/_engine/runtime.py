@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -172,16 +172,16 @@ class RecordUpdater:
             except _Outdated:
                 continue  # a request to cancel may leave its mark in the metadata
 
-    def deleted(self, name: str, caller: str, *, unknown: bool = False) -> Flow[None]:
+    def deleted(self, name: str, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
         """Delete a record, and log who did; the notifications that it still owes are never sent.
 
-        ``unknown``: no live worker declares its method; then work that waits is dropped too.
+        The work of ``abandoned`` owners is dropped too; an empty one is that of work that waits.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
         """
         last: Record | None = None
-        change = delete(self.store.now(), unknown=unknown)
+        change = delete(self.store.now(), abandoned)
 
         def deletion(record: Record) -> Record | None:
             nonlocal last

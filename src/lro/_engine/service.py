@@ -501,7 +501,7 @@ class Service:
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; the work goes on unseen (spec §2.7).
 
-        Work that waits, of a method that no live worker declares, is dropped.
+        Of a method that no live worker declares, what waits or has lost its worker is dropped.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -513,11 +513,8 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
         record = yield from self.access.visible(name, caller)
-        unknown = record.waits and record.method not in self.methods.by_stored_name
-        if unknown:
-            found = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
-            unknown = not any(record.method in worker.methods for worker in live(*found))
-        yield from self._runtime.updater.deleted(name, caller, unknown=unknown)
+        abandoned = yield from self._abandoned(record)
+        yield from self._runtime.updater.deleted(name, caller, abandoned)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""
@@ -526,6 +523,9 @@ class Service:
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
         """Ask for the work to stop; the operation shows whether it does (spec §2.6).
+
+        What nobody is at ends at once: work that waits, and lost work of a method that no live
+        worker declares.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -537,7 +537,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
         record = yield from self.access.visible(name, caller)
-        yield from self.work.cancel(record, caller)
+        yield from self.work.cancel(record, caller, (yield from self._abandoned(record)))
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""
@@ -945,6 +945,18 @@ class Service:
     def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
         store = self._runtime.store
         return store.workers(), store.now()
+
+    def _abandoned(self, record: Record) -> Flow[Collection[str]]:
+        """The owners of work that nobody goes on with; none if a live worker declares its method.
+
+        An empty owner is that of work that waits.
+        """
+        if record.done or record.method in self.methods.by_stored_name:
+            return ()
+        workers, now = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
+        if any(record.method in worker.methods for worker in live(workers, now)):
+            return ()
+        return {"", *(worker.owner for worker in workers if worker.lost)}
 
     def _read_stranded(self) -> Sequence[WaitingWork]:
         store = self._runtime.store

@@ -276,8 +276,10 @@ class Workers:
             return
         raise stopping()
 
-    def cancel(self, record: Record, caller: str) -> Flow[None]:
+    def cancel(self, record: Record, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
         """Store the request to cancel an operation, and let it reach the work, wherever that is.
+
+        ``abandoned`` are owners whose work nobody goes on with: what they have ends at once.
 
         Raises:
             OperationNotFound: It was removed meanwhile.
@@ -299,14 +301,16 @@ class Workers:
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if after.cancel_pending and after.waits:
-            yield from self._end_waiting(record.name, spec)
+        if after.cancel_pending and (after.waits or after.owner in abandoned):
+            yield from self._end_unheld(record.name, spec, abandoned)
 
-    def _end_waiting(self, name: str, spec: MethodSpec | None) -> Flow[None]:
-        """End what nobody has begun, also if it is of a method that is gone."""
+    def _end_unheld(
+        self, name: str, spec: MethodSpec | None, abandoned: Collection[str]
+    ) -> Flow[None]:
+        """End what nobody is at, also if it is of a method that is gone."""
         status = self.runtime.types.status_of(Cancelled(), self.runtime.domain)
         keep_for = self.runtime.keep_for if spec is None else spec.keep_for
-        change = withdraw(status, self._store.now(), keep_for)
+        change = withdraw(status, self._store.now(), keep_for, abandoned)
         # If it has just been claimed, its worker learns of the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             stamp = None if spec is None else spec.stamp

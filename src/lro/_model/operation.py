@@ -11,7 +11,7 @@ import enum
 import functools
 import re
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
 
@@ -713,8 +713,12 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
     return chosen
 
 
-def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
+def withdraw(
+    error: Status, now: datetime, keep_for: timedelta, abandoned: Collection[str] = ()
+) -> Change:
     """End work that is asked to stop and that no worker holds.
+
+    ``abandoned`` are owners whose work nobody goes on with.
 
     Raises (when applied):
         LeaseLost: A worker holds it, or it is done outside.
@@ -722,7 +726,7 @@ def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
-        if not record.waits:
+        if not record.waits and record.owner not in abandoned:
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return cancel(record)
 
@@ -856,16 +860,17 @@ def _ended(
     )
 
 
-def delete(now: datetime, *, unknown: bool = False) -> Change:
+def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
     """Remove the record; while its work goes on it only disappears from sight (spec §2.7).
 
-    ``unknown``: it is of a method that no live worker declares. If it waits, that is the end of its
-    work, which might else wait for ever, and keep others from its target (spec §9.5).
+    ``abandoned`` are owners whose work nobody goes on with; empty: of work that waits. If one of
+    them has it, that is the end of its work, which else might keep others from its target for ever
+    (spec §9.5).
     """
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
-        busy = busy and not (unknown and record.waits)
+        busy = busy and (record.lease_until is None or record.owner not in abandoned)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
