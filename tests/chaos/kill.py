@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
 from collections.abc import Mapping
 from typing import Final
@@ -33,8 +34,9 @@ _ROOM: Final = {"threads": 12, "loop": 12, "processes": 4, "celery": 4}
 class Row:
     """A row of the matrix: what goes on in the server that dies, and where exactly it may die.
 
-    The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only that dies) or "any time". A
-    place has the highest count that its trap may get.
+    The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only that dies), "any time" or
+    "stop" (by SIGTERM, which it survives until it has stopped). A place has the highest count that
+    its trap may get.
     """
 
     scene: str
@@ -72,6 +74,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "during delete": Row("load", _any_moment(Point.DELETE, 2)),
     "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),
     "at any time": Row("any time"),
+    "stopped by SIGTERM at any time": Row("stop"),
     "a child alone mid work": Row("child", ((Point.WORK, _A, 12),)),
     "a child alone before encode": Row("child", ((Point.ENCODE, _B, 4),)),
 }
@@ -94,7 +97,7 @@ async def kill_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
         await world.settle()
         await _last_looks(world, rescuer.web)
         late = await rescuer.web.late_writes()
-        drained = frozenset({victim.pid} if row.scene == "drain" else ())
+        drained = frozenset({victim.pid} if row.scene in ("drain", "stop") else ())
         facts = world.facts(drained=drained)
         if not victim.alive:
             facts = attrs.evolve(facts, death=victim.died_at, since=since)
@@ -219,14 +222,14 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
     return victim
 
 
-async def _at_any_time(world: World, _: Trap | None) -> Server:
-    host = await _victim(world)
+async def _at_any_time(number: signal.Signals, world: World, _: Trap | None) -> Server:
+    host = await _victim(world, drain=0.3)
     await host.ready()
     world.callers.begin()
     loading = asyncio.create_task(send(world, host.web, _load(world)))
     await asyncio.sleep(world.random.uniform(0, BATCH_SECONDS))
     victim = world.random.choice(host.parts)
-    victim.signal(signal.SIGKILL)
+    victim.signal(number)
     await victim.gone()
     await loading
     return victim
@@ -237,7 +240,8 @@ _SCENES: Final = {
     "drain": _while_draining,
     "orphans": _scanning,
     "expiry": _expiring,
-    "any time": _at_any_time,
+    "any time": functools.partial(_at_any_time, signal.SIGKILL),
+    "stop": functools.partial(_at_any_time, signal.SIGTERM),
     "child": _bereft,
 }
 
