@@ -135,6 +135,12 @@ def claimed_by_name(self, claim):
     return attrs.evolve(found, works=sorted(found.works, key=lambda work: work[0].name))
 
 
+def claimed_last(self, claim):
+    """Give out first what has the last name."""
+    waiting = [record.name for record in self._records.values() if record.waits]
+    return MemoryStore.claim(self, attrs.evolve(claim, only=max(waiting, default="")))
+
+
 def due_to_all(self, until, limit):
     """Give out what is due to all that ask."""
     due = self._lists.due(self.now(), limit)
@@ -165,6 +171,7 @@ BROKEN = [
     ("what_is_left_out_is_not_claimed", {"claim": claimed_again}),
     ("a_claim_for_nobody_puts_off", {"claim": claimed_by_nobody}),
     ("the_earliest_due_are_claimed_first", {"claim": claimed_by_name}),
+    ("many_at_once_keep_the_order", {"claim": claimed_last}),
     ("what_is_due_is_claimed", {"claim_due": due_to_all}),
     ("expiry_waits_for_debts", {"expire": debts_kept_for_ever}),
     ("expiry_waits_for_debts", {"expire": debts_removed}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import typing
 from collections.abc import Mapping
@@ -277,6 +278,26 @@ def many_at_once_share_what_waits(store: Store, clock: ManualClock) -> None:
         for record in share:
             same((record.owner, record.attempt), (f"owner {number}", 1), "who has it")
             same(store.get(record.name), record, "the record")
+
+
+def many_at_once_keep_the_order(store: Store, clock: ManualClock) -> None:
+    """A claim is ahead of what others are claiming just then, and of nothing else."""
+    claimers, waiting = 8, 80
+    for number in range(waiting):
+        insert(store, _waiting(clock, f"{number:02}", seconds=number - waiting))
+    lock, left = threading.Lock(), set(range(waiting))
+    ahead_of: list[int] = []
+
+    def claim_all(_: int) -> None:
+        while claimed := _claimed(store, clock, 1):
+            with lock:
+                place = int(claimed[0])
+                left.remove(place)
+                ahead_of.append(sum(one < place for one in left))
+
+    same(together(claimers, claim_all), [None] * claimers, "errors of the claims")
+    same(left, set(), "what is left")
+    expect(max(ahead_of) < claimers, f"{claimers} claimed, one ahead of {max(ahead_of)} operations")
 
 
 def a_limit_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
