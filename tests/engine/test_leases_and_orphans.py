@@ -779,7 +779,7 @@ def test_suspect_is_begun_before_other_work(suspect, make_service, build, store)
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()
-    assert [task.name for task in executor.tasks][0] == suspect
+    assert executor.tasks[0].name == suspect
     assert len(executor.tasks) == 2
 
 
@@ -793,7 +793,7 @@ def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store)
     method.start(WorkRequest())
     assert executor.tasks == []
     service.run_maintenance()
-    assert [task.name for task in executor.tasks][0] == suspect
+    assert executor.tasks[0].name == suspect
 
 
 def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):

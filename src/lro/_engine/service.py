@@ -57,6 +57,7 @@ from lro._model.operation import (
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
+    Record,
     Show,
     State,
     as_they_are,
