@@ -16,7 +16,7 @@ class Proxy:
     ``"question"`` of a client, so that the server never sees it, or the server's ``"answer"``, so
     that the client never learns what became of its question. That connection is then cut.
     ``connections`` counts those that clients have made. ``delay`` is how many seconds each question
-    takes longer.
+    takes longer. While it is ``cut``, it has no connections, and takes none.
     """
 
     def __init__(self, port: int) -> None:
@@ -26,6 +26,7 @@ class Proxy:
         self.lost = threading.Event()
         self._sockets: list[socket.socket] = []
         self._forgotten: set[socket.socket] = set()
+        self._is_cut = False
         self.connections = 0
         self.delay = 0.0
         self._threads: list[threading.Thread] = []
@@ -44,12 +45,23 @@ class Proxy:
         with self._lock:
             self._forgotten.update(self._sockets)
 
-    def close(self) -> None:
-        """Cut every connection, and take no more."""
+    @property
+    def cut(self) -> bool:
+        """Whether nobody can connect."""
+        return self._is_cut
+
+    @cut.setter
+    def cut(self, is_cut: bool) -> None:
         with self._lock:
-            sockets = [self._listening, *self._sockets]
+            self._is_cut = is_cut
+            sockets = [*self._sockets] if is_cut else ()
         for one in sockets:
             _shut(one)
+
+    def close(self) -> None:
+        """Cut every connection, and take no more."""
+        self.cut = True
+        _shut(self._listening)
         for thread in list(self._threads):
             thread.join()
         for one in [self._listening, *self._sockets]:
@@ -72,6 +84,10 @@ class Proxy:
                 client.close()
                 continue
             with self._lock:
+                if self._is_cut:
+                    client.close()
+                    server.close()
+                    continue
                 self._sockets += [client, server]
                 self.connections += 1
             self._begin(self._pass_on, client, server, "question")

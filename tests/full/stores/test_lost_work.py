@@ -61,6 +61,32 @@ def test_lost_work_is_found_in_a_database_that_is_slow():
             proxy.delay = 0
 
 
+def test_worker_that_is_cut_off_counts_as_lost_and_stops():
+    """Others have its work, while it is alive. When it can connect again, it is another worker."""
+    pytest.importorskip("psycopg")
+    from tests.services.postgres import shared_server
+    from tests.services.proxy import proxy_to
+
+    server = shared_server()
+    place = Place("postgres", server.url, server.fresh_schema())
+    with proxy_to(server.port) as proxy, closing(place.open()) as store:
+        far = attrs.evolve(place, where=server.url.replace(f":{server.port}", f":{proxy.port}"))
+        with victim(far) as (process, (_, once, again)), Losing(store, 3).service as service:
+
+            def owners():
+                return [one.owner for one in service.workers() if one.pid == process.pid]
+
+            before = until(owners)
+            proxy.cut = True
+            until(lambda: service.get(once).done and service.get(again).done)
+            assert reason(service, once) == "WORKER_LOST"
+            assert service.get(again).response.payload == {"attempt": 2}
+            assert process.poll() is None
+            proxy.cut = False
+            until(owners, lambda found: found and found != before)
+            assert reason(service, once) == "WORKER_LOST"
+
+
 def test_lost_work_is_told_while_all_workers_are_busy(place):
     """To end it needs no worker; and what can run again waits, behind 300 others."""
     with closing(place.open()) as store:
