@@ -30,7 +30,7 @@ from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import WORK_WAITS, Claim, Worker
-from lro._model.operation import Record, request_cancel, withdraw
+from lro._model.operation import Record, is_unheld, request_cancel, withdraw
 
 log = logging.getLogger("lro")
 
@@ -301,7 +301,7 @@ class Workers:
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if after.cancel_pending and (after.waits or after.owner in abandoned):
+        if after.cancel_pending and is_unheld(after, abandoned):
             yield from self._end_unheld(record.name, spec, abandoned)
 
     def _end_unheld(

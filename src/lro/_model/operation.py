@@ -713,6 +713,11 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
     return chosen
 
 
+def is_unheld(record: Record, abandoned: Collection[str] = ()) -> bool:
+    """Whether nobody is at the work: it waits, or one of the ``abandoned`` owners has it."""
+    return record.waits or (record.lease_until is not None and record.owner in abandoned)
+
+
 def withdraw(
     error: Status, now: datetime, keep_for: timedelta, abandoned: Collection[str] = ()
 ) -> Change:
@@ -726,7 +731,7 @@ def withdraw(
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
-        if not record.waits and record.owner not in abandoned:
+        if not is_unheld(record, abandoned):
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return cancel(record)
 
@@ -863,14 +868,14 @@ def _ended(
 def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
     """Remove the record; while its work goes on it only disappears from sight (spec §2.7).
 
-    ``abandoned`` are owners whose work nobody goes on with; empty: of work that waits. If one of
-    them has it, that is the end of its work, which else might keep others from its target for ever
-    (spec §9.5).
+    ``abandoned`` are owners whose work nobody goes on with, if it is of a method that no live
+    worker declares. What one of them has, or nobody, ends with its record: else it might keep
+    others from its target for ever (spec §9.5).
     """
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
-        busy = busy and (record.lease_until is None or record.owner not in abandoned)
+        busy = busy and not (abandoned and is_unheld(record, abandoned))
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
