@@ -1,9 +1,18 @@
-"""One attempt at one operation: claim it, call the function, report, write how it ended."""
+"""One attempt at one operation: call the function, report, write how it ended.
+
+The life of an attempt is a table, ``NEXT``: each state of ``Life`` with the states that may follow.
+Two threads change it: the one that does the work, and one that stops the process and hands back
+what has not ended. So a change may come too late; then ``Attempt._become`` refuses it, and the
+state is that of the first. Any thread may ask an attempt to stop, in any state, and what is asked
+only rises: ``Asked``. One lock guards both, so that no function is entered once its work is to be
+handed back.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import enum
 import logging
 import os
 import threading
@@ -28,7 +37,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
-from lro._engine.endings import store_loss, store_stop
+from lro._engine.endings import emit_stored_end, store_loss, store_stop
 from lro._engine.events import (
     AttemptBegan,
     AttemptOver,
@@ -48,10 +57,7 @@ from lro._engine.job import (
     FinalResult,
     JobControl,
     Outcome,
-    Released,
-    Superseded,
     WorkerDied,
-    WorkerLostOutcome,
     current_job,
     enter_job,
     event_loop_runs,
@@ -84,6 +90,55 @@ _OUTCOMES: Final[Mapping[State, AttemptOutcome]] = {
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """What no method retries, whatever ``retry_on`` says: the work is to stop."""
+
+
+class Life(enum.Enum):
+    """Where in its life an attempt is. What is over has the outcome as its value."""
+
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
+
+    CLAIMED = "claimed"
+    """This process has it, and no worker has begun it."""
+    BEGINNING = "beginning"
+    """A worker makes ready what the function is given."""
+    RUNNING = "running"
+    """The function may have been entered."""
+    ENDING = "ending"
+    """The function has ended, and how is being stored."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    LOST = "lost"
+    SUPERSEDED = "superseded"
+
+
+_ENDED: Final = frozenset({Life.SUCCEEDED, Life.FAILED, Life.CANCELLED})
+
+NEXT: Final[Mapping[Life, frozenset[Life]]] = {
+    Life.CLAIMED: _ENDED | {Life.BEGINNING, Life.RELEASED, Life.SUPERSEDED},
+    Life.BEGINNING: _ENDED | {Life.RUNNING, Life.RELEASED, Life.SUPERSEDED},
+    Life.RUNNING: _ENDED | {Life.ENDING, Life.RELEASED},
+    Life.ENDING: _ENDED | {Life.RELEASED, Life.LOST, Life.SUPERSEDED},
+    Life.SUCCEEDED: frozenset(),
+    Life.FAILED: frozenset(),
+    Life.CANCELLED: frozenset(),
+    Life.RELEASED: frozenset(),
+    Life.LOST: frozenset(),
+    # The store may refuse a result before the thread that has handed the work back knows it.
+    Life.SUPERSEDED: frozenset({Life.RELEASED}),
+}
+"""Which states may follow each."""
+
+
+class Asked(enum.IntEnum):
+    """What an attempt was asked for; the higher counts."""
+
+    NOTHING = 0
+    CANCEL = 1
+    """To stop, since a caller has asked for that."""
+    HAND_BACK = 2
+    """To stop, so that another process does the work."""
 
 
 class WorkHolder(Protocol):
@@ -123,20 +178,16 @@ class Attempt:
     this process has it still; else ``packed`` is the stored request.
     """
 
-    cancelling: threading.RLock | None = None
-    """Held while a request to cancel is passed on; made with the first one."""
-    handed_back: bool = False
-    """Whether other processes are to do the work, and the store says so."""
     ended: Record | None = None
     """What this attempt has stored as the end of the operation."""
+    _life = Life.CLAIMED
+    _asked = Asked.NOTHING
     _control: JobControl | None = None
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
     """The loop that awaits the function, and the task in which it does."""
     _began_at: float | None = None
-    """When it began, in seconds of the runtime's clock, if that was reported."""
-    _over_observed = False
+    """When it began, in seconds of the runtime's clock, if its end is to be reported."""
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
-    _cancel_asked = _handing_back = _entered = _over = False
 
     def __init__(
         self,
@@ -160,6 +211,20 @@ class Attempt:
         self._record = record
         self._request = request
         self._packed = packed
+        self._lock = threading.RLock()  # an executor may do the work in the thread that stops it
+
+    def _become(self, life: Life) -> bool:
+        """Go on to this state, unless the table or what was asked forbids it; return if it may."""
+        with self._lock:
+            stays_out = life is Life.RUNNING and self.given_up
+            allowed = life in NEXT[self._life] and not stays_out
+            if allowed:
+                self._life = life
+            return allowed
+
+    def _ask(self, what: Asked) -> None:
+        with self._lock:
+            self._asked = max(self._asked, what)
 
     # -- by the workers -----------------------------------------------------------------------
 
@@ -177,40 +242,47 @@ class Attempt:
         """Pass a stored request to cancel on to the function, if it runs.
 
         The function is asked once: the same request is found again by each renewal of the lease
-        and each look at the store, and a function that is tidying up must not be interrupted.
+        and each look at the store, and a function that is tidying up must not be interrupted. The
+        caller, the listener and the renewal may come at once: each waits until this is done.
         """
-        self._cancel_asked = True
-        control = self._control
-        if control is None or control.cancel_requested:
-            return
-        control.stop()  # first: a coroutine that begins just now looks at it
-        awaited = self._awaited_by
-        if awaited is not None:
-            loop, task = awaited
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
-                loop.call_soon_threadsafe(task.cancel)
+        with self._lock:
+            self._ask(Asked.CANCEL)
+            control = self._control
+            if control is None or control.cancel_requested:
+                return
+            control.stop()  # first: a coroutine that begins just now looks at it
+            awaited = self._awaited_by
+            if awaited is not None:
+                loop, task = awaited
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                    loop.call_soon_threadsafe(task.cancel)
 
     def give_up(self) -> None:
         """Stop the work, which then hands itself back."""
-        self._handing_back = True
+        self._ask(Asked.HAND_BACK)
         self.cancel()
 
     def abandon(self) -> None:
         """Have the work handed back, which cannot go on here."""
-        self._handing_back = True
+        self._ask(Asked.HAND_BACK)
         self._holder.abandon(self)
 
     @property
     def given_up(self) -> bool:
-        """Whether it is to be handed back, or is."""
-        return self._handing_back
+        """Whether other processes are to do the work."""
+        return self._asked is Asked.HAND_BACK
+
+    @property
+    def handed_back(self) -> bool:
+        """Whether the store says that other processes are to do the work."""
+        return self._life is Life.RELEASED
 
     def end_refused(self) -> None:
         """End with INTERNAL what the executor has failed to take."""
         text = "the executor could not take the work of the method"
         status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
         try:
-            run(self._finish(FinalResult(status)))
+            run(self._store(FinalResult(status)))
         finally:
             self._holder.retire(self)
 
@@ -219,14 +291,15 @@ class Attempt:
 
         While the store is away, the work stops, and hands itself back.
         """
-        self._handing_back = True
+        self._ask(Asked.HAND_BACK)
+        begun = self._life not in (Life.CLAIMED, Life.BEGINNING)
         try:
-            record = self._record
-            after = yield from store_stop(self._runtime, self.spec, record, begun=self._entered)
-            self.handed_back = after is None or after.waits
+            after = yield from store_stop(self._runtime, self.spec, self._record, begun=begun)
             if after is not None and after.done:
-                self._observe_over(_OUTCOMES[after.state], error_type(after.result))
-            self._observe_over("released")
+                self._be_over(_OUTCOMES[after.state], error_type(after.result))
+            else:
+                self._be_over("released")
+            emit_stored_end(self._runtime.events, after)
             self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
@@ -282,20 +355,22 @@ class Attempt:
 
     def _begin(self) -> Flow[JobControl | None]:
         """Make ready what the function is given; None if it is not to be called."""
+        if not self._become(Life.BEGINNING):  # it was handed back before a worker came to it
+            return None
         control = self._control_of(self._record)
         self._observe_begin(control)
-        if self._handing_back:
-            yield from self.released()
-            return None
-        if control.cancel_requested:
-            yield from self._finish(self._failure(control, Cancelled()))
-            return None
-        if self._request is None:
-            yield from self._show_start()
-            if not (yield from self._read_request()):
+        if not self.given_up:
+            if control.cancel_requested:
+                yield from self._store(self._failure(control, Cancelled()))
                 return None
-        self._entered = True
-        return control
+            if self._request is None:
+                yield from self._show_start()
+                if not (yield from self._read_request()):
+                    return None
+            if self._become(Life.RUNNING):
+                return control
+        yield from self.released()
+        return None
 
     def _control_of(self, record: Record) -> JobControl:
         limit, clock = self.spec.options.time_limit, self._runtime.clock
@@ -312,7 +387,7 @@ class Attempt:
             awaits=self.is_async,
         )
         self._control = control
-        if record.cancel_requested or self._cancel_asked:  # the latter may have come since
+        if record.cancel_requested or self._asked:  # the latter may have come since
             control.stop()
         return control
 
@@ -340,7 +415,7 @@ class Attempt:
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
-            yield from self._finish(FinalResult(status))
+            yield from self._store(FinalResult(status))
             return False
         return True
 
@@ -380,14 +455,12 @@ class Attempt:
             this = asyncio.current_task()
             assert this is not None  # a coroutine runs in a task
             if this.cancelling():  # the event loop is being shut down
-                return Released()
+                return "released"
         finally:
             self._awaited_by = None
             if timer is not None:
                 timer.cancel()
-        if isinstance(outcome, (Superseded, Released, WorkerLostOutcome)) or (
-            outcome and outcome.state is State.SUCCEEDED
-        ):
+        if isinstance(outcome, str) or (outcome and outcome.state is State.SUCCEEDED):
             return outcome
         if timer is not None and timer.late:
             return self._failure(control, overdue())
@@ -427,9 +500,9 @@ class Attempt:
             return error.ending
         if isinstance(error, WorkerDied):
             log.error("%s: attempt %d: %s", *_named(control), error, extra=self._facts)
-            return WorkerLostOutcome()
-        if isinstance(error, Cancelled) and self._handing_back:
-            return Released()
+            return "lost"
+        if isinstance(error, Cancelled) and self.given_up:
+            return "released"
         return failure(self.spec, self._runtime.domain, control, error)
 
     def _end_forked(self, error: BaseException | None = None) -> None:
@@ -451,7 +524,7 @@ class Attempt:
         except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
         except (LeaseLost, NotApplied, OperationNotFound) as exc:
-            if not self._over:  # else the end of this very attempt has overtaken its report
+            if not control.is_over:  # else the end of this very attempt has overtaken its report
                 self._refused(attempt, f"metadata of attempt {attempt}", exc)
             if isinstance(exc, LeaseLost):
                 raise
@@ -468,28 +541,33 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
+        """Store how the function has ended."""
         self._end_forked()
-        self._over, attempt = True, self._record.attempt
-        if self._control is not None:
-            self._control.over()
+        self._become(Life.ENDING)
+        assert self._control is not None  # the function was given it
+        self._control.over()
+        yield from self._store(outcome)
+
+    def _store(self, outcome: Outcome) -> Flow[None]:
+        attempt = self._record.attempt
         try:
             if isinstance(outcome, FinalResult):
                 yield from self._write_end(attempt, outcome)
-            elif isinstance(outcome, Released):
+            elif outcome == "released":
                 yield from self.released()
-            elif isinstance(outcome, WorkerLostOutcome):
+            elif outcome == "lost":
                 yield from self._once_available(self._store_loss)
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
             self._refused(attempt, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        if not self._over_observed:  # unless it is known by now how it has ended
-            self._observe_over("superseded")
+        self._be_over("superseded")  # unless it is known by now how it has ended
 
     def _store_loss(self) -> Flow[None]:
-        yield from store_loss(self._runtime, self.spec, self._record)
-        self._observe_over("lost")
+        after = yield from store_loss(self._runtime, self.spec, self._record)
+        self._be_over("lost")
+        emit_stored_end(self._runtime.events, after)
         self._holder.work_waits()
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
@@ -554,7 +632,7 @@ class Attempt:
             try:
                 return (yield from action(*args, **more))
             except Unavailable as exc:
-                if self._must_stop():
+                if self.given_up:
                     raise
                 if not said:
                     line = "%s: repeated until the store is there: %s"
@@ -562,10 +640,6 @@ class Attempt:
                 said = True
             yield Pause(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-    def _must_stop(self) -> bool:
-        """Whether other processes are to do the work."""
-        return self._handing_back
 
     # -- to observers -------------------------------------------------------------------------
 
@@ -602,13 +676,15 @@ class Attempt:
             )
         )
 
-    def _observe_over(self, outcome: AttemptOutcome, why: str = "") -> None:
-        """Report the end of the attempt, unless that was done, or its begin was not reported."""
-        if self._began_at is None or self._over_observed:
+    def _be_over(self, outcome: AttemptOutcome, why: str = "") -> None:
+        """Be over, and report it, unless that was done, or the begin was not reported."""
+        with self._lock:
+            self._become(Life(outcome))
+            began_at, self._began_at = self._began_at, None
+        if began_at is None:
             return
-        self._over_observed = True
         self._trace.end(outcome, why)
-        seconds, events = self._runtime.clock() - self._began_at, self._runtime.events
+        seconds, events = self._runtime.clock() - began_at, self._runtime.events
         if events.statistics is not None:
             code = why if outcome == "failed" else ""
             events.statistics.note(self.spec.full_name, "attempt", outcome, code, seconds)
@@ -627,9 +703,9 @@ class Attempt:
 
     def _observe_end(self, ending: FinalResult) -> None:
         events = self._runtime.events
+        self._be_over(_OUTCOMES[ending.state], error_type(ending.result))
         if events.statistics is None and not events:
             return
-        self._observe_over(_OUTCOMES[ending.state], error_type(ending.result))
         after = self.ended
         if after is None:  # it was deleted: callers do not see its end
             end_time = max(self._runtime.store.now(), self.create_time)
@@ -688,7 +764,7 @@ def internal(spec: MethodSpec, domain: str, text: str, reason: str) -> Status:
 def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
     if isinstance(error, LeaseLost):
         log.warning("%s: %s", control.name, error, extra=facts_of(control))
-        return Superseded()
+        return "superseded"
     if isinstance(error, Cancelled):
         status = spec.types.status_of(Cancelled(), domain)
         return FinalResult(status, acknowledge=control.cancel_requested)

@@ -8,7 +8,7 @@ from typing import Final
 
 from lro._base.errors import Cancelled, LroError, StatusError
 from lro._base.status import Code
-from lro._engine.events import WorkLost, about, emit_end
+from lro._engine.events import EventDispatch, WorkLost, about, emit_end
 from lro._engine.flow import Flow
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
 from lro._engine.runtime import Runtime
@@ -123,13 +123,17 @@ def _given_up(
         try:
             after = yield from updater.ended(spec, record.name, change, State.FAILED)
         except FinalMetadataFailed:
-            line, facts = (
-                "%s: the last metadata could not be made",
-                about(record.name, record.method),
-            )
-            log.exception(line, record.name, extra=facts)
+            line = "%s: the last metadata could not be made"
+            log.exception(line, record.name, extra=about(record.name, record.method))
             after = yield from updater.applied(record.name, change, spec.stamp)
-    if after is not None and after.done:
-        runtime.events.look()
-        emit_end(runtime.events, after)
     return after
+
+
+def emit_stored_end(events: EventDispatch, after: Record | None) -> None:
+    """Emit the end of an operation if that is what :func:`store_stop` or so has stored.
+
+    Not there: observers first get the end of the attempt.
+    """
+    if after is not None and after.done:
+        events.look()  # it may be the first that this process has to do
+        emit_end(events, after)

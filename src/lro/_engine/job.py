@@ -348,6 +348,11 @@ class JobControl:
         if self._cancelled:
             wake()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the function has ended."""
+        return self._publish is _nowhere
+
     def over(self) -> None:
         """Take no more reports: those that still come are of threads that were left behind."""
         self._publish = _nowhere
@@ -439,19 +444,5 @@ class WorkerDied(Exception):
     """Raised in place of a function whose process has died; the text says how."""
 
 
-@attrs.frozen
-class Released:
-    """The attempt was interrupted by the process's own end: another process shall do the work."""
-
-
-@attrs.frozen
-class Superseded:
-    """Another worker has the operation: whatever this attempt did counts for nothing."""
-
-
-@attrs.frozen
-class WorkerLostOutcome:
-    """The worker of this attempt is gone; what becomes of the operation is the method's choice."""
-
-
-Outcome: TypeAlias = FinalResult | Released | Superseded | WorkerLostOutcome
+Outcome: TypeAlias = FinalResult | Literal["released", "superseded", "lost"]
+"""How an attempt is to end: with this result, or as the :data:`AttemptOutcome` of this name."""

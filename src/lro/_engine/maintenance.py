@@ -13,10 +13,10 @@ from typing import Final
 from lro._base.errors import LroError, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
-from lro._engine.endings import store_loss
+from lro._engine.endings import emit_stored_end, store_loss
 from lro._engine.events import LeasesRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
-from lro._engine.flow import run_all
+from lro._engine.flow import Flow, run_all
 from lro._engine.live_workers import stranded
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
@@ -284,7 +284,7 @@ class Maintenance:
 
     def _recover(self, lost: Sequence[Record]) -> None:
         """Have lost work wait again, or end it; that needs no worker. The writes share groups."""
-        flows = [store_loss(self._runtime, self._specs[record.method], record) for record in lost]
+        flows = [self._recovered(record) for record in lost]
         self._stuck = 0
         for record, found in zip(lost, run_all(flows), strict=True):
             facts = about(record.name, record.method, record.attempt)
@@ -295,6 +295,10 @@ class Maintenance:
                 log.error(line, record.name, exc_info=found, extra=facts)
         if lost:
             self._workers.work_waits()
+
+    def _recovered(self, record: Record) -> Flow[None]:
+        after = yield from store_loss(self._runtime, self._specs[record.method], record)
+        emit_stored_end(self._runtime.events, after)
 
     def _expire(self) -> None:
         at = self._clock()

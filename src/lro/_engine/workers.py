@@ -322,12 +322,7 @@ class Workers:
     def cancel_held(self, name: str) -> None:
         """Let a request to cancel, which is stored, reach the work if this process holds it."""
         attempt = self._attempts.get(name)
-        if attempt is None:
-            return
-        with self._lock:
-            attempt.cancelling = attempt.cancelling or threading.RLock()
-        # The caller, the listener and the renewal may come at once: each waits until this is done.
-        with attempt.cancelling:
+        if attempt is not None:
             attempt.cancel()
 
     def leave(self, name: str) -> None:
