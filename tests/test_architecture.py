@@ -1,4 +1,4 @@
-"""The architecture page agrees with the code: the routes of three calls, the table of states."""
+"""The architecture page agrees with the code: the routes of three calls, the tables of states."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from lro._engine.attempt import NEXT
 from lro._model.operation import TRANSITIONS
 from tests.modules_entered import MODULES_AT_MOST, TITLES
 
@@ -44,3 +45,10 @@ def test_state_table_of_the_page_is_the_one_of_the_code() -> None:
         for state, events in TRANSITIONS.items()
         for event, after in events.items()
     )
+
+
+def test_lives_of_attempts_on_the_page_are_those_of_the_code() -> None:
+    """Each row is a state and those that may follow."""
+    rows = re.findall(r"^\| `([A-Z]+)` \| [^`|]+ \| (.*)\|$", PAGE.read_text(), re.MULTILINE)
+    listed = {state: set(re.findall(r"\w+", after)) for state, after in rows}
+    assert listed == {state.name: {one.name for one in after} for state, after in NEXT.items()}

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from lro import Any, Cancelled, Code, InvalidArgument, Job, StatusError, TypeRegistry
-from lro._engine import attempt, workers
+from lro._engine import attempt
 from lro._engine.job import JobControl
 from lro.errors import EncodingError, LeaseLost, PermissionDenied, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -618,7 +618,7 @@ class Failing(MemoryStore):
 def no_patience(monkeypatch):
     """Asks the store again at once; a close waits for work that gives up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "_LAST_SECONDS", PATIENCE)
+    monkeypatch.setattr("lro._engine.workers._LAST_SECONDS", PATIENCE)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)

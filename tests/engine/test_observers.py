@@ -291,6 +291,7 @@ def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, ste
     step.go.set()
     assert recorder.only(OperationEnded).state.name.lower() == outcome
     assert recorder.only(AttemptOver).outcome == outcome
+    assert recorder.kinds()[2 + asked : 4 + asked] == ["attempt_over", "ended"]
 
 
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])

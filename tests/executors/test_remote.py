@@ -11,11 +11,12 @@ import pytest
 from lro import Code, Job
 from lro._engine.job import WorkerDied
 from lro._model.operation import claim, lose
+from lro.adapters import Observer
 from lro.errors import OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.engine.engine_parts import maintenance_over
+from tests.engine.engine_parts import maintenance_over, raising
 from tests.service_steps import answer, ended, reason, recovered, work
 from tests.stores.samples import held, insert
 from tests.waiting import PATIENCE
@@ -306,6 +307,16 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
     assert executor.join(PATIENCE)
     assert store.get(name).owner == "them"
     assert service.late_writes == 1
+
+
+def test_attempt_that_has_died_is_over_before_its_operation_ends(make_service):
+    kinds, observer = [], Observer()
+    observer.lost = observer.attempt_over = observer.ended = lambda event: kinds.append(event.kind)
+    executor = Elsewhere(raising(WorkerDied("at last")))
+    service = with_method(make_service(None, executor, observers=[observer]), at_most_once=True)
+    ended(service, service.start(NAME, WorkRequest()).name)
+    service.close()
+    assert kinds == ["lost", "attempt_over", "ended"]
 
 
 def test_a_clock_that_is_set(make_service, store, clock, caplog, step):
