@@ -45,7 +45,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS
 from lro.testing import START
 from lro.testing._samples import together
-from tests.engine.engine_parts import ID, once, raising, totals
+from tests.engine.engine_parts import ID, Held, once, raising, totals
 from tests.executors import process_methods
 from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.waiting import PATIENCE, until
@@ -292,6 +292,24 @@ def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, ste
     assert recorder.only(OperationEnded).state.name.lower() == outcome
     assert recorder.only(AttemptOver).outcome == outcome
     assert recorder.kinds()[2 + asked : 4 + asked] == ["attempt_over", "ended"]
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, recorder, reading):
+    """Before a worker comes to it, or while that reads the request."""
+    executor = Held(busy=reading)
+    service, entered = make_service(None, executor, observers=[recorder]), []
+    work(service, lambda *_: entered.append(1)).start(WorkRequest())
+    executor.busy = False
+    if reading:
+        service.run_maintenance()
+        recorder.events.clear()
+        once(service.types, "unpack_request", lambda *_: service.close(0), after=True)
+    else:
+        service.close(0)
+    executor.task.run()
+    assert recorder.kinds() == (["attempt_began", "attempt_over"] if reading else ["started"])
+    assert not entered
 
 
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])

@@ -3,9 +3,9 @@
 The life of an attempt is a table, ``NEXT``: each state of ``Life`` with the states that may follow.
 Two threads change it: the one that does the work, and one that stops the process and hands back
 what has not ended. So a change may come too late; then ``Attempt._become`` refuses it, and the
-state is that of the first. Any thread may ask an attempt to stop, in any state, and what is asked
-only rises: ``Asked``. One lock guards both, so that no function is entered once its work is to be
-handed back.
+first one counts. Any thread may ask an attempt to stop, in any state, and what is asked only rises:
+``StopRequest``. One lock guards both, so that no function is entered once its work is to be handed
+back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import enum
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import attrs
 
@@ -65,7 +65,7 @@ from lro._engine.job import (
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.runtime import Runtime
-from lro._engine.store_port import SUSPECT
+from lro._engine.store_port import SUSPECT, WORK_WAITS
 from lro._model.operation import Change, Record, State, end, note_start, report
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
 """The first and the longest pause before a store that is away is asked again."""
+_LEFT_AT_MOST: Final = 1_000
+"""How many operations a process remembers that it leaves to others."""
 
 _OUTCOMES: Final[Mapping[State, AttemptOutcome]] = {
     State.SUCCEEDED: "succeeded",
@@ -131,8 +133,8 @@ NEXT: Final[Mapping[Life, frozenset[Life]]] = {
 """Which states may follow each."""
 
 
-class Asked(enum.IntEnum):
-    """What an attempt was asked for; the higher counts."""
+class StopRequest(enum.IntEnum):
+    """What an attempt was asked for: the highest counts."""
 
     NOTHING = 0
     CANCEL = 1
@@ -141,34 +143,69 @@ class Asked(enum.IntEnum):
     """To stop, so that another process does the work."""
 
 
-class WorkHolder(Protocol):
-    """The process that holds an attempt's work: see ``Workers``."""
+class HeldWork:
+    """The attempts of this process, by the names of their operations.
 
-    @property
-    def runtime(self) -> Runtime:
-        """What the parts of the service share."""
-        ...
+    ``claim_soon`` and ``renew_soon`` wake the threads of the process that do so.
+    """
 
-    @property
-    def process(self) -> int:
-        """The id of the process, which a function may have forked."""
-        ...
+    def __init__(
+        self, runtime: Runtime, claim_soon: Callable[[], None], renew_soon: Callable[[], None]
+    ) -> None:
+        self.runtime = runtime
+        self._claim_soon = claim_soon
+        self._renew_soon = renew_soon
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Hold nothing: the parent process has all work."""
+        self.process: int = os.getpid()
+        # Where garbage is collected while it is held, a coroutine may be closed that retires work.
+        self._lock = threading.RLock()
+        self._attempts: dict[str, Attempt] = {}
+        self._abandoned: list[Attempt] = []
+        self.left: set[str] = set()
+        """The names of the operations that are left to processes of another release."""
+
+    def attempts(self) -> Collection[Attempt]:
+        """The attempts that this process has begun."""
+        with self._lock:
+            return list(self._attempts.values())
+
+    def held(self) -> frozenset[str]:
+        """The names of the operations whose work this process has."""
+        if not self._attempts:
+            return frozenset()
+        with self._lock:
+            return frozenset(self._attempts)
 
     def leave(self, name: str) -> None:
         """Leave an operation to processes of another release, which know its request."""
-        ...
+        if len(self.left) >= _LEFT_AT_MOST:
+            self.left.clear()
+        self.left.add(name)
 
     def work_waits(self) -> None:
-        """Take note that work waits which any process may claim."""
-        ...
+        """Have waiting work claimed: by this process, or by another one that has a free worker."""
+        self.runtime.store.notify_others(WORK_WAITS)
+        self._claim_soon()
 
     def abandon(self, attempt: Attempt) -> None:
         """Hand back soon what cannot go on here."""
-        ...
+        with self._lock:
+            self._abandoned.append(attempt)
+        self._renew_soon()
 
     def retire(self, attempt: Attempt) -> None:
-        """Take note of an attempt that is over."""
-        ...
+        """Forget an attempt that is over."""
+        with self._lock:
+            # Not a later one, begun after a lost lease.
+            if self._attempts.get(attempt.name) is attempt:
+                del self._attempts[attempt.name]
+        if attempt.spec.options.concurrency is not None:  # it may be the turn of another one
+            self.work_waits()
+        elif attempt.suspect:
+            self._claim_soon()
 
 
 class Attempt:
@@ -181,7 +218,7 @@ class Attempt:
     ended: Record | None = None
     """What this attempt has stored as the end of the operation."""
     _life = Life.CLAIMED
-    _asked = Asked.NOTHING
+    _asked = StopRequest.NOTHING
     _control: JobControl | None = None
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
     """The loop that awaits the function, and the task in which it does."""
@@ -193,7 +230,7 @@ class Attempt:
         self,
         record: Record,
         spec: MethodSpec,
-        holder: WorkHolder,
+        holder: HeldWork,
         *,
         request: object | None = None,
         packed: PackedMessage | None = None,
@@ -222,7 +259,7 @@ class Attempt:
                 self._life = life
             return allowed
 
-    def _ask(self, what: Asked) -> None:
+    def _ask(self, what: StopRequest) -> None:
         with self._lock:
             self._asked = max(self._asked, what)
 
@@ -246,7 +283,7 @@ class Attempt:
         caller, the listener and the renewal may come at once: each waits until this is done.
         """
         with self._lock:
-            self._ask(Asked.CANCEL)
+            self._ask(StopRequest.CANCEL)
             control = self._control
             if control is None or control.cancel_requested:
                 return
@@ -259,18 +296,18 @@ class Attempt:
 
     def give_up(self) -> None:
         """Stop the work, which then hands itself back."""
-        self._ask(Asked.HAND_BACK)
+        self._ask(StopRequest.HAND_BACK)
         self.cancel()
 
     def abandon(self) -> None:
         """Have the work handed back, which cannot go on here."""
-        self._ask(Asked.HAND_BACK)
+        self._ask(StopRequest.HAND_BACK)
         self._holder.abandon(self)
 
     @property
     def given_up(self) -> bool:
         """Whether other processes are to do the work."""
-        return self._asked is Asked.HAND_BACK
+        return self._asked is StopRequest.HAND_BACK
 
     @property
     def handed_back(self) -> bool:
@@ -291,7 +328,7 @@ class Attempt:
 
         While the store is away, the work stops, and hands itself back.
         """
-        self._ask(Asked.HAND_BACK)
+        self._ask(StopRequest.HAND_BACK)
         begun = self._life not in (Life.CLAIMED, Life.BEGINNING)
         try:
             after = yield from store_stop(self._runtime, self.spec, self._record, begun=begun)

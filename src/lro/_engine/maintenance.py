@@ -364,7 +364,13 @@ class Background:
         self._shared = runtime.store.shared
         self._statistics = runtime.statistics
         self._notifications = runtime.notifications
-        self.workers: Workers = Workers(runtime, specs, self)
+        self.workers: Workers = Workers(
+            runtime,
+            specs,
+            new_work=self._new_work,
+            claim_soon=self._claim_soon,
+            renew_soon=lambda: self.maintenance.request_renewal(),
+        )
         self.claims: Claims | None = None
         """What claims waiting work, if this process has workers."""
         if not isinstance(runtime.executor, NoWorkers):
@@ -437,9 +443,8 @@ class Background:
         if self._notifications is not None:
             self._notifications.reset_after_fork()
 
-    def new_work(self) -> None:
-        """Have the lease renewed, and requests to cancel received: there is new work."""
-        self.start()
+    def _new_work(self) -> None:
+        self.start()  # so that the lease is renewed, and requests to cancel are received
         if self._shared:
             self.change_listener.ensure_running()
 
@@ -449,8 +454,7 @@ class Background:
         if self.claims is not None:
             self.claims.look()
 
-    def work_waits(self) -> None:
-        """See :meth:`Claims.work_waits`."""
+    def _claim_soon(self) -> None:
         if self.claims is not None:
             self.claims.work_waits()
 
@@ -463,10 +467,6 @@ class Background:
     def ahead(self) -> bool:
         """See :attr:`Claims.ahead`."""
         return self.claims is not None and self.claims.ahead
-
-    def request_renewal(self) -> None:
-        """See :meth:`Maintenance.request_renewal`."""
-        self.maintenance.request_renewal()
 
 
 def _nobody() -> None:

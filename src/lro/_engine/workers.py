@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from lro._base.errors import (
     Cancelled,
@@ -23,41 +22,23 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Any
-from lro._engine.attempt import Attempt
+from lro._engine.attempt import Attempt, HeldWork
 from lro._engine.events import CancelRequested, about, emit_end
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
-from lro._engine.store_port import WORK_WAITS, Claim, Worker
+from lro._engine.store_port import Claim, Worker
 from lro._model.operation import Record, is_unheld, request_cancel, withdraw
 
 log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
-_LEFT_AT_MOST: Final = 1_000
-"""How many operations a process remembers that it leaves to others."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
 _TRY_SECONDS: Final = 0.2
 """How often a worker that was sent a name asks again while the method's limit is reached."""
-
-
-class Overseer(Protocol):
-    """What looks after the work of a process: see ``Background``."""
-
-    def new_work(self) -> None:
-        """Begin to renew the lease and to receive requests to cancel."""
-        ...
-
-    def work_waits(self) -> None:
-        """Have waiting work claimed, if a worker of this process is free."""
-        ...
-
-    def request_renewal(self) -> None:
-        """Renew the lease soon: little is left of what work was stored with."""
-        ...
 
 
 class StartingRecord:
@@ -93,37 +74,36 @@ class StartingRecord:
         self._workers.start_over()
 
 
-class Workers:
-    """The work that this process has begun.
+class Workers(HeldWork):
+    """The work that this process has begun: how it gets it, cancels it, and gives it up.
 
     ``owner`` is the random name under which the process holds it; ``specs`` are the methods, by
-    their names and aliases.
+    their names and aliases. ``new_work`` is called when it has more of it.
     """
 
     def __init__(
-        self, runtime: Runtime, specs: Mapping[str, MethodSpec], overseer: Overseer
+        self,
+        runtime: Runtime,
+        specs: Mapping[str, MethodSpec],
+        *,
+        new_work: Callable[[], None],
+        claim_soon: Callable[[], None],
+        renew_soon: Callable[[], None],
     ) -> None:
-        self.runtime = runtime
         self.stopping: bool = False
         self._store = runtime.store
         self._updater = runtime.updater
         self._specs = specs
-        self._overseer = overseer
+        self._new_work = new_work
         self._runs_nothing = isinstance(runtime.executor, NoWorkers)
-        self.reset_after_fork()
+        super().__init__(runtime, claim_soon, renew_soon)
 
     def reset_after_fork(self) -> None:
         """Take another name, and hold nothing: the parent process has all work."""
-        self.process: int = os.getpid()
+        super().reset_after_fork()
         self._take_name()
-        # Where garbage is collected while it is held, a coroutine may be closed that retires work.
-        self._lock = threading.RLock()
         self._starts = threading.Condition(self._lock)
         self._starting = 0
-        self._attempts: dict[str, Attempt] = {}
-        self._abandoned: list[Attempt] = []
-        self.left: set[str] = set()
-        """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
 
     def _take_name(self) -> None:
@@ -233,11 +213,11 @@ class Workers:
     def _hold(self, attempt: Attempt, record: Record) -> None:
         with self._lock:
             self._attempts[attempt.name] = attempt
-        self._overseer.new_work()
+        self._new_work()
         until = record.lease_until
         assert until is not None  # it is claimed
         if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
-            self._overseer.request_renewal()
+            self._renew_soon()
 
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
@@ -325,38 +305,9 @@ class Workers:
         if attempt is not None:
             attempt.cancel()
 
-    def leave(self, name: str) -> None:
-        """Leave an operation to processes of another release, which know its request."""
-        if len(self.left) >= _LEFT_AT_MOST:
-            self.left.clear()
-        self.left.add(name)
-
-    def work_waits(self) -> None:
-        """Have waiting work claimed: by this process, or by another one that has a free worker."""
-        self._store.notify_others(WORK_WAITS)
-        self._overseer.work_waits()
-
-    def attempts(self) -> Collection[Attempt]:
-        """The attempts that this process has begun."""
-        with self._lock:
-            return list(self._attempts.values())
-
     def has_suspect(self) -> bool:
         """Whether this process does work that may have killed its workers."""
         return any(attempt.suspect for attempt in self.attempts())
-
-    def held(self) -> frozenset[str]:
-        """The names of the operations whose work this process has."""
-        if not self._attempts:
-            return frozenset()
-        with self._lock:
-            return frozenset(self._attempts)
-
-    def abandon(self, attempt: Attempt) -> None:
-        """Hand back soon what cannot go on here."""
-        with self._lock:
-            self._abandoned.append(attempt)
-        self._overseer.request_renewal()
 
     def release_abandoned(self) -> None:
         """Hand back what could not go on here.
@@ -369,11 +320,7 @@ class Workers:
                 some, self._abandoned = self._abandoned, []
             for attempt in some:
                 self.retire(attempt)
-            self._release(some)
-
-    def _release(self, attempts: Collection[Attempt]) -> None:
-        """Hand work back; the writes share groups."""
-        run_all([attempt.released() for attempt in attempts])
+            _release(some)
 
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back."""
@@ -397,7 +344,7 @@ class Workers:
             with self._lock:  # what the executor has not got yet, it refuses
                 held = self._attempts.values()
                 left = [*self._abandoned, *(a for a in held if not (over and a.executing))]
-            self._release(left)
+            _release(left)
             if attempts:
                 back = sum(attempt.handed_back for attempt in attempts)
                 log.info("stopped: operations handed back: %d of %d", back, len(attempts))
@@ -418,17 +365,10 @@ class Workers:
                 break
         return over
 
-    def retire(self, attempt: Attempt) -> None:
-        """Forget an attempt that is over."""
-        with self._lock:
-            if (
-                self._attempts.get(attempt.name) is attempt
-            ):  # not a later one, begun after a lost lease
-                del self._attempts[attempt.name]
-        if attempt.spec.options.concurrency is not None:  # it may be the turn of another one
-            self.work_waits()
-        elif attempt.suspect:
-            self._overseer.work_waits()
+
+def _release(attempts: Collection[Attempt]) -> None:
+    """Hand work back; the writes share groups."""
+    run_all([attempt.released() for attempt in attempts])
 
 
 @functools.cache
