@@ -13,7 +13,7 @@ from lro import ListOperationsRequest, Service, asgi, wsgi
 from lro._engine.process import mark_worker_process
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.engine.engine_parts import declared, once, raising
+from tests.engine.engine_parts import declared, maintenance_over, once, raising
 from tests.waiting import joined
 from tests.work_messages import WorkRequest
 
@@ -142,3 +142,14 @@ def test_two_first_calls_start_one_thread():
         service.start_maintenance()
         joined(other)
         assert threads == {thread_of(service)}
+
+
+def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
+    """The lease is renewed at once, and the method said with it."""
+    seconds = [0.0]
+    maintenance = maintenance_over(MemoryStore(clock), seconds=lambda: seconds[0], held=["it"])
+    maintenance.run_due()
+    maintenance.method_declared()
+    seconds[0] = 0.6
+    maintenance.run_due()
+    assert maintenance.run_due() >= 1

@@ -77,20 +77,16 @@ class Maintenance:
         self._statistics = runtime.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
-        self.retry_seconds: float = self._grace / _TRIES
-        """How soon what could not be written is tried again."""
-        self._scan_period = lease.total_seconds()
         self._lead: float | None = None
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
         """Begin again without a thread: that of the parent process does not come along."""
         self._renew_at = self._idle_at = self._clock()
+        self._scan_at = self._calm_until = self._expire_at = self._clock()
+        self._renew_asked_at = self._scan_asked_at = math.inf
         self._renewed_at: float | None = None
         self._strays: Collection[str] = frozenset()
-        self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
-        self._asked_at = math.inf
-        self._renew_now = False
         if self._statistics is not None:
             self._statistics.reset_after_fork()
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
@@ -122,12 +118,12 @@ class Maintenance:
     def method_declared(self) -> None:
         """Say so to the store soon, and look for lost work: another method is declared."""
         at = self._clock() + _DECLARED_SECONDS
-        self._asked_at, self._idle_at = min(self._asked_at, at), min(self._idle_at, at)
+        self._scan_asked_at, self._idle_at = min(self._scan_asked_at, at), min(self._idle_at, at)
         self._wake.set()
 
     def request_renewal(self) -> None:
         """Renew the lease now: little is left of that with which work was stored."""
-        self._renew_now = True
+        self._renew_asked_at = -math.inf
         self._wake.set()
 
     def run_due(self) -> float:
@@ -155,31 +151,29 @@ class Maintenance:
         self._follow_clock()
         if self._away:
             self._follow_outage()
-        elif self._renewal_due(at):
+        elif self._due()[self._renew] <= at:
             self._renew()
-        if not self._renewal_due(self._clock()):  # the lease comes first
+        if self._due()[self._renew] > self._clock():  # the lease comes first
             self._workers.release_abandoned()
-            if self._next_scan() <= self._clock():
-                self._scan_orphans()
-            if self._expire_at <= self._clock():
-                self._expire()
-            if self._statistics is not None and self._statistics.flush_at <= self._clock():
-                self._statistics.flush()
+            for task, due in self._due().items():
+                if due <= self._clock():
+                    task()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
-        due = [self._next_scan(), self._expire_at, self._idle_at, at + self._period]
+        return max(_REST_SECONDS, min(*self._due().values(), at + self._period) - self._clock())
+
+    def _due(self) -> Mapping[Callable[[], object], float]:
+        """Return the table of what is to be done, the lease first, and when each is due."""
+        working = self._workers.held() or self._strays
+        renewal = min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
+        asked = max(self._looked_at + _SCAN_PAUSE_SECONDS, self._scan_asked_at)
+        table: dict[Callable[[], object], float] = {
+            self._renew: renewal,
+            self._scan_orphans: max(self._calm_until, min(self._scan_at, asked)),
+            self._expire: self._expire_at,
+        }
         if self._statistics is not None:
-            due.append(self._statistics.flush_at)
-        if self._workers.held() or self._strays:
-            due.append(self._renew_at)
-        return max(_REST_SECONDS, min(due) - self._clock())
-
-    def _renewal_due(self, at: float) -> bool:
-        working = bool(self._workers.held() or self._strays)
-        return self._renew_now or (self._renew_at if working else self._idle_at) <= at
-
-    def _next_scan(self) -> float:
-        asked_at = max(self._scan_not_before, self._asked_at)
-        return max(self._calm_until, min(self._scan_at, asked_at))
+            table[self._statistics.flush] = self._statistics.flush_at
+        return table
 
     def _follow_clock(self) -> None:
         # The store's clock was set: all leases seem over, or to last too long.
@@ -191,7 +185,7 @@ class Maintenance:
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
         log.warning("the store's clock was set by %+.1f s: the lease is renewed", lead - before)
-        self._renew_now = True
+        self._renew_asked_at = -math.inf
         self._let_all_renew()
 
     def _follow_outage(self) -> None:
@@ -209,14 +203,14 @@ class Maintenance:
     def _renew(self) -> None:
         # By what was the time before: a write that had to wait is soon to be followed by another.
         at, count = self._clock(), len(self._workers.held())
-        self._renew_now = False
+        self._renew_asked_at = math.inf
         renewed = self._store.renew(self._workers.as_worker())
         # Only now: after a failure the next run begins with it again, before an orphan scan.
         self._renew_at, self._idle_at = at + self._period, at + _IDLE_SECONDS
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
             self._workers.lose_all()
-            self._renew_now = True
+            self._renew_asked_at = -math.inf
             return
         self._observe_renewal(count)
         for name in renewed.cancel_requested:
@@ -236,7 +230,7 @@ class Maintenance:
             self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
 
     def _scan_orphans(self) -> None:
-        self._asked_at = math.inf
+        self._scan_asked_at = math.inf
         methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         began = self._clock()
         found = self._store.orphans(methods, _BATCH + self._stuck)
@@ -257,14 +251,12 @@ class Maintenance:
         for owner, (until, since) in self._overdue.items():
             if since == at:
                 self._overdue[owner] = until, self._looked_at
-        latest = self._scan_period
-        next_look = found.next_look
-        if next_look is not None:
-            latest = min(latest, max(0.0, (next_look - now).total_seconds()))
-        self._scan_at = at + latest
+        latest = self._runtime.lease
+        if found.next_look is not None:
+            latest = min(latest, max(timedelta(0), found.next_look - now))
+        self._scan_at = at + latest.total_seconds()
         if self._overdue or records:
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
-        self._scan_not_before = self._looked_at + _SCAN_PAUSE_SECONDS
 
     def _lose(self, found: Orphans, at: float) -> bool:
         """Have those count as lost who were overdue before, or are dead; return whether any is."""
@@ -331,7 +323,7 @@ class Maintenance:
             try:
                 seconds = self.run_due()
             except Unavailable:
-                seconds = self.retry_seconds
+                seconds = self._grace / _TRIES
             except BaseException:  # whatever code of others has raised: the lease is to be renewed
                 log.exception("maintenance failed and goes on")
                 seconds = 1.0
@@ -360,10 +352,7 @@ class Background:
         self.pending: bool = maintained
         self._stopped = False
         self._starting = threading.Lock()
-        self._executor = runtime.executor
-        self._shared = runtime.store.shared
-        self._statistics = runtime.statistics
-        self._notifications = runtime.notifications
+        self._runtime = runtime
         self.workers: Workers = Workers(
             runtime,
             specs,
@@ -384,13 +373,13 @@ class Background:
         """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
         if not self.pending:
             return
-        self._executor.begin_here()
+        self._runtime.executor.begin_here()
         with self._starting:
             if self._stopped or not self.pending:
                 return
             try:
-                if self._notifications is not None:
-                    self._notifications.begin()
+                if self._runtime.notifications is not None:
+                    self._runtime.notifications.begin()
                 self.maintenance.start()
                 if self.claims is not None:
                     self.claims.start()
@@ -405,14 +394,14 @@ class Background:
         with self._starting:
             self._stopped = True
         with contextlib.ExitStack() as steps:
-            if self._statistics is not None:
-                steps.callback(self._statistics.close)
+            if self._runtime.statistics is not None:
+                steps.callback(self._runtime.statistics.close)
             steps.callback(self.workers.end)
             steps.callback(self.maintenance.stop)
             if self.claims is not None:
                 steps.callback(self.claims.stop)
-            if self._notifications is not None:
-                steps.callback(self._notifications.stop)
+            if self._runtime.notifications is not None:
+                steps.callback(self._runtime.notifications.stop)
             steps.callback(self.change_listener.stop)
 
     def run_due(self) -> float:
@@ -424,9 +413,9 @@ class Background:
         seconds = self.maintenance.run_due()
         if self.claims is not None:
             seconds = min(seconds, self.claims.claim_due())
-        if self._notifications is None:
+        if self._runtime.notifications is None:
             return seconds
-        return min(seconds, self._notifications.run_due())
+        return min(seconds, self._runtime.notifications.run_due())
 
     def reset_after_fork(self) -> None:
         """Begin again in a forked process: what the parent holds is the parent's.
@@ -440,12 +429,12 @@ class Background:
         if self.claims is not None:
             self.claims.reset_after_fork()
         self.change_listener.reset_after_fork()
-        if self._notifications is not None:
-            self._notifications.reset_after_fork()
+        if self._runtime.notifications is not None:
+            self._runtime.notifications.reset_after_fork()
 
     def _new_work(self) -> None:
         self.start()  # so that the lease is renewed, and requests to cancel are received
-        if self._shared:
+        if self._runtime.store.shared:
             self.change_listener.ensure_running()
 
     def method_declared(self) -> None:
