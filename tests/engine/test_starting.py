@@ -227,7 +227,7 @@ def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeyp
     """By Ctrl-C, say: what is stored is done, here or elsewhere."""
     service = make_service(store, InlineExecutor())
     method = method_of(service)
-    monkeypatch.setattr(service._background, "new_work", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(service.work, "_new_work", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest("x"))
     monkeypatch.undo()
