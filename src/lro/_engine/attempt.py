@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import enum
+import functools
 import logging
 import os
 import threading
@@ -66,7 +67,7 @@ from lro._engine.job import (
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import SUSPECT, WORK_WAITS
-from lro._model.operation import Change, Record, State, end, note_start, report
+from lro._model.operation import Record, State, end, note_start, report
 
 if TYPE_CHECKING:
     import asyncio
@@ -323,8 +324,8 @@ class Attempt:
         finally:
             self._holder.retire(self)
 
-    def released(self) -> Flow[bool]:
-        """Hand the operation back for other processes to do; whether the store was there.
+    def released(self) -> Flow[None]:
+        """Hand the operation back for other processes to do.
 
         While the store is away, the work stops, and hands itself back.
         """
@@ -342,10 +343,7 @@ class Attempt:
             pass  # it is over, or another process has it
         except Exception as exc:  # found when the lease is over with which it was begun
             log.error("%s: could not be handed back: %s", self.name, exc, extra=self._facts)
-            self.cancel()
-            return False
         self.cancel()
-        return True
 
     # -- by the executor ----------------------------------------------------------------------
 
@@ -632,26 +630,24 @@ class Attempt:
             instead = FinalResult(internal(spec, domain, text, why))
             if isinstance(exc.__cause__, MessageTooLarge):
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
-            self.ended = yield from self._once_available(self._store_instead, attempt, instead)
-            ending = instead
+            ending, store = instead, functools.partial(self._store_end, final_metadata=False)
+            self.ended = yield from self._once_available(store, attempt, ending)
         self._observe_end(ending)
 
-    def _store_end(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
-        change = self._end(attempt, ending)
-        return self._runtime.updater.ended(self.spec, self.name, change, ending.state)
-
-    def _store_instead(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
-        change = self._end(attempt, ending)
-        return self._runtime.updater.applied(self.name, change, self.spec.stamp)
-
-    def _end(self, attempt: int, ending: FinalResult) -> Change:
-        return end(
+    def _store_end(
+        self, attempt: int, ending: FinalResult, *, final_metadata: bool = True
+    ) -> Flow[Record | None]:
+        spec, updater = self.spec, self._runtime.updater
+        change = end(
             ending.result,
             now=self._runtime.store.now(),
-            keep_for=self.spec.keep_for,
+            keep_for=spec.keep_for,
             attempt=attempt,
             acknowledge=ending.acknowledge,
         )
+        if final_metadata:
+            return updater.ended(spec, self.name, change, ending.state)
+        return updater.applied(self.name, change, spec.stamp)
 
     def _once_available(
         self, action: Callable[P, Flow[T]], *args: P.args, **more: P.kwargs

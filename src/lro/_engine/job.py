@@ -207,6 +207,7 @@ def _nothing() -> None:
 NO_ATTEMPT_TRACE: Final = AttemptTrace()
 
 
+@attrs.define(kw_only=True, eq=False)
 class JobControl:
     """A job as the process holds it that runs the function: how it reports, and is stopped.
 
@@ -216,36 +217,24 @@ class JobControl:
     service in error details. ``awaits``: the function is an async one.
     """
 
-    trace: AttemptTrace = NO_ATTEMPT_TRACE
+    name: str
+    attempt: int
+    _publish: Callable[[JobControl, typing.Any], Flow[None]] = attrs.field(alias="publish")
+    _clock: Callable[[], float] = attrs.field(alias="clock")
+    method: str = ""
+    _recall: Callable[[typing.Any], object] | None = attrs.field(default=None, alias="recall")
+    _seen: object = attrs.field(default=None, alias="seen")
+    stop_at: float | None = None
+    domain: str = ""
+    awaits: bool = False
+    trace: AttemptTrace = attrs.field(init=False, default=NO_ATTEMPT_TRACE)
     """What the function's own spans and log lines belong to."""
+    _metadata: object = attrs.field(init=False)
+    _cancelled: bool = attrs.field(init=False, default=False)
+    _wakes: list[Callable[[], None]] = attrs.field(init=False, factory=list)
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        method: str = "",
-        attempt: int,
-        publish: Callable[[JobControl, typing.Any], Flow[None]],
-        recall: Callable[[typing.Any], object] | None = None,
-        seen: object = None,
-        clock: Callable[[], float],
-        stop_at: float | None = None,
-        domain: str = "",
-        awaits: bool = False,
-    ) -> None:
-        self.name = name
-        self.method = method
-        self.attempt = attempt
-        self.domain = domain
-        self.awaits = awaits
-        self.stop_at = stop_at
-        self._publish = publish
-        self._recall = recall
-        self._clock = clock
-        self._cancelled = False
-        self._wakes: list[Callable[[], None]] = []
-        self._seen = seen
-        self._metadata = seen
+    def __attrs_post_init__(self) -> None:
+        self._metadata = self._seen
 
     @property
     def job(self) -> Job[typing.Any]:
