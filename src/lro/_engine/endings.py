@@ -130,9 +130,9 @@ def _given_up(
 
 
 def emit_stored_end(events: EventDispatch, after: Record | None) -> None:
-    """Emit the end of an operation if that is what :func:`store_stop` or so has stored.
+    """Emit the end of an operation, if that is what was stored last.
 
-    Not there: observers first get the end of the attempt.
+    ``store_stop`` and ``store_loss`` leave it to the caller: the attempt is over before that.
     """
     if after is not None and after.done:
         events.look()  # it may be the first that this process has to do

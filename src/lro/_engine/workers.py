@@ -23,7 +23,8 @@ from lro._base.errors import (
 )
 from lro._base.status import Any
 from lro._engine.attempt import Attempt, HeldWork
-from lro._engine.events import CancelRequested, about, emit_end
+from lro._engine.endings import emit_stored_end
+from lro._engine.events import CancelRequested, about
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
@@ -295,9 +296,7 @@ class Workers(HeldWork):
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             stamp = None if spec is None else spec.stamp
             after = yield from self._updater.applied(name, change, stamp)
-            if after is not None:
-                self.runtime.events.look()  # it may be the first that this process has to do
-                emit_end(self.runtime.events, after)
+            emit_stored_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
         """Let a request to cancel, which is stored, reach the work if this process holds it."""
