@@ -19,7 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 import attrs
 
@@ -85,12 +85,6 @@ _MAX_PAUSE_SECONDS: Final = 1.0
 _LEFT_AT_MOST: Final = 1_000
 """How many operations a process remembers that it leaves to others."""
 
-_OUTCOMES: Final[Mapping[State, AttemptOutcome]] = {
-    State.SUCCEEDED: "succeeded",
-    State.FAILED: "failed",
-    State.CANCELLED: "cancelled",
-}
-
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """What no method retries, whatever ``retry_on`` says: the work is to stop."""
 
@@ -116,7 +110,12 @@ class Life(enum.Enum):
     SUPERSEDED = "superseded"
 
 
-_ENDED: Final = frozenset({Life.SUCCEEDED, Life.FAILED, Life.CANCELLED})
+_ENDS: Final[Mapping[State, Life]] = {
+    State.SUCCEEDED: Life.SUCCEEDED,
+    State.FAILED: Life.FAILED,
+    State.CANCELLED: Life.CANCELLED,
+}
+_ENDED: Final = frozenset(_ENDS.values())
 
 NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.CLAIMED: _ENDED | {Life.BEGINNING, Life.RELEASED, Life.SUPERSEDED},
@@ -132,6 +131,7 @@ NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.SUPERSEDED: frozenset({Life.RELEASED}),
 }
 """Which states may follow each."""
+_UNDER_WAY: Final = frozenset({Life.CLAIMED, Life.BEGINNING, Life.RUNNING, Life.ENDING})
 
 
 class StopRequest(enum.IntEnum):
@@ -252,13 +252,11 @@ class Attempt:
         self._lock = threading.RLock()  # an executor may do the work in the thread that stops it
 
     def _become(self, life: Life) -> bool:
-        """Go on to this state, unless the table or what was asked forbids it; return if it may."""
-        with self._lock:
-            stays_out = life is Life.RUNNING and self.given_up
-            allowed = life in NEXT[self._life] and not stays_out
-            if allowed:
-                self._life = life
-            return allowed
+        """Go on to this state, unless the table forbids it, with the lock; return if it does not."""
+        allowed = life in NEXT[self._life]
+        if allowed:
+            self._life = life
+        return allowed
 
     def _ask(self, what: StopRequest) -> None:
         with self._lock:
@@ -334,9 +332,9 @@ class Attempt:
         try:
             after = yield from store_stop(self._runtime, self.spec, self._record, begun=begun)
             if after is not None and after.done:
-                self._be_over(_OUTCOMES[after.state], error_type(after.result))
+                self._be_over(_ENDS[after.state], error_type(after.result))
             else:
-                self._be_over("released")
+                self._be_over(Life.RELEASED)
             emit_stored_end(self._runtime.events, after)
             self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
@@ -390,8 +388,9 @@ class Attempt:
 
     def _begin(self) -> Flow[JobControl | None]:
         """Make ready what the function is given; None if it is not to be called."""
-        if not self._become(Life.BEGINNING):  # it was handed back before a worker came to it
-            return None
+        with self._lock:
+            if not self._become(Life.BEGINNING):  # it was handed back before a worker came to it
+                return None
         control = self._control_of(self._record)
         self._observe_begin(control)
         if not self.given_up:
@@ -402,8 +401,9 @@ class Attempt:
                 yield from self._show_start()
                 if not (yield from self._read_request()):
                     return None
-            if self._become(Life.RUNNING):
-                return control
+            with self._lock:  # so that nobody asks for it back between
+                if not self.given_up and self._become(Life.RUNNING):
+                    return control
         yield from self.released()
         return None
 
@@ -578,7 +578,8 @@ class Attempt:
     def _finish(self, outcome: Outcome) -> Flow[None]:
         """Store how the function has ended."""
         self._end_forked()
-        self._become(Life.ENDING)
+        with self._lock:
+            self._become(Life.ENDING)
         assert self._control is not None  # the function was given it
         self._control.over()
         yield from self._store(outcome)
@@ -597,11 +598,12 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        self._be_over("superseded")  # unless it is known by now how it has ended
+        if self._life in _UNDER_WAY:
+            self._be_over(Life.SUPERSEDED)
 
     def _store_loss(self) -> Flow[None]:
         after = yield from store_loss(self._runtime, self.spec, self._record)
-        self._be_over("lost")
+        self._be_over(Life.LOST)
         emit_stored_end(self._runtime.events, after)
         self._holder.work_waits()
 
@@ -709,13 +711,14 @@ class Attempt:
             )
         )
 
-    def _be_over(self, outcome: AttemptOutcome, why: str = "") -> None:
+    def _be_over(self, life: Life, why: str = "") -> None:
         """Be over, and report it, unless that was done, or the begin was not reported."""
         with self._lock:
-            self._become(Life(outcome))
+            self._become(life)
             began_at, self._began_at = self._began_at, None
         if began_at is None:
             return
+        outcome = cast("AttemptOutcome", life.value)
         self._trace.end(outcome, why)
         seconds, events = self._runtime.clock() - began_at, self._runtime.events
         if events.statistics is not None:
@@ -736,7 +739,7 @@ class Attempt:
 
     def _observe_end(self, ending: FinalResult) -> None:
         events = self._runtime.events
-        self._be_over(_OUTCOMES[ending.state], error_type(ending.result))
+        self._be_over(_ENDS[ending.state], error_type(ending.result))
         if events.statistics is None and not events:
             return
         after = self.ended
