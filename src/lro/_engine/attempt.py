@@ -252,7 +252,7 @@ class Attempt:
         self._lock = threading.RLock()  # an executor may do the work in the thread that stops it
 
     def _become(self, life: Life) -> bool:
-        """Go on to this state, unless the table forbids it, with the lock; return if it does not."""
+        """Go on to this state if the table allows it; return if so. The caller has the lock."""
         allowed = life in NEXT[self._life]
         if allowed:
             self._life = life
