@@ -48,6 +48,11 @@ def quick(make_service):
     return make_service(executor=InlineExecutor())
 
 
+def reports(found, result):
+    """Yield what a body reports, if it is a generator; its result goes into ``result``."""
+    result.append((yield from found) if inspect.isgenerator(found) else found)
+
+
 def method_of(service, colour, body, **options):
     """A method whose function calls ``body(request, job)``, in either colour.
 
@@ -55,24 +60,14 @@ def method_of(service, colour, body, **options):
     """
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        found = body(request, job)
-        if not inspect.isgenerator(found):
-            return found
-        try:
-            while True:
-                job.report(next(found))
-        except StopIteration as end:
-            return end.value
+        for metadata in reports(body(request, job), result := []):
+            job.report(metadata)
+        return result[0]
 
     async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        found = body(request, job)
-        if not inspect.isgenerator(found):
-            return found
-        try:
-            while True:
-                await job.report_async(next(found))
-        except StopIteration as end:
-            return end.value
+        for metadata in reports(body(request, job), result := []):
+            await job.report_async(metadata)
+        return result[0]
 
     return service.method(NAME, **options)(work if colour == "sync" else awork)
 

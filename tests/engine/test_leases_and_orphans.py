@@ -438,25 +438,19 @@ def kept(make_service, store):
     return Kept(make_service, store)
 
 
-def test_what_is_over_is_not_handed_back(kept, store):
-    """Ended or deleted meanwhile: it is not ours to give."""
-    kept.service.reporter(kept.name).finish()
-    deleted = kept.method.start(WorkRequest())
-    store.update(deleted.name, lambda _: None)
-    store.close = lambda: None
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_is_over_or_taken_is_not_handed_back(kept, store, clock, taken):
+    """Ended or deleted meanwhile, or begun by another process: it is not ours to give."""
+    if taken:
+        store.update(kept.name, lose(1, clock(), clock()))
+        store.update(kept.name, claim("them", clock() + LEASE, clock()))
+    else:
+        kept.service.reporter(kept.name).finish()
+        store.update(kept.method.start(WorkRequest()).name, lambda _: None)
+    before, store.close = store.get(kept.name), lambda: None
     kept.service.close(NOW)
     del store.close  # so that the end of the test closes it
-    assert store.get(kept.name).done
-
-
-def test_stalled_process_leaves_work_that_another_has_taken(kept, store, clock):
-    """Its stop does not hand it to a third process."""
-    store.update(kept.name, lose(1, clock(), clock()))
-    taken = store.update(kept.name, claim("them", clock() + LEASE, clock()))
-    store.close = lambda: None
-    kept.service.close(NOW)
-    del store.close
-    assert store.get(kept.name) == taken
+    assert store.get(kept.name) == before
 
 
 @pytest.fixture

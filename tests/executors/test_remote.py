@@ -210,29 +210,17 @@ def test_a_start_while_the_service_stops(service, sending, store):
     assert store.get(operation.name).waits
 
 
-def test_a_broker_that_is_away_while_names_are_sent_again(service, sending, clock, store):
-    """A name that is due is sent when the broker is back."""
+@pytest.mark.parametrize(("refusal", "left"), [("error", 5), ("late_error", 60)])
+def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, store, refusal, left):
+    """What was claimed for sending has its time once more; no other process sends it meanwhile."""
     name = service.start(NAME, WorkRequest()).name
-    sending.error = Unavailable("the broker is away")
-    clock.advance(60)
-    service.run_maintenance()
-    assert store.get(name).lease_until == clock()
-    sending.error = None
-    clock.advance(5)
-    service.run_maintenance()
-    assert sending.sent == [name, name]
-
-
-def test_a_name_that_the_broker_refuses_has_its_time_once_more(service, sending, clock, store):
-    """It was claimed for sending by then, and no other process sends it meanwhile."""
-    name = service.start(NAME, WorkRequest()).name
-    sending.late_error = Unavailable("the broker is away")
-    clock.advance(60)
-    service.run_maintenance()
-    assert store.get(name).lease_until == clock() + MINUTE
-    sending.late_error = None
-    clock.advance(60)
-    service.run_maintenance()
+    for error, seconds in ((Unavailable("the broker is away"), 60), (None, left)):
+        setattr(sending, refusal, error)
+        clock.advance(seconds)
+        service.run_maintenance()
+        if error:
+            claimed = MINUTE if refusal == "late_error" else timedelta(0)
+            assert store.get(name).lease_until == clock() + claimed
     assert sending.sent == [name, name]
 
 
