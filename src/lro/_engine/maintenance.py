@@ -447,12 +447,16 @@ class Background:
         if self.claims is not None:
             self.claims.work_waits()
 
-    def freed(self) -> None:
-        """See :meth:`Claims.freed`."""
-        if self.claims is not None:
-            self.claims.freed()
+    @property
+    def freed(self) -> Callable[[], None]:
+        """What is to be called when a worker has become free."""
+        return _nobody if self.claims is None else self.claims.freed
 
     @property
     def ahead(self) -> bool:
         """See :attr:`Claims.ahead`."""
         return self.claims is not None and self.claims.ahead
+
+
+def _nobody() -> None:
+    """Tell nobody: this process has no workers."""
