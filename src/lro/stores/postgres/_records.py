@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import errors
@@ -42,6 +43,7 @@ from lro.stores.postgres._statements import (
     GET,
     GET_IF_CHANGED,
     RecordWrite,
+    WriteKind,
     id_of,
     ids_of,
     insertion,
@@ -79,17 +81,12 @@ class GroupWriter(GroupCommit[RecordWrite]):
         super().__init__()
         self._connections = connections
 
-    def write(self, write: RecordWrite) -> bool:
-        """Have a record written; return whether it was, or the stored state forbids it.
+    def write(self, write: RecordWrite) -> None:
+        """Have a record written, and wait until it has its answer or its error.
 
-        Raises:
-            Unavailable: The database cannot be used now; whether it was written may be unknown.
-            InvalidArgument: The database does not take such a record.
+        That is Unavailable, where it may be unknown whether it was written, or InvalidArgument.
         """
         self._submit(write)
-        if write.error is not None:
-            raise write.error
-        return write.applied
 
     def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
         group = self._take()
@@ -180,6 +177,18 @@ _THREADS_ASIDE: Final = 4
 _ENCODED_BYTES: Final = 64 * 1024
 """Records that are larger are made text by such a thread: it takes long for an event loop."""
 
+_Steps: TypeAlias = Generator[RecordWrite | None, None, T]
+"""Yields each write that is to be made next, and None before a step that may block."""
+
+
+def _made(write: RecordWrite) -> _Steps[bool]:
+    """Have a record written; return whether it was, or the stored state forbids it."""
+    yield write
+    if write.error is not None:
+        raise write.error
+    return write.applied
+
+
 INSERT_ATTEMPTS: Final = 10
 """How often an insert is tried again whose obstacle is gone when it is looked for."""
 
@@ -254,70 +263,71 @@ class RecordTable:
             InvalidArgument: The record cannot be stored, or the name is taken.
             Unavailable: The database cannot be used now; whether it was added may be unknown.
         """
+        return self._wait_for(self._insert(record, request, key))
+
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Have a record inserted; another thread sees to one that meets an obstacle."""
+        self._go_on(self._insert(record, request, key), done)
+
+    def _insert(self, record: Record, request: Any, key: RequestKey | None) -> _Steps[Inserted]:
         row = to_row(record)
         write = insertion(record, row, request, key)
         for _ in range(INSERT_ATTEMPTS):
-            if self._writer.write(write):
-                return self._inserted(record, row)
+            if (yield from _made(write)):
+                self.cache.keep(record, text_length(row))
+                return Inserted(record, fresh=True)
+            yield None
             found = self.find_obstacle(record, key, write)
             if found is not None:
                 return found
             write = write.again()
         raise too_slow()
 
-    def _inserted(self, record: Record, row: tuple[object, ...]) -> Inserted:
-        self.cache.keep(record, text_length(row))
-        return Inserted(record, fresh=True)
-
-    def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
-    ) -> None:
-        """Have a record inserted; another thread sees to one that meets an obstacle.
-
-        Raises:
-            InvalidArgument, Unavailable: As for :meth:`insert`.
-        """
-        row = to_row(record)
-
-        def hand_in(write: RecordWrite, left: int) -> None:
-            def over() -> None:
-                if write.error is not None:
-                    done(None, write.error)
-                elif write.applied:
-                    done(self._inserted(record, row), None)
-                else:
-                    self._do_aside(look, done)
-
-            def look() -> None:
-                found = self.find_obstacle(record, key, write)
-                if found is not None:
-                    done(found, None)
-                elif left:
-                    hand_in(write.again(), left - 1)
-                else:
-                    raise too_slow()
-
-            write.on_over = over
-            self._writer.hand_in(write)
-
-        hand_in(insertion(record, row, request, key), INSERT_ATTEMPTS - 1)
-
-    def _do_aside(self, action: Callable[[], None], done: Done[T]) -> None:
-        """Have another thread do what calls ``done``, or raises an error for it.
-
-        Here, if there is no other thread: it waits for no write that this one may have to lead.
-        """
-
-        def act() -> None:
+    def _wait_for(self, steps: _Steps[T]) -> T:
+        """Take all steps in this thread, and return what comes of them."""
+        while True:
             try:
-                action()
-            except BaseException as exc:
-                done(None, exc)
+                write = next(steps)
+            except StopIteration as over:
+                answer: T = over.value
+                return answer
+            if write is not None:
+                self._writer_of(write).write(write)
 
+    def _go_on(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
+        """Take steps until one has to be waited for, and ``done`` with what comes of the last one.
+
+        A step that may block is left to another thread. To this one, if there is no other: it
+        waits for no write that this one may have to lead.
+        """
         try:
-            self._aside.submit(act)
-        except RuntimeError:  # the store is closed, or the process ends
-            act()
+            while (write := next(steps)) is None or write.kind is WriteKind.REMOVE:
+                if write is not None:
+                    self._remover.write(write)
+                elif not may_block:
+                    resume = functools.partial(self._resume, steps, done, may_block=True)
+                    try:
+                        self._aside.submit(resume)
+                    except RuntimeError:  # the store is closed, or the process ends
+                        resume()
+                    return
+        except StopIteration as over:
+            done(over.value, None)
+            return
+        write.on_over = functools.partial(self._resume, steps, done)
+        self._writer.hand_in(write)
+
+    def _resume(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
+        """Go on where nobody is there for an error but ``done``."""
+        try:
+            self._go_on(steps, done, may_block=may_block)
+        except BaseException as exc:
+            done(None, exc)
+
+    def _writer_of(self, write: RecordWrite) -> GroupWriter:
+        return self._remover if write.kind is WriteKind.REMOVE else self._writer
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
@@ -340,73 +350,31 @@ class RecordTable:
             OperationNotFound: There is no record of this name.
             Unavailable: The database cannot be used now; whether it was changed may be unknown.
         """
-        tried = self._changed(name, change)
-        if tried is not None and self._write(*tried):
-            return tried[1]
-        while True:
-            record = self.get(name)
-            changed = change(record)
-            if not _differs(changed, record) or self._write(record, changed):
-                return changed
+        return self._wait_for(self._update(name, change))
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Have a record changed; what takes more than one statement is left to another thread.
+        """Have a record changed; what takes more than one statement is left to another thread."""
+        self._go_on(self._update(name, change), done)
 
-        Raises:
-            InvalidArgument, Unavailable: As for :meth:`update`.
-        """
-        old, new = self._changed(name, change) or (None, None)
-        if old is None or new is None or new.weight > _ENCODED_BYTES:
-            self._do_aside(lambda: self._change_stored(name, change, done), done)
-        else:
-            self._replace_later(old, new, change, done)
-
-    def _change_stored(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Have a record changed as it is stored now."""
+    def _update(self, name: str, change: Change) -> _Steps[Record | None]:
+        tried = self.cache.changed(name, change)
+        if tried is not None and _differs(tried[1], tried[0]):
+            if tried[1] is None or tried[1].weight > _ENCODED_BYTES:
+                yield None
+            if (yield from self._write(*tried)):
+                return tried[1]
         while True:
+            yield None
             record = self.get(name)
             changed = change(record)
-            if _differs(changed, record) and changed is not None:
-                self._replace_later(record, changed, change, done)
-                return
-            if changed is not None or self._write(record, None):
-                done(changed, None)
-                return
+            if not _differs(changed, record) or (yield from self._write(record, changed)):
+                return changed
 
-    def _replace_later(
-        self, old: Record, new: Record, change: Change, done: Done[Record | None]
-    ) -> None:
-        row = to_row(new)
-        write = replacement(old, new, row)
-
-        def over() -> None:
-            if write.error is not None:
-                done(None, write.error)
-            elif write.applied:
-                self.cache.keep(new, text_length(row))
-                done(new, None)
-            else:
-                self._do_aside(look, done)
-
-        def look() -> None:
-            if write.doubtful and self._was_written(old, new, row):
-                done(new, None)
-            else:
-                self._change_stored(old.name, change, done)
-
-        write.on_over = over
-        self._writer.hand_in(write)
-
-    def _changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
-        """See :meth:`RecordCache.changed`; None also if it makes an equal record."""
-        tried = self.cache.changed(name, change)
-        return tried if tried is not None and _differs(tried[1], tried[0]) else None
-
-    def _write(self, old: Record, new: Record | None) -> bool:
+    def _write(self, old: Record, new: Record | None) -> _Steps[bool]:
         """Write a change; return False if the record was no longer as it was."""
         if new is None:
             write = removal(old)
-            written = self._remover.write(write)
+            written = yield from _made(write)
             # If it is gone, it does not matter which process removed it first.
             written = written or (write.doubtful and self._stored(old.name) is None)
             if written:
@@ -414,8 +382,9 @@ class RecordTable:
             return written
         row = to_row(new)
         write = replacement(old, new, row)
-        written = self._writer.write(write)
+        written = yield from _made(write)
         if not written and write.doubtful:
+            yield None
             written = self._was_written(old, new, row)
         if written:
             self.cache.keep(new, text_length(row))
