@@ -59,6 +59,7 @@ from lro.stores._counting import (
 from lro.stores._rows import (
     REQUEST_LIFE,
     micros,
+    moment,
     refuse_untextual,
     repeats_start,
     sweep_time,
@@ -84,7 +85,7 @@ class OrderedRecords:
         self._orders: dict[tuple[str, _Facet], list[_Entry]] = {}
         self._keys: frozenset[str] = frozenset()
         self._sweeps: list[tuple[int, str]] = []
-        self._debts: list[_Entry] = []
+        self._debts: list[tuple[int, str]] = []
 
     def index(self, keys: Collection[str]) -> None:
         """Keep orders by these keys from now on, and put in them what is there."""
@@ -111,9 +112,9 @@ class OrderedRecords:
             _delete(self._orders[order], entries)
             if not self._orders[order]:
                 del self._orders[order]
-        sweeps = [(sweep_time(record), record.name) for record in records]
-        _delete(self._sweeps, [(at, name) for at, name in sweeps if at is not None])
-        _delete(self._debts, [(r.notify_at, r.name) for r in records if r.notify_at is not None])
+        for moments in (self._sweeps, self._debts):
+            over = [(at, r.name) for r in records for of, at in self._moments(r) if of is moments]
+            _delete(moments, over)
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
@@ -135,12 +136,12 @@ class OrderedRecords:
 
     def due(self, now: datetime, limit: int) -> list[Record]:
         """Up to ``limit`` records whose notifications are due, the oldest due first."""
-        due = bisect.bisect_right(self._debts, now, key=_moment)
+        due = bisect.bisect_right(self._debts, micros(now), key=_first)
         return [self._records[name] for _, name in self._debts[: min(due, limit)]]
 
     def next_due(self) -> datetime | None:
         """When the next notifications are due."""
-        return self._debts[0][0] if self._debts else None
+        return moment(self._debts[0][0]) if self._debts else None
 
     def oldest(self, parent: str, state: State, limit: int) -> list[str]:
         """The names of up to ``limit`` records of a parent in this state, the oldest first."""
@@ -174,18 +175,18 @@ class OrderedRecords:
             yield key, _value(record, key)
 
     def _add_moments(self, record: Record) -> None:
-        at = sweep_time(record)
-        if at is not None:
-            _add(self._sweeps, (at, record.name))
-        if record.notify_at is not None:
-            _add(self._debts, (record.notify_at, record.name))
+        for entries, at in self._moments(record):
+            _add(entries, (at, record.name))
 
     def _take_moments(self, record: Record) -> None:
-        at = sweep_time(record)
-        if at is not None:
-            _delete_one(self._sweeps, (at, record.name))
+        for entries, at in self._moments(record):
+            _delete_one(entries, (at, record.name))
+
+    def _moments(self, record: Record) -> Iterator[tuple[list[tuple[int, str]], int]]:
+        if (at := sweep_time(record)) is not None:
+            yield self._sweeps, at
         if record.notify_at is not None:
-            _delete_one(self._debts, (record.notify_at, record.name))
+            yield self._debts, micros(record.notify_at)
 
     def _insert(self, record: Record, facet: _Facet) -> None:
         entries = self._orders.setdefault((record.parent, facet), [])
@@ -269,18 +270,14 @@ class _FirstStarts:
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: dict[_Key, tuple[Record, str]] = {}
-        self._keys: dict[str, _Key] = {}
 
     def keep(self, key: RequestKey, record: Record) -> None:
         """Remember a start, in place of an older one with its key."""
         known = key.method, key.caller, key.request_id
-        before = self._known.pop(known, None)
-        if before is not None:
-            del self._keys[before[0].name]
+        self._known.pop(known, None)
         self._known[known] = record, key.fingerprint
-        self._keys[record.name] = known
         if len(self._known) > self._most:
-            self.forget(next(self._records()).name)
+            del self._known[next(iter(self._known))]
 
     def find(self, key: RequestKey, now: datetime) -> Record | None:
         """The record that was started first with a key, as it was then.
@@ -293,22 +290,14 @@ class _FirstStarts:
             return None
         return known[0]
 
-    def forget(self, name: str) -> None:
-        """Forget the start of this operation."""
-        key = self._keys.pop(name, None)
-        if key is not None:
-            del self._known[key]
-
-    def forget_before(self, moment: datetime, limit: int) -> bool:
+    def forget_before(self, until: datetime, limit: int) -> bool:
         """Forget up to ``limit`` starts up to a moment; return whether there are more."""
-        old = itertools.takewhile(lambda r: r.create_time <= moment, self._records())
-        names = [record.name for record in itertools.islice(old, limit + 1)]
-        for name in names[:limit]:
-            self.forget(name)
-        return len(names) > limit
-
-    def _records(self) -> Iterator[Record]:
-        return (record for record, _ in self._known.values())
+        starts = self._known.items()
+        old = itertools.takewhile(lambda start: start[1][0].create_time <= until, starts)
+        keys = [key for key, _ in itertools.islice(old, limit + 1)]
+        for key in keys[:limit]:
+            del self._known[key]
+        return len(keys) > limit
 
 
 class _Work:
@@ -351,10 +340,9 @@ class _Work:
             self.remove(before)
             self.add(after)
 
-    def held(self, methods: Collection[str] | None = None) -> Iterator[str]:
-        """The names of what has an owner, of all methods or of these."""
-        wanted = [*self._held] if methods is None else methods
-        return itertools.chain.from_iterable(self._held.get(method, ()) for method in wanted)
+    def held(self) -> Iterator[str]:
+        """The names of what has an owner."""
+        return itertools.chain.from_iterable(self._held.values())
 
     def room(self, claim: Claim, method: str) -> int:
         """How many operations of a method a claim may take, at most one more than it wants."""
