@@ -17,7 +17,7 @@ from lro.adapters import Worker
 from lro.stores.sqlite import SQLiteStore
 from tests.cli.asking import Lro
 from tests.cli.serving import MEMORY, SQLITE, write_service
-from tests.stores.samples import insert, waiting
+from tests.stores.samples import held, insert, waiting
 
 METHODS: Final = ("acme.images.v1.Images.Resize", "acme.images.v1.Images.Segment")
 HEADINGS: Final = ["host", "pid", "state", "runs", "version", "seen", "methods"]
@@ -97,6 +97,19 @@ def test_all_are_shown_with_what_they_are_at(here_lro: Lro) -> None:
     }
     assert found["images-2"][3] == "2m"
     assert found["front-1"][-1] == "-"
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(5, "working"), (-1, "overdue")])
+@pytest.mark.usefixtures("known")
+def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
+    here_lro: Lro, seconds: float, state: str
+) -> None:
+    """Its own lease has run out meanwhile, and it is renewed after a third of a lease."""
+    with closing(SQLiteStore("operations.db")) as store:
+        work = held(lambda: datetime.now(UTC), seconds=seconds, owner="of images-2")
+        insert(store, work)
+    _, *rows = here_lro("workers", "work:service", "--all", status=0).lines
+    assert {row.split()[0]: row.split()[2:4] for row in rows}["images-2"] == [state, "1/4"]
 
 
 @pytest.mark.usefixtures("known")

@@ -25,7 +25,7 @@ class WorkerState(StrEnum):
     FRONT = "front"
     """It has no workers, and runs nothing."""
     OVERDUE = "overdue"
-    """It holds work, and its lease is over; others find out whether it is lost."""
+    """It holds work, and all its leases are over; others find out whether it is lost."""
     SILENT = "silent"
     """It holds no work, and has said nothing for a minute and two leases."""
     LOST = "lost"
@@ -37,7 +37,8 @@ def state_of(worker: Worker, now: datetime) -> WorkerState:
     if worker.lost:
         return WorkerState.LOST
     if worker.running:
-        return WorkerState.WORKING if now < worker.alive_until else WorkerState.OVERDUE
+        until = max(worker.alive_until, worker.held_until or worker.alive_until)
+        return WorkerState.WORKING if now < until else WorkerState.OVERDUE
     if _is_silent(worker, now):
         return WorkerState.SILENT
     return WorkerState.FRONT if worker.capacity == 0 else WorkerState.IDLE

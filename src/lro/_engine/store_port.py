@@ -138,6 +138,8 @@ class Worker:
     """Whether it counts as lost: it cannot write as this worker any more."""
     running: int = 0
     """How many operations in progress it holds, as the store counts them."""
+    held_until: datetime | None = None
+    """When the latest of the leases ends with which these were begun; None: it holds none."""
 
 
 @attrs.frozen

@@ -273,7 +273,7 @@ def worker(target: str) -> None:
     if why:
         warn(f"for now no work is found: {why}")
     with service:
-        print_line(f"{target} has a worker")
+        print_line(f"{target} takes work")
         threading.Event().wait()
 
 

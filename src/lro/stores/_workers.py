@@ -13,8 +13,15 @@ from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record
 from lro.stores._rows import micros, moment
 
-COLUMNS: Final = tuple(f.name for f in attrs.fields(Worker) if f.name != "running")
+_COUNTED: Final = ("running", "held_until")
+COLUMNS: Final = tuple(f.name for f in attrs.fields(Worker) if f.name not in _COUNTED)
 """Columns in the order of :func:`to_row`."""
+LIST_WORKERS: Final = f"""SELECT {", ".join(COLUMNS)}, coalesce(running, 0), held_until
+    FROM workers LEFT JOIN (
+        SELECT owner, count(*) AS running, max(lease_until) AS held_until
+        FROM operations WHERE owner <> '' GROUP BY owner
+    ) AS held USING (owner) ORDER BY start_time, owner"""
+"""Gives rows for :func:`from_row`."""
 
 FORGOTTEN: Final = timedelta(days=1)
 """How long a worker is known after it was seen last."""
@@ -38,8 +45,8 @@ def to_row(worker: Worker) -> tuple[object, ...]:
 
 
 def from_row(row: Sequence[Any]) -> Worker:
-    """The worker of a row, and of how many operations it holds, which comes last."""
-    owner, host, pid, version, methods, capacity, started, seen, until, lost, running = row
+    """The worker of a row of :data:`LIST_WORKERS`."""
+    owner, host, pid, version, methods, capacity, started, seen, until, lost, running, held = row
     known: Any = reread(methods)
     return Worker(
         owner=owner,
@@ -53,6 +60,7 @@ def from_row(row: Sequence[Any]) -> Worker:
         alive_until=moment(until),
         lost=bool(lost),
         running=running,
+        held_until=None if held is None else moment(held),
     )
 
 

@@ -660,9 +660,15 @@ class MemoryStore:
     def workers(self) -> list[Worker]:
         """Read which workers there are, the oldest first."""
         with self._lock:
-            running = Counter(record.owner for record, _ in self._leases())
-            found = [attrs.evolve(w, running=running[w.owner]) for w in self._workers.values()]
-        return sorted(found, key=lambda worker: (worker.start_time, worker.owner))
+            ends: dict[str, list[datetime]] = {}
+            for record, until in self._leases():
+                ends.setdefault(record.owner, []).append(until)
+            found = [(worker, ends.get(worker.owner, ())) for worker in self._workers.values()]
+        found.sort(key=lambda one: (one[0].start_time, one[0].owner))
+        return [
+            attrs.evolve(worker, running=len(held), held_until=max(held, default=None))
+            for worker, held in found
+        ]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost."""

@@ -40,7 +40,8 @@ def workers_are_listed(store: Store, clock: ManualClock) -> None:
     insert(store, held(clock, "waiting", owner=""))
     store.update("operations/hidden", delete(clock()))
     store.update("operations/ended", end_of(clock))
-    wanted = [attrs.evolve(first, running=2), second]
+    until = clock() + _LEASE
+    wanted = [attrs.evolve(first, running=2, held_until=until), second]
     same([attrs.evolve(w, methods=tuple(w.methods)) for w in store.workers()], wanted, "workers")
     clock.advance(1)
     store.renew(attrs.evolve(worker_of(clock), host="other", pid=1, methods=("N",), capacity=1))

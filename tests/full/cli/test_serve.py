@@ -391,7 +391,7 @@ def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
     command = ("-m", "lro.cli", "worker", "work:service")
     with running(command, here, "worker.log") as worker:
         until(lambda: worker.process.pid in begun(here))
-        assert worker.output.startswith("work:service has a worker\n")
+        assert worker.output.startswith("work:service takes work\n")
         assert worker.stop() == 0
         assert "operations handed back: 1 of 1" in worker.output
     (here / "go").touch()
@@ -417,7 +417,7 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
     database = new_server()
     write_service(here, POSTGRES.format(url=database.url, schema="away"), drain_seconds=0)
     with database.away(), running(("-m", "lro.cli", "worker", "work:service"), here, "w") as worker:
-        until(lambda: "has a worker" in worker.output)
+        until(lambda: "takes work" in worker.output)
         assert "for now no work is found: the operations database cannot be" in worker.output
         with lro_serve(here, "work:service") as server:
             assert "for now calls are answered UNAVAILABLE: the operations" in server.host.output

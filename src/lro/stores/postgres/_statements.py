@@ -21,6 +21,7 @@ from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import HOLDS
+from lro.stores._workers import LIST_WORKERS as WORKERS_LISTED
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
@@ -374,10 +375,7 @@ SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_unt
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
-LIST_WORKERS: Final = _sql(f"""SELECT {_WORKER}, (
-        SELECT count(*) FROM operations o WHERE o.owner <> '' AND o.owner = w.owner)
-    FROM workers w ORDER BY start_time, owner""")
-
+LIST_WORKERS: Final = _sql(WORKERS_LISTED)
 HOLDING: Final = _sql(HOLDS)
 TOUCH: Final = _sql("""WITH free AS (
     SELECT owner FROM workers WHERE owner IN (SELECT json_array_elements_text(%s::json))

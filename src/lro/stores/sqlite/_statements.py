@@ -241,9 +241,6 @@ _RENEW: Final = f"""INSERT INTO workers VALUES ({", ".join("?" * len(WORKER_COLU
         = (excluded.methods, excluded.capacity, excluded.seen_time, excluded.alive_until)
         WHERE NOT lost"""
 _LEAVE: Final = "DELETE FROM workers WHERE owner = ?"
-LIST_WORKERS: Final = f"""SELECT {", ".join(WORKER_COLUMNS)}, (SELECT count(*) FROM operations AS o
-        WHERE o.owner != '' AND o.owner = workers.owner)
-    FROM workers ORDER BY start_time, owner"""
 _LOSE: Final = "UPDATE workers SET lost = 1 WHERE owner = ? AND (lost OR alive_until = ?)"
 _LOSE_UNKNOWN: Final = f"""INSERT OR IGNORE INTO workers
     VALUES ({", ".join("?" * len(WORKER_COLUMNS))})"""

@@ -53,7 +53,7 @@ from lro.stores._rows import (
     text_length,
     unpack,
 )
-from lro.stores._workers import HOLDS, orphans_of
+from lro.stores._workers import HOLDS, LIST_WORKERS, orphans_of
 from lro.stores._workers import from_row as worker_of
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
@@ -311,7 +311,7 @@ class SQLiteStore:
 
     def workers(self) -> list[Worker]:
         """Read which workers there are, the oldest first."""
-        found = map(worker_of, self._file.rows(sql.LIST_WORKERS))
+        found = map(worker_of, self._file.rows(LIST_WORKERS))
         return [attrs.evolve(w, lost=w.lost or self._locks.is_dead(w.owner)) for w in found]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
