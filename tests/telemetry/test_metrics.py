@@ -6,18 +6,18 @@ import asyncio
 import gc
 import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from lro import Cancelled, Code, Job, Service, State, StatusError
 from lro._engine import events, telemetry
 from lro._engine import metrics as table_of_metrics
-from lro._engine.gauges import LOAD_SECONDS, Gauges
+from lro._engine.gauges import QUEUE_SECONDS, Gauges
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
@@ -36,7 +36,9 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS, METRICS, Telemetry
+from tests.engine.engine_parts import once, raising
 from tests.service_steps import WORK, Step, ended, work
+from tests.stores.samples import end_of, insert, waiting
 from tests.telemetry.collected import Numbers
 from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -123,12 +125,12 @@ def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, 
     assert numbers.points("lro.operation.max_age") == {(METHOD,): 7.0}
     assert numbers.points("lro.executor.usage") == {(): 1}
     assert numbers.points("lro.executor.limit") == {(): 1}
-    waiting = threading.Thread(target=ended, args=(service, first))
-    waiting.start()
+    caller = threading.Thread(target=ended, args=(service, first))
+    caller.start()
     until(lambda: numbers.points("lro.waiter.active")["wait",])
     assert numbers.points("lro.waiter.active") == {("wait",): 1, ("watch",): 0}
     step.go.set()
-    waiting.join()
+    caller.join()
     service.close()
     assert numbers.points("lro.operation.active") == {
         (METHOD, "pending"): 0,
@@ -272,56 +274,29 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     assert not {("now",), ("secret",)} & counts.keys()
 
 
-class Loaded(MemoryStore):
-    """A store that says what is in progress."""
-
-    loads: list[Any]
-
-    def read_load(self, parents: Collection[str], limit: int) -> Any:
-        assert (list(parents), limit) == (["", "projects/p"], 10_000)
-        found = self.loads.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return SimpleNamespace(methods=found)
+GONE: Final = "acme.work.v1.Works.Gone"
 
 
-def load(waiting: int, running: int) -> Any:
-    """What is in progress of the method."""
-    return SimpleNamespace(method=METHOD, waiting=waiting, running=running)
-
-
-def test_operations_in_the_store_are_counted_where_that_is_asked_for(
-    make_service, numbers, measured, monkeypatch
-):
-    """At most each 15 seconds; of a store that is away nothing is said."""
-    from lro._engine import gauges
-
-    now = 100.0
-    monkeypatch.setattr(gauges, "time", SimpleNamespace(monotonic=lambda: now))
-    store = Loaded()
-    store.loads = [[load(3, 1)], Unavailable("away"), [load(0, 2)]]
-    options = measured(store_operations=["", "projects/p"])
-    service = make_service(store, InlineExecutor(), telemetry=options)
+def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clock):
+    """Each 15 seconds, by whether a live worker declares it; nothing of a store that is away."""
+    store = MemoryStore(clock)
+    service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service).start(WorkRequest())
-    expected = {(METHOD, "pending"): 3, (METHOD, "executing"): 1}
-    assert numbers.points("lro.store.operations") == expected
-    now += LOAD_SECONDS - 1
-    assert numbers.points("lro.store.operations") == expected
-    now += 1
-    assert numbers.points("lro.store.operations") == {}
-    now += LOAD_SECONDS
-    assert numbers.points("lro.store.operations")[METHOD, "executing"] == 2
-
-
-def test_store_that_cannot_count_says_nothing(make_service, numbers, measured):
-    """The option is no mistake: another store can."""
-
-    class Plain(MemoryStore):
-        read_load: Any = None
-
-    service = make_service(Plain(), InlineExecutor(), telemetry=measured(store_operations=[""]))
-    work(service).start(WorkRequest())
-    assert "lro.store.operations" not in numbers.metrics()
+    service.run_maintenance()
+    for unique_id, method in (("a", GONE), ("b", GONE), ("c", METHOD)):
+        insert(store, waiting(clock, unique_id, method=method))
+        clock.advance(2)
+    counts = {(GONE, "false"): 2, (METHOD, "true"): 1}
+    assert numbers.points("lro.queue.operations") == counts
+    assert numbers.points("lro.queue.max_age") == {(GONE, "false"): 6, (METHOD, "true"): 2}
+    store.update("operations/a", end_of(clock))
+    clock.advance(QUEUE_SECONDS - 1)
+    assert numbers.points("lro.queue.operations") == counts
+    clock.advance(1)
+    once(store, "waiting", raising(Unavailable("away")))
+    assert "lro.queue.operations" not in numbers.metrics()
+    clock.advance(QUEUE_SECONDS)
+    assert numbers.points("lro.queue.operations") == {**counts, (GONE, "false"): 1}
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -334,9 +309,9 @@ def test_page_of_the_docs_has_the_table():
 
 def test_instruments_are_those_of_the_table(make_service, numbers, measured, clock):
     """Names, units, descriptions, buckets, and no attribute that the table does not have."""
-    store = Loaded(clock)
-    store.loads = [[load(1, 1)]]
-    options = measured(store_calls=True, store_operations=["", "projects/p"])
+    store = MemoryStore(clock)
+    insert(store, waiting(clock, method=GONE))
+    options = measured(store_calls=True)
     service = make_service(store, InlineExecutor(), telemetry=options)
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> None:

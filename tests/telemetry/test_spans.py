@@ -312,7 +312,6 @@ def test_telemetry_that_is_off_makes_nothing(make_service, spans, monkeypatch):
         {"propagation": "links"},
         {"baggage": "tenant"},
         {"store_calls": 1},
-        {"store_operations": ""},
     ],
 )
 def test_wrong_option_is_refused(options):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.executor_port import ExecutorUsage
+from lro._engine.live_workers import live
 from lro._engine.method_spec import MethodSpec
 from lro._engine.metrics import METHOD, Metric
 from lro._engine.runtime import Runtime
@@ -20,20 +22,15 @@ from lro._engine.workers import Workers
 Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
-MOST_COUNTED: Final = 10_000
-"""So many operations in progress are counted in the store, at most."""
-LOAD_SECONDS: Final = 15.0
-"""How long it is remembered how many operations in progress there are in the store."""
+QUEUE_SECONDS: Final = 15.0
+"""How long it is remembered what waits in the store."""
 
 _PENDING: Final = {"lro.state": "pending"}
 _EXECUTING: Final = {"lro.state": "executing"}
 
 
 class Gauges:
-    """Reads the metrics of one service that are ``observed``.
-
-    ``parents`` are those whose operations in progress are counted in the store, if it can.
-    """
+    """Reads the metrics of one service that are ``observed``."""
 
     def __init__(
         self,
@@ -41,20 +38,20 @@ class Gauges:
         specs: Mapping[str, MethodSpec],
         workers: Workers,
         waiters: Waiters,
-        parents: Collection[str] = (),
     ) -> None:
         self._runtime = runtime
         self._specs = specs
         self._workers = workers
         self._waiters = waiters
-        self._load = _StoreLoad(runtime.store, parents)
+        self._queue = _Queue(runtime)
         self._readers: Mapping[str, Callable[[], Iterator[Reading]]] = {
             metrics.ACTIVE.name: self._active,
             metrics.MAX_AGE.name: self._ages,
             metrics.WAITERS.name: self._waiting,
             metrics.EXECUTOR_USAGE.name: self._usage,
             metrics.EXECUTOR_LIMIT.name: self._limits,
-            metrics.STORE_OPERATIONS.name: self._load.read,
+            metrics.QUEUE_OPERATIONS.name: self._queue_counts,
+            metrics.QUEUE_AGE.name: self._queue_ages,
         }
 
     def read(self, metric: Metric) -> Iterator[Reading]:
@@ -78,6 +75,14 @@ class Gauges:
             for name, created in oldest.items():
                 yield {METHOD: name}, max(0.0, (now - created).total_seconds())
 
+    def _queue_counts(self) -> Iterator[Reading]:
+        for attributes, count, _ in self._queue.read():
+            yield attributes, count
+
+    def _queue_ages(self) -> Iterator[Reading]:
+        for attributes, _, age in self._queue.read():
+            yield attributes, age
+
     @property
     def _methods(self) -> Collection[str]:
         return [name for name, spec in self._specs.items() if spec.function is not None]
@@ -100,32 +105,34 @@ class Gauges:
             yield {}, usage.workers
 
 
-class _StoreLoad:
-    """What a store has in progress, remembered for a while: to count it reads many rows."""
+class _Queue:
+    """What waits in the store, remembered for a while: to count it reads an index."""
 
-    def __init__(self, store: Any, parents: Collection[str]) -> None:
-        self._read_load = getattr(store, "read_load", None) if parents else None
-        self._parents = parents
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._lock = threading.Lock()
-        self._read_at = -LOAD_SECONDS
-        self._known: list[Reading] = []
+        self._read_at = -math.inf
+        self._known: list[tuple[Mapping[str, str], int, float]] = []
 
-    def read(self) -> Iterator[Reading]:
-        if self._read_load is None:
-            return iter(())
+    def read(self) -> Sequence[tuple[Mapping[str, str], int, float]]:
+        """Attributes of what waits, how many operations do, and for how long they have been due."""
         with self._lock:
-            now = time.monotonic()
-            if now - self._read_at >= LOAD_SECONDS:
-                self._read_at = now
-                self._known = list(self._counted())
-            return iter(self._known)
+            at = self._runtime.clock()
+            if at - self._read_at >= QUEUE_SECONDS:
+                self._read_at, self._known = at, []
+                with contextlib.suppress(LroError):  # the store is away, which the log says
+                    self._known = self._counted()
+            return self._known
 
-    def _counted(self) -> Iterator[Reading]:
-        assert self._read_load is not None  # else nothing is counted
-        try:
-            load = self._read_load(self._parents, MOST_COUNTED)
-        except LroError:  # the store is away, which the log says elsewhere
-            return
-        for one in load.methods:
-            yield {METHOD: one.method, **_PENDING}, one.waiting
-            yield {METHOD: one.method, **_EXECUTING}, one.running
+    def _counted(self) -> list[tuple[Mapping[str, str], int, float]]:
+        store = self._runtime.store
+        waiting, now = store.waiting(), store.now()
+        served = {method for worker in live(store.workers(), now) for method in worker.methods}
+        return [
+            (
+                {METHOD: work.method, "lro.served": str(work.method in served).lower()},
+                work.count,
+                max(0.0, (now - work.due_time).total_seconds()),
+            )
+            for work in waiting
+        ]

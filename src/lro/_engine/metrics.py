@@ -98,6 +98,22 @@ CANCEL_DURATION: Final = Metric(
     description="From the first request to cancel an operation to its end.",
     attributes=(METHOD, "lro.reach"),
 )
+QUEUE_OPERATIONS: Final = Metric(
+    name="lro.queue.operations",
+    kind="gauge",
+    unit="{operation}",
+    description="Operations that wait in the store, due or not.",
+    attributes=(METHOD, "lro.served"),
+    observed=True,
+)
+QUEUE_AGE: Final = Metric(
+    name="lro.queue.max_age",
+    kind="gauge",
+    unit="s",
+    description="How long the first of the operations has been due that wait in the store.",
+    attributes=(METHOD, "lro.served"),
+    observed=True,
+)
 LOST_ATTEMPTS: Final = Metric(
     name="lro.lost.attempts",
     kind="counter",
@@ -155,15 +171,6 @@ STORE_CALLS: Final = Metric(
     attributes=("lro.store.verb", _ERROR),
     opt_in=True,
 )
-STORE_OPERATIONS: Final = Metric(
-    name="lro.store.operations",
-    kind="gauge",
-    unit="{operation}",
-    description="Operations in progress in the store, of at most 10,000 that are looked at.",
-    attributes=(METHOD, "lro.state"),
-    observed=True,
-    opt_in=True,
-)
 
 METRICS: Final[Sequence[Metric]] = (
     STARTS,
@@ -172,6 +179,8 @@ METRICS: Final[Sequence[Metric]] = (
     ATTEMPT_DURATION,
     OPERATION_DURATION,
     MAX_AGE,
+    QUEUE_OPERATIONS,
+    QUEUE_AGE,
     CANCEL_DURATION,
     LOST_ATTEMPTS,
     REFUSED_WRITES,
@@ -181,7 +190,6 @@ METRICS: Final[Sequence[Metric]] = (
     LEASE_MARGIN,
     EXPIRED,
     STORE_CALLS,
-    STORE_OPERATIONS,
 )
 """All metrics, in the order of the docs.
 

@@ -221,8 +221,7 @@ class Service:
         )
         self._calls = HandleCalls(store, self.work, self.waiters)
         if traces is not None:
-            stored = traces.options.store_operations
-            traces.gauges = Gauges(self._runtime, self.specs, self.work, self.waiters, stored)
+            traces.gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()

@@ -72,8 +72,6 @@ class Telemetry:
     is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
     names the keys of the baggage that is kept with an operation and is there for its function;
     what else is in the baggage is not. ``store_calls`` measures the calls of the store.
-    ``store_operations`` are the parents whose operations in progress are counted in the store, each
-    15 seconds at most; ``""`` stands for those without a parent.
 
     Raises:
         DeclarationError: An option is not of its type.
@@ -84,7 +82,6 @@ class Telemetry:
     propagation: Propagation = "link"
     baggage: Collection[str] = ()
     store_calls: bool = False
-    store_operations: Collection[str] = ()
 
     def __attrs_post_init__(self) -> None:
         for name, verb in (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter")):
@@ -95,7 +92,6 @@ class Telemetry:
         check("propagation", self.propagation, '"link", "child" or "none"', fine=fine)
         check_texts("baggage", self.baggage)
         check_flag("store_calls", self.store_calls)
-        check_texts("store_operations", self.store_operations)
 
 
 @attrs.frozen
@@ -510,7 +506,7 @@ class Instruments:
 
     def _observed(self, metric: Metric, _: object) -> Iterable[Any]:
         found: dict[tuple[tuple[str, str], ...], float] = {}
-        join = max if metric is metrics.MAX_AGE else _sum
+        join = max if metric.kind == "gauge" else _sum
         for known in self._services:
             service = known()
             if service is None or service.instruments is not self or service.gauges is None:

@@ -73,15 +73,10 @@ def busy(workers: int) -> Series:
     }
 
 
-def waiting(count: int) -> Series:
-    """Two processes that count so many waiting operations in one store."""
-    return {
-        f'lro_store_operations{{{METHOD},lro_state="{state}",process="{process}"}}': (
-            f"{number}x{MINUTES}"
-        )
-        for process in (1, 2)
-        for state, number in (("pending", count), ("executing", 2000))
-    }
+def due(seconds: int, served: str) -> Series:
+    """Two processes that read in one store for how long work has been due."""
+    series = f'lro_queue_max_age_seconds{{{METHOD},lro_served="{served}",process='
+    return {f'{series}"{process}"}}': f"{seconds}x{MINUTES}" for process in (1, 2)}
 
 
 def steps(series: str, each: int) -> Series:
@@ -117,7 +112,8 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         buckets("lro_store_call_duration_seconds", STORE, "5"),
         [{f'lro_store_call_duration_seconds_bucket{{{STORE}le="0.1"}}': f"0+1x{MINUTES}"}],
     ),
-    "LroWorkWaits": (waiting(1500), [waiting(600)]),
+    "LroWorkWaits": (due(700, "true"), [due(500, "true"), due(700, "false")]),
+    "LroNobodyWorks": (due(90, "false"), [due(30, "false"), due(90, "true")]),
 }
 """For each alert what makes it fire, and what must not."""
 
