@@ -33,11 +33,7 @@ class Gauges:
     """Reads the metrics of one service that are ``observed``."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        specs: Mapping[str, MethodSpec],
-        workers: Workers,
-        waiters: Waiters,
+        self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers, waiters: Waiters
     ) -> None:
         self._runtime = runtime
         self._specs = specs
