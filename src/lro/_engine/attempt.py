@@ -135,7 +135,7 @@ _UNDER_WAY: Final = frozenset({Life.CLAIMED, Life.BEGINNING, Life.RUNNING, Life.
 
 
 class StopRequest(enum.IntEnum):
-    """What an attempt was asked for: the highest counts."""
+    """Requests to stop an attempt: the highest one counts."""
 
     NOTHING = 0
     CANCEL = 1
@@ -305,12 +305,12 @@ class Attempt:
 
     @property
     def given_up(self) -> bool:
-        """Whether other processes are to do the work."""
+        """True if other processes are to do the work."""
         return self._asked is StopRequest.HAND_BACK
 
     @property
     def handed_back(self) -> bool:
-        """Whether the store says that other processes are to do the work."""
+        """True if the store says that other processes are to do the work."""
         return self._life is Life.RELEASED
 
     def end_refused(self) -> None:
@@ -401,7 +401,7 @@ class Attempt:
                 yield from self._show_start()
                 if not (yield from self._read_request()):
                     return None
-            with self._lock:  # so that nobody asks for it back between
+            with self._lock:  # a request to hand it back comes before this or after
                 if not self.given_up and self._become(Life.RUNNING):
                     return control
         yield from self.released()

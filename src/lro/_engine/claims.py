@@ -149,7 +149,7 @@ class Claims:
         return slots
 
     def _free_workers_or_ahead(self, most: int) -> list[Slot]:
-        """Reserve so many workers at most; if none is free, the next one that is free looks."""
+        """Reserve at most ``most`` workers; if none is free, the next free one claims."""
         slots = self._free_workers(most)
         if not slots:
             self.ahead = True

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.executor_port import ExecutorUsage
-from lro._engine.live_workers import live
+from lro._engine.live_workers import served_methods
 from lro._engine.method_spec import MethodSpec
 from lro._engine.metrics import METHOD, Metric
 from lro._engine.runtime import Runtime
@@ -102,7 +102,7 @@ class Gauges:
 
 
 class _Queue:
-    """What waits in the store, remembered for a while: to count it reads an index."""
+    """Counts of waiting work, remembered for a while: to count, the store reads an index."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -123,7 +123,7 @@ class _Queue:
     def _counted(self) -> list[tuple[Mapping[str, str], int, float]]:
         store = self._runtime.store
         waiting, now = store.waiting(), store.now()
-        served = {method for worker in live(store.workers(), now) for method in worker.methods}
+        served = served_methods(store.workers(), now)
         return [
             (
                 {METHOD: work.method, "lro.served": str(work.method in served).lower()},

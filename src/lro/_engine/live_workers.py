@@ -16,7 +16,7 @@ _LEASES: Final = 2
 
 
 class WorkerState(StrEnum):
-    """What a worker is at, as its store knows it."""
+    """The states of a worker, as its store knows it."""
 
     WORKING = "working"
     """It holds work, and has said in time that it lives."""
@@ -33,7 +33,7 @@ class WorkerState(StrEnum):
 
 
 def state_of(worker: Worker, now: datetime) -> WorkerState:
-    """What a worker is at, at this moment by the clock of its store."""
+    """Return the state of a worker now, by the clock of its store."""
     if worker.lost:
         return WorkerState.LOST
     if worker.running:
@@ -53,11 +53,16 @@ def live(workers: Sequence[Worker], now: datetime) -> list[Worker]:
     ]
 
 
+def served_methods(workers: Sequence[Worker], now: datetime) -> frozenset[str]:
+    """The methods that live workers declare."""
+    return frozenset(method for worker in live(workers, now) for method in worker.methods)
+
+
 def stranded(
     waiting: Sequence[WaitingWork], workers: Sequence[Worker], now: datetime
 ) -> list[WaitingWork]:
     """What is due of methods that no live worker declares."""
-    served = {method for worker in live(workers, now) for method in worker.methods}
+    served = served_methods(workers, now)
     return [work for work in waiting if work.due_time <= now and work.method not in served]
 
 

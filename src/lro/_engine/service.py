@@ -29,7 +29,7 @@ from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
-from lro._engine.live_workers import live, stranded
+from lro._engine.live_workers import live, served_methods, stranded
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import Around, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
@@ -954,7 +954,7 @@ class Service:
         if record.done or record.method in self.methods.by_stored_name:
             return ()
         workers, now = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
-        if any(record.method in worker.methods for worker in live(workers, now)):
+        if record.method in served_methods(workers, now):
             return ()
         return {"", *(worker.owner for worker in workers if worker.lost)}
 
