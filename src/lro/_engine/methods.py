@@ -171,22 +171,63 @@ class Starter:
         if not validate_only:  # which starts nothing
             trace = self._events.begin_start(spec.full_name, headers)
         try:
-            return (
-                yield from self._start(
-                    spec,
-                    request,
-                    request_id=request_id,
-                    parent=parent,
-                    metadata=metadata,
-                    target=target,
-                    caller=caller,
-                    validate_only=validate_only,
-                    within=within,
-                    notify=notify,
-                    trace=trace,
-                    sent=sent,
-                )
+            self._background.start()
+            if self._workers.stopping:
+                raise stopping()
+            for argument, text in (
+                ("request_id", request_id),
+                ("target", target),
+                ("caller", caller),
+            ):
+                _check_text(argument, text)
+            if not isinstance(validate_only, bool):
+                wanted = f"must be True or False, got {got(validate_only)}"
+                raise InvalidArgument("validate_only", wanted)
+            insert = None if within is None else self._insert_within(within)
+            encoded = self._encoded(notify)
+            _check_request(spec, request)
+            if spec.options.validate is not None:
+                yield from ask_validity(spec.options.validate, request)
+            given = target
+            if not target and spec.options.exclusive_target is not None:
+                function = spec.options.exclusive_target
+                target = yield application_call("exclusive_target", function, request)
+                _check_text("target", target)
+            if parent == "" and spec.options.parent is not None:
+                parent = yield application_call("parent", spec.options.parent, request)
+            if parent != "":
+                parent = _checked_parent(parent)
+            packed = _packed(spec, request)
+            key = None
+            if request_id:
+                key = _request_key(spec, caller, request_id, _scope(parent, given), packed, sent)
+            if metadata is None:
+                metadata = spec.first_metadata(target)
+            first = None if metadata is None else _first_metadata(spec, metadata)
+            yield from self._access.permit(caller, spec.full_name, parent)
+            if self._runtime.first_use.pending:
+                yield from self._runtime.first_use.reach()
+            new = functools.partial(
+                self._record, spec, parent, first, target, caller, key, trace.context, encoded
             )
+            known = yield from self._started_as_alias(spec, new, packed, key, insert)
+            if validate_only:
+                if known is None:
+                    yield from self._checked(new(), packed, key, insert)
+                return Operation(done=True, result=spec.types.pack(Empty()))
+            if known is not None:
+                self._observe(known, trace)
+                return known.record.operation
+            if insert is not None:
+                # In this thread, even of a loop: the connection is one that this thread uses.
+                inserted: Inserted = insert(new(sent=False), packed, key)
+                self._observe(inserted, trace)
+                return inserted.record.operation
+            if spec.function is None:
+                inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
+                self._observe(inserted, trace)
+                return inserted.record.operation
+            return (yield from self._insert_and_run(spec, new, request, packed, key, trace))
         except BaseException as exc:
             trace.failed(exc)
             if isinstance(exc, LroError) and not validate_only:
@@ -194,76 +235,6 @@ class Starter:
             raise
         finally:
             trace.end()
-
-    def _start(
-        self,
-        spec: MethodSpec,
-        request: object,
-        *,
-        request_id: str,
-        parent: str,
-        metadata: object | None,
-        target: str,
-        caller: str,
-        validate_only: bool,
-        within: DatabaseConnection | None,
-        notify: Sequence[Endpoint],
-        trace: StartTrace,
-        sent: Sent | None,
-    ) -> Flow[Operation]:
-        self._background.start()
-        if self._workers.stopping:
-            raise stopping()
-        for argument, text in (("request_id", request_id), ("target", target), ("caller", caller)):
-            _check_text(argument, text)
-        if not isinstance(validate_only, bool):
-            wanted = f"must be True or False, got {got(validate_only)}"
-            raise InvalidArgument("validate_only", wanted)
-        insert = None if within is None else self._insert_within(within)
-        encoded = self._encoded(notify)
-        _check_request(spec, request)
-        if spec.options.validate is not None:
-            yield from ask_validity(spec.options.validate, request)
-        given = target
-        if not target and spec.options.exclusive_target is not None:
-            function = spec.options.exclusive_target
-            target = yield application_call("exclusive_target", function, request)
-            _check_text("target", target)
-        if parent == "" and spec.options.parent is not None:
-            parent = yield application_call("parent", spec.options.parent, request)
-        if parent != "":
-            parent = _checked_parent(parent)
-        packed = _packed(spec, request)
-        key = None
-        if request_id:
-            key = _request_key(spec, caller, request_id, _scope(parent, given), packed, sent)
-        if metadata is None:
-            metadata = spec.first_metadata(target)
-        first = None if metadata is None else _first_metadata(spec, metadata)
-        yield from self._access.permit(caller, spec.full_name, parent)
-        if self._runtime.first_use.pending:
-            yield from self._runtime.first_use.reach()
-        new = functools.partial(
-            self._record, spec, parent, first, target, caller, key, trace.context, encoded
-        )
-        known = yield from self._started_as_alias(spec, new, packed, key, insert)
-        if validate_only:
-            if known is None:
-                yield from self._checked(new(), packed, key, insert)
-            return Operation(done=True, result=spec.types.pack(Empty()))
-        if known is not None:
-            self._observe(known, trace)
-            return known.record.operation
-        if insert is not None:
-            # In this thread, even of a loop: the connection is one that this thread uses.
-            inserted: Inserted = insert(new(sent=False), packed, key)
-            self._observe(inserted, trace)
-            return inserted.record.operation
-        if spec.function is None:
-            inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
-            self._observe(inserted, trace)
-            return inserted.record.operation
-        return (yield from self._insert_and_run(spec, new, request, packed, key, trace))
 
     def _record(
         self,
