@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lro._engine import change_listener
+from lro.adapters import WORK_WAITS
 from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -170,6 +171,31 @@ def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
     assert ended(process.here, name).state == "CANCELLED"
     process.end_elsewhere(other)
     process.store.said.put((other,))
+
+
+def test_process_that_others_were_quicker_than_claims_a_little_later(make_service, monkeypatch):
+    """What others announce is claimed without a look before that."""
+    seconds, store, claims = [0.0], Shared(), queue.SimpleQueue()
+    claim = store.claim
+
+    def noted(wanted):
+        if not wanted.suspects:
+            claims.put((wanted.most, seconds[0]))
+        return claim(wanted)
+
+    monkeypatch.setattr(store, "claim", noted)
+    service = make_service(store, InlineExecutor(), maintenance=True, clock=lambda: seconds[0])
+    service.start_maintenance()
+    assert claims.get(timeout=PATIENCE) == (0, 0.0)
+    store.said.put({WORK_WAITS})
+    assert claims.get(timeout=PATIENCE) == (1, 0.0)
+    (subscription,) = store.subscriptions
+    heard = len(subscription.waits)
+    store.said.put({WORK_WAITS})
+    until(lambda: len(subscription.waits) > heard)
+    seconds[0] = 1.0
+    store.said.put({WORK_WAITS})
+    assert claims.get(timeout=PATIENCE) == (1, 1.0)
 
 
 def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):

@@ -8,7 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, DeclarationError, InvalidArgument, Limits, ListOperationsRequest, TypeRegistry
+from lro import (
+    Code,
+    DeclarationError,
+    InvalidArgument,
+    Limits,
+    ListOperationsRequest,
+    OperationMetadata,
+    TypeRegistry,
+)
 from lro.errors import (
     HookFailed,
     InvalidParent,
@@ -105,6 +113,31 @@ def test_what_waits_is_begun_before_what_is_started_later(store, make_service, c
         executor.task.run()
         service.run_maintenance()
     assert [task.name for task in executor.tasks] == [first, second]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_claimed_work_shows_its_start_if_it_goes_on(store, make_service, over):
+    """By one write after a moment; what is over by then needs none."""
+    executor, seconds = Held(busy=True), [0.0]
+    service = make_service(store, executor, clock=lambda: seconds[0])
+
+    @service.method(NAME)
+    def work(request: WorkRequest) -> None: ...
+
+    def start_time():
+        return service.types.unpack(service.get(name).metadata, OperationMetadata).start_time
+
+    name = work.start(WorkRequest()).name
+    executor.busy = False
+    service.run_maintenance()
+    claimed = store.get(name)
+    assert (claimed.attempt, start_time()) == (1, None)
+    if over:
+        executor.task.run()
+    seconds[0] += 1
+    service.run_maintenance()
+    assert start_time() == claimed.start_time
+    assert store.get(name).version == claimed.version + 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "handed back"])

@@ -270,6 +270,17 @@ class Attempt:
         return self._control is not None
 
     @property
+    def start_unseen(self) -> bool:
+        """Whether metadata is still to say when the work began, which has a field for that."""
+        return self._life in _UNDER_WAY and self.spec.stamp(self._record) is not self._record
+
+    def show_start(self) -> Flow[None]:
+        """Have metadata say when the work began; the next write does so too."""
+        change = note_start(self._record.attempt, self.spec.stamp)
+        with contextlib.suppress(LeaseLost, OperationNotFound, Unavailable):
+            yield from self._runtime.updater.applied(self.name, change)
+
+    @property
     def suspect(self) -> bool:
         """Whether this work may be what has killed its workers."""
         return self._record.lost_attempts >= SUSPECT
@@ -397,10 +408,8 @@ class Attempt:
             if control.cancel_requested:
                 yield from self._store(self._failure(control, Cancelled()))
                 return None
-            if self._request is None:
-                yield from self._show_start()
-                if not (yield from self._read_request()):
-                    return None
+            if self._request is None and not (yield from self._read_request()):
+                return None
             with self._lock:  # a request to hand it back comes before this or after
                 if not self.given_up and self._become(Life.RUNNING):
                     return control
@@ -425,14 +434,6 @@ class Attempt:
         if record.cancel_requested or self._asked:  # the latter may have come since
             control.stop()
         return control
-
-    def _show_start(self) -> Flow[None]:
-        """Have metadata say when the work began, if it has a field for that."""
-        if self.spec.stamp(self._record) is self._record:
-            return
-        apply, change = self._runtime.updater.applied, note_start(self._record.attempt)
-        with contextlib.suppress(NotApplied, LeaseLost, OperationNotFound, Unavailable):
-            yield from self._once_available(apply, self.name, change, self.spec.stamp)
 
     def _read_request(self) -> Flow[bool]:
         spec, packed = self.spec, self._packed

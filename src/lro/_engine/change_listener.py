@@ -155,8 +155,8 @@ class ChangeListener:
             return
         for name in names:
             self._notifier.notify(name)
-        if WORK_WAITS in names:
-            self._look_for_work()
+        if WORK_WAITS in names and self._claims is not None and self._claims.runs:
+            self._claims.announced()
         mine = self._workers.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)

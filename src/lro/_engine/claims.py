@@ -27,6 +27,8 @@ _LOOK_SECONDS: Final = 5.0
 """How often a process looks for work, so that a lost notification does no harm."""
 _RETRY_SECONDS: Final = 1.0
 """How soon a store or a broker that is away is asked again."""
+_SLOWER_SECONDS: Final = 0.003
+"""How much later than others a process claims what is announced, after they were quicker."""
 _RESTS: Final = (0.001, 0.1)
 """The first and the longest pause, in seconds, while others have what is due."""
 
@@ -36,7 +38,7 @@ class Claims:
 
     It looks when a worker becomes free and work may wait, when this process or another one says
     that work waits, when the next work is due, and every few seconds. It reserves no worker to
-    look, and asks for no more than there are free workers. :meth:`claim_due` does what is due;
+    look, and asks for no more than there are free workers. :meth:`run_due` does what is due;
     :meth:`start` has a thread do that.
     """
 
@@ -55,6 +57,7 @@ class Claims:
         self._look_at = -math.inf
         self._not_before = -math.inf
         self._rest = _RESTS[0]
+        self._announced = self._slower = False
         self._suspects_at = -math.inf
         self._wake = threading.Event()
         self._claiming = threading.Lock()
@@ -86,6 +89,17 @@ class Claims:
         self.ahead, self._suspects_at = True, -math.inf
         self._wake.set()
 
+    def announced(self) -> None:
+        """Claim soon: another process says that work waits.
+
+        The process that was the quickest the last time is the first to ask; all at once would
+        hold up each other.
+        """
+        self._announced = True
+        wait = _SLOWER_SECONDS if self._slower else 0.0
+        self._look_at = min(self._look_at, self._clock() + wait)
+        self._wake.set()
+
     def look(self) -> None:
         """Look soon: work may wait."""
         self._look_at = -math.inf
@@ -96,12 +110,17 @@ class Claims:
         if self.ahead:
             self._wake.set()
 
-    def claim_due(self) -> float:
-        """Claim what is due for free workers; return the seconds until the next look.
+    def run_due(self) -> float:
+        """Claim what is due for free workers, and show what has begun; return when to do so again.
+
+        That is in seconds.
 
         Raises:
             Unavailable: The store cannot be reached.
         """
+        return min(self._claim_due(), self._workers.show_starts())
+
+    def _claim_due(self) -> float:
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
@@ -114,7 +133,8 @@ class Claims:
 
     def _claim_what_is_due(self) -> float:
         self._claim_suspect()  # first: under a steady load there is always something else to do
-        more, most = self.ahead or self._look_for().more, 1
+        announced, self._announced = self._announced, False
+        more, most = self.ahead or announced or self._look_for().more, 1
         while more and not self._stopped and not self._workers.stopping:
             slots = self._free_workers_or_ahead(most)
             if not slots:
@@ -165,6 +185,7 @@ class Claims:
             self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
         self._look_at = min(self._look_at, self._time_of(found))
+        self._slower = not found.works
         if not found.more:
             return False
         self.ahead = True
@@ -237,7 +258,7 @@ class Claims:
         while not self._stopped:
             self._wake.clear()
             try:
-                seconds = self.claim_due()
+                seconds = self.run_due()
             except Unavailable:  # maintenance reports that the store is away
                 seconds = _RETRY_SECONDS
             except BaseException:  # whatever code of others has raised

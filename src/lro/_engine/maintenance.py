@@ -412,7 +412,7 @@ class Background:
         """
         seconds = self.maintenance.run_due()
         if self.claims is not None:
-            seconds = min(seconds, self.claims.claim_due())
+            seconds = min(seconds, self.claims.run_due())
         if self._runtime.notifications is None:
             return seconds
         return min(seconds, self._runtime.notifications.run_due())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,7 +28,7 @@ from lro._engine.attempt import Attempt, HeldWork
 from lro._engine.endings import emit_stored_end
 from lro._engine.events import CancelRequested, about
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
-from lro._engine.flow import Flow, MayBlock, run_all
+from lro._engine.flow import Flow, MayBlock, run, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
@@ -36,6 +38,8 @@ log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
+_SHOW_SECONDS: Final = 0.1
+"""How long claimed work must go on before a write of its own says when it began."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
 _TRY_SECONDS: Final = 0.2
@@ -103,6 +107,8 @@ class Workers(HeldWork):
         """Take another name, and hold nothing: the parent process has all work."""
         super().reset_after_fork()
         self._take_name()
+        self._unseen: deque[tuple[float, Attempt]] = deque()
+        """What has been claimed of late, and when its start is to be shown."""
         self._starts = threading.Condition(self._lock)
         self._starting = 0
         self._drain_over = threading.Event()
@@ -191,6 +197,8 @@ class Workers(HeldWork):
         try:
             if held:
                 self._hold(attempt, record)
+                if packed is not None and attempt.start_unseen:
+                    self._unseen.append((self.runtime.clock() + _SHOW_SECONDS, attempt))
             if start is not None:
                 start.taken()
         except BaseException:
@@ -220,6 +228,18 @@ class Workers(HeldWork):
         if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
             self._renew_soon()
 
+    def show_starts(self) -> float:
+        """Show callers that claimed work has begun, if it goes on; return when to do so again.
+
+        That is in seconds. Work that is over soon needs no write for this.
+        """
+        shown: list[Attempt] = []
+        now, unseen = self.runtime.clock(), self._unseen
+        while unseen and unseen[0][0] <= now:
+            shown.append(unseen.popleft()[1])
+        run_all([attempt.show_start() for attempt in shown if attempt.start_unseen])
+        return unseen[0][0] - now if unseen else math.inf
+
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
 
@@ -248,6 +268,8 @@ class Workers(HeldWork):
                     attempt = Attempt(record, spec, self, packed=packed)
                     self._hold(attempt, record)
                     claiming.taken()
+                    if attempt.start_unseen:
+                        run(attempt.show_start())
                     attempt.run()
                     return
             with contextlib.suppress(OperationNotFound):

@@ -772,12 +772,13 @@ def release(attempt: int, now: datetime) -> Change:
     return change
 
 
-def note_start(attempt: int) -> Change:
-    """Change nothing but what is derived from the record, of which the start is new."""
+def note_start(attempt: int, stamp: Stamp) -> Change:
+    """Bring what is derived up to date, such as the start; nothing once the work is over."""
 
     def change(record: Record) -> Record:
         _fence(record, attempt)
-        return record.next_version(state=record.state)
+        stamped = record if record.done else stamp(record)
+        return record if stamped is record else stamped.next_version(state=record.state)
 
     return change
 

@@ -141,6 +141,9 @@ class NotifySubscription:
         self._receiving = threading.Lock()
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        for file in (connection.fileno(), self._woken):
+            self._selector.register(file, selectors.EVENT_READ)
         try:
             connection.add_notify_handler(self._notified)  # for those that come with the answer
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
@@ -163,7 +166,7 @@ class NotifySubscription:
                     left = end - time.monotonic()
                     if left <= 0:
                         return ()
-                    self._wait(left)
+                    self._selector.select(left)
                 except psycopg.Error as exc:
                     raise unavailable(exc) from exc
 
@@ -175,15 +178,10 @@ class NotifySubscription:
         with contextlib.suppress(OSError):  # it is full, or closed already
             self._wake.send(b"x")
         with self._receiving:
+            self._selector.close()
             self._connection.close()
             self._wake.close()
             self._woken.close()
-
-    def _wait(self, seconds: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            for file in (self._connection.fileno(), self._woken):
-                selector.register(file, selectors.EVENT_READ)
-            selector.select(seconds)
 
     def _read(self) -> None:
         connection = self._connection.pgconn
@@ -212,6 +210,6 @@ class NotifySubscription:
         return None if unsure else names
 
     def _reset_after_fork(self) -> None:
-        INHERITED.append((self._connection, self._wake, self._woken))
+        INHERITED.append((self._connection, self._wake, self._woken, self._selector))
         self._receiving = threading.Lock()
         self._closed = self._inherited = True
