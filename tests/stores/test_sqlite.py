@@ -720,3 +720,39 @@ def test_workers_that_live_are_not_dead(path, clock):
             assert set(store.orphans(METHODS, 9).dead) == set()
         one.close()
         assert set(two.orphans(METHODS, 9).dead) == {"us"}
+
+
+@pytest.mark.platform
+def test_worker_that_begins_while_others_look_is_not_dead(path, clock, monkeypatch):
+    """It holds work before its file is there; a look just before the lock does not prevent it."""
+    fcntl = pytest.importorskip("fcntl")
+    flock, looks = fcntl.flock, []
+    with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
+        insert(one, held(clock))
+
+        def look_first(file, how):
+            monkeypatch.setattr(fcntl, "flock", flock)
+            looks.append(set(two.orphans(METHODS, 9).dead))
+            flock(file, how)
+
+        monkeypatch.setattr(fcntl, "flock", look_first)  # the first lock is that of the worker
+        one.renew(worker_of(clock))
+        looks.append(set(two.orphans(METHODS, 9).dead))
+        assert looks == [set(), set()]
+        one.close()
+        assert set(two.orphans(METHODS, 9).dead) == {"us"}
+
+
+@pytest.mark.platform
+def test_file_that_cannot_be_locked_says_nothing(path, clock, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refused(file, how):
+        raise OSError("no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
+        one.renew(worker_of(clock))
+        insert(one, held(clock))
+        assert files_of_workers(path) == []
+        assert set(two.orphans(METHODS, 9).dead) == set()

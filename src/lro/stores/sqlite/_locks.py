@@ -33,15 +33,23 @@ class WorkerLocks:
         after_fork(self, WorkerLocks._reset_after_fork)
 
     def hold(self, owner: str) -> None:
-        """Lock the file of a worker of this process. Idempotent."""
+        """Make the file of a worker of this process, and lock it. Idempotent.
+
+        It gets its name once it is locked: others take the owner of an unlocked one for dead.
+        """
         if fcntl is None or owner in self._held:
             return
         with self._lock, contextlib.suppress(OSError):
             if owner in self._held:
                 return
-            file = os.open(self._name_of(owner), _FLAGS | os.O_CREAT, 0o600)
+            name = self._name_of(owner)
+            file = os.open(f"{name}-new", _FLAGS | os.O_CREAT, 0o600)
             self._held[owner] = file
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.rename(f"{name}-new", name)
+            except OSError:  # such files cannot be locked here
+                os.unlink(f"{name}-new")
 
     def remove(self, owner: str) -> None:
         """Remove the file of a worker: of this process, or one that has ended."""
