@@ -1,0 +1,91 @@
+"""Two releases of one service; ``python -m`` is a worker process of one.
+
+The second has renamed a method and its request class. That class has a field and an enum value
+more, and the method an index. The second release has no method ``Gone``.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from tests.places import Place
+
+SERVICE = "acme.v1.Prints"
+OLD, NEW, GONE = (f"{SERVICE}.{verb}" for verb in ("Print", "PrintCopies", "Fold"))
+
+
+class Paper(enum.Enum):
+    PLAIN = 0
+    GLOSSY = 1
+
+
+class AnyPaper(enum.Enum):
+    PLAIN = 0
+    GLOSSY = 1
+    CANVAS = 2
+
+
+@lro.message("acme.v1.PrintRequest")
+@attrs.frozen
+class PrintRequest:
+    key: str = ""
+    paper: Paper = Paper.PLAIN
+
+
+@lro.message("acme.v1.PrintCopiesRequest", aliases=["acme.v1.PrintRequest"])
+@attrs.frozen
+class PrintCopiesRequest:
+    key: str = ""
+    paper: AnyPaper = AnyPaper.PLAIN
+    copies: int = 1
+
+
+REQUESTS = {OLD: PrintRequest, GONE: PrintRequest, NEW: PrintCopiesRequest}
+
+
+class Release:
+    """The service of a release, whose functions note the keys that they are called with."""
+
+    def __init__(self, number: int, place: Place, log: Path, threads: int = 2) -> None:
+        executor = ThreadExecutor(threads) if threads else None
+        self.service = lro.Service(
+            place.open(), executor, lease=timedelta(seconds=4), drain=timedelta(seconds=0.1)
+        )
+        self.methods: dict[str, Any] = {}
+
+        def work(request: Any, job: lro.Job) -> lro.Struct:
+            with log.open("a") as file:
+                file.write(f"{request.key} {number}\n")
+            job.sleep(0.3)
+            return lro.Struct({"key": request.key})
+
+        def declare(name: str, **options: Any) -> None:
+            classes = {"request": REQUESTS[name], "response": lro.Struct}
+            self.methods[name] = self.service.method(name, **classes, **options)(work)
+
+        if number == 1:
+            declare(OLD)
+            declare(GONE)
+        else:
+            declare(NEW, aliases=[OLD], indexed_paths=["verb"])
+
+
+def main(number: str, kind: str, where: str, schema: str, log: str) -> None:
+    """Work until the standard input ends."""
+    release = Release(int(number), Place(kind, where, schema), Path(log))
+    with release.service:
+        release.service.start_maintenance()
+        print("ready", flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""A rolling update to another release on one store, and back, with processes of both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from tests.full.stores.releases import GONE, NEW, OLD, REQUESTS, AnyPaper, Paper, Release
+from tests.places import Place
+from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE, until
+
+EACH = 20
+"""How many operations each step starts, of each method."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request, tmp_path):
+    if request.param == "sqlite":
+        return Place("sqlite", str(tmp_path / "prints.db"))
+    pytest.importorskip("psycopg")
+    from tests.services.postgres import shared_server
+
+    server = shared_server()
+    return Place("postgres", server.url, server.fresh_schema())
+
+
+def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_path):
+    """Clients repeat their starts on the other release while processes are replaced."""
+    log, names = tmp_path / "calls", {}
+
+    def replaced(worker, number):
+        """A process of this release, in place of one that is told to stop."""
+        if worker is not None:
+            worker.stdin.close()
+        where = [str(number), place.kind, place.where, place.schema, str(log)]
+        command = [sys.executable, "-m", "tests.full.stores.releases", *where]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = stack.enter_context(killed_at_end(command, **pipes))
+        assert process.stdout.readline()
+        if worker is not None:
+            assert worker.wait(PATIENCE) == 0
+        return process
+
+    def start(front, method, first, count=EACH, **options):
+        """Start operations with these numbers as keys; a repeated one gets the same again."""
+        for number in range(first, first + count):
+            key = {"request_id": str(uuid.UUID(int=number + 1))}
+            name = front.methods[method].start(REQUESTS[method](f"{number}", **options), **key).name
+            assert names.setdefault(number, name) == name
+
+    with ExitStack() as stack:
+        one, two = (Release(number, place, log, threads=0) for number in (1, 2))
+        for front in (one, two):
+            stack.enter_context(front.service)
+        workers = [replaced(None, 1), replaced(None, 1)]
+        start(one, OLD, 0, paper=Paper.GLOSSY)
+        start(one, GONE, 1000)
+        workers[0] = replaced(workers[0], 2)
+        start(two, NEW, 0, paper=AnyPaper.GLOSSY)  # once more, on the next release
+        start(two, NEW, 2000, paper=AnyPaper.CANVAS, copies=2)
+        start(one, OLD, 3000)
+        workers[1] = replaced(workers[1], 2)
+        start(two, NEW, 3000)
+        start(one, GONE, 4000, 3)
+        until(lambda: [one.service.get(names[number]).done for number in range(20)], all)
+        assert {work.method for work in two.service.stranded()} == {GONE}
+        assert not any(one.service.get(names[number]).done for number in range(4000, 4003))
+        workers[0] = replaced(workers[0], 1)
+        start(two, NEW, 5000)
+        start(one, OLD, 6000)
+        for number, name in names.items():
+            found = until(lambda name=name: one.service.get(name), lambda seen: seen.done)
+            assert found.response.payload == {"key": f"{number}"}
+        for worker in workers:
+            worker.stdin.close()
+    assert len(set(names.values())) == len(names) == 6 * EACH + 3
+    calls = Counter(line.split()[0] for line in log.read_text().splitlines())
+    assert calls.keys() == {f"{number}" for number in names}
+    stops = 3 * 2  # two threads of each process that was replaced may have been in the midst
+    assert sum(calls.values()) <= len(names) + stops
