@@ -31,7 +31,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, swap, work
-from tests.waiting import PATIENCE, joined
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -136,7 +136,7 @@ def test_claimed_work_shows_its_start_if_it_goes_on(store, make_service, over):
         executor.task.run()
     seconds[0] += 1
     service.run_maintenance()
-    assert start_time() == claimed.start_time
+    assert until(start_time) == claimed.start_time
     assert store.get(name).version == claimed.version + 1
 
 

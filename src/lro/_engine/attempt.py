@@ -271,14 +271,14 @@ class Attempt:
 
     @property
     def start_unseen(self) -> bool:
-        """Whether metadata is still to say when the work began, which has a field for that."""
-        return self._life in _UNDER_WAY and self.spec.stamp(self._record) is not self._record
+        """Whether metadata has a field for when the work began, which the claim has not filled."""
+        return self.spec.stamp(self._record) is not self._record
 
-    def show_start(self) -> Flow[None]:
-        """Have metadata say when the work began; the next write does so too."""
-        change = note_start(self._record.attempt, self.spec.stamp)
-        with contextlib.suppress(LeaseLost, OperationNotFound, Unavailable):
-            yield from self._runtime.updater.applied(self.name, change)
+    def show_start(self) -> None:
+        """Have metadata say soon when the work began, unless that is shown or the work is over."""
+        if self._life in _UNDER_WAY and self.start_unseen:
+            change = note_start(self._record.attempt, self.spec.stamp)
+            self._runtime.updater.apply_later(self.name, change)
 
     @property
     def suspect(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -124,6 +125,16 @@ class RecordUpdater:
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Do what :meth:`applied` does, in this thread."""
         return self._notified(name, self.store.update(name, self._whole(change, stamp)))
+
+    def apply_later(self, name: str, change: Change) -> None:
+        """Have a change stored soon, whose refusal means nothing."""
+
+        def done(after: Record | None, error: BaseException | None) -> None:
+            if error is None:
+                self._notified(name, after)
+
+        with contextlib.suppress(LroError):  # refused at once
+            self.store.update_later(name, self._whole(change, None), done)
 
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.

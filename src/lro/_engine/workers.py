@@ -28,7 +28,7 @@ from lro._engine.attempt import Attempt, HeldWork
 from lro._engine.endings import emit_stored_end
 from lro._engine.events import CancelRequested, about
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
-from lro._engine.flow import Flow, MayBlock, run, run_all
+from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
@@ -233,11 +233,9 @@ class Workers(HeldWork):
 
         That is in seconds. Work that is over soon needs no write for this.
         """
-        shown: list[Attempt] = []
         now, unseen = self.runtime.clock(), self._unseen
         while unseen and unseen[0][0] <= now:
-            shown.append(unseen.popleft()[1])
-        run_all([attempt.show_start() for attempt in shown if attempt.start_unseen])
+            unseen.popleft()[1].show_start()
         return unseen[0][0] - now if unseen else math.inf
 
     def run_operation(self, name: str) -> None:
@@ -268,8 +266,7 @@ class Workers(HeldWork):
                     attempt = Attempt(record, spec, self, packed=packed)
                     self._hold(attempt, record)
                     claiming.taken()
-                    if attempt.start_unseen:
-                        run(attempt.show_start())
+                    attempt.show_start()
                     attempt.run()
                     return
             with contextlib.suppress(OperationNotFound):
