@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -115,29 +115,61 @@ def test_what_waits_is_begun_before_what_is_started_later(store, make_service, c
     assert [task.name for task in executor.tasks] == [first, second]
 
 
-@pytest.mark.parametrize("over", [False, True])
-def test_claimed_work_shows_its_start_if_it_goes_on(store, make_service, over):
-    """By one write after a moment; what is over by then needs none."""
-    executor, seconds = Held(busy=True), [0.0]
-    service = make_service(store, executor, clock=lambda: seconds[0])
+def nap(request: WorkRequest) -> None: ...
 
-    @service.method(NAME)
-    def work(request: WorkRequest) -> None: ...
+
+class Apart(Held):
+    """Runs its tasks beside the thread that claims."""
+
+    submits_block = False
+
+
+@pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
+def test_claimed_work_shows_its_start(store, make_service, case):
+    """By one write after a moment, or before if nobody could write it then; or by its end."""
+    executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
+    service = make_service(store, executor, clock=lambda: seconds[0])
+    name = service.method(NAME)(nap).start(WorkRequest()).name
 
     def start_time():
         return service.types.unpack(service.get(name).metadata, OperationMetadata).start_time
 
-    name = work.start(WorkRequest()).name
     executor.busy = False
     service.run_maintenance()
-    claimed = store.get(name)
-    assert (claimed.attempt, start_time()) == (1, None)
-    if over:
-        executor.task.run()
-    seconds[0] += 1
+    assert store.get(name).attempt == 1
+    if case != "it has the thread":
+        assert start_time() is None
+        if case == "it is over":
+            executor.task.run()
+        seconds[0] += 1
+        service.run_maintenance()
+    assert until(start_time) == store.get(name).start_time
+    assert store.get(name).version == 3
+
+
+def test_start_that_could_not_be_shown_is_shown_later(store, make_service):
+    """The store was away for a moment; the work says nothing itself."""
+    executor, seconds = Apart(busy=True), [0.0]
+    service = make_service(store, executor, clock=lambda: seconds[0])
+    name = service.method(NAME)(nap).start(WorkRequest()).name
+    executor.busy = False
     service.run_maintenance()
-    assert until(start_time) == claimed.start_time
-    assert store.get(name).version == claimed.version + 1
+    once(store, "update_later", raising(Unavailable("away")))
+    for _ in range(2):
+        seconds[0] += 10
+        service.run_maintenance()
+    shown = until(lambda: store.get(name).metadata.payload.get("startTime"))
+    assert datetime.fromisoformat(shown) == store.get(name).start_time
+
+
+def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, make_service):
+    """As by a signal while its start is being shown: nobody here does it, so nobody keeps it."""
+    one = make_service(store, Held(busy=True))
+    name = one.method(NAME)(nap).start(WorkRequest()).name
+    once(store, "update_later", raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        one.run_operation(name)
+    assert not one.work.held()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "handed back"])

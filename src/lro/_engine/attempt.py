@@ -274,11 +274,19 @@ class Attempt:
         """Whether metadata has a field for when the work began, which the claim has not filled."""
         return self.spec.stamp(self._record) is not self._record
 
-    def show_start(self) -> None:
-        """Have metadata say soon when the work began, unless that is shown or the work is over."""
-        if self._life in _UNDER_WAY and self.start_unseen:
+    @property
+    def over(self) -> bool:
+        """Whether nothing is done for this attempt any more."""
+        return self._life not in _UNDER_WAY
+
+    def show_start(self, missed: Callable[[], object] | None = None) -> None:
+        """Have metadata say soon when the work began, unless that is shown or the work is over.
+
+        ``missed`` is called if the store is away.
+        """
+        if not self.over and self.start_unseen:
             change = note_start(self._record.attempt, self.spec.stamp)
-            self._runtime.updater.apply_later(self.name, change)
+            self._runtime.updater.apply_later(self.name, change, missed)
 
     @property
     def suspect(self) -> bool:
@@ -599,7 +607,7 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        if self._life in _UNDER_WAY:
+        if not self.over:
             self._be_over(Life.SUPERSEDED)
 
     def _store_loss(self) -> Flow[None]:

@@ -55,6 +55,7 @@ class Claims:
         self.ahead: bool = False
         """Whether work may be due that is older than what is started now."""
         self._look_at = -math.inf
+        self._heard_at = math.inf
         self._not_before = -math.inf
         self._rest = _RESTS[0]
         self._announced = self._slower = False
@@ -96,13 +97,12 @@ class Claims:
         hold up each other.
         """
         self._announced = True
-        wait = _SLOWER_SECONDS if self._slower else 0.0
-        self._look_at = min(self._look_at, self._clock() + wait)
+        self._heard_at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
         self._wake.set()
 
     def look(self) -> None:
         """Look soon: work may wait."""
-        self._look_at = -math.inf
+        self._heard_at = -math.inf
         self._wake.set()
 
     def freed(self) -> None:
@@ -124,7 +124,7 @@ class Claims:
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
-            self._look_at = self._clock() + _LOOK_SECONDS
+            self._look_at, self._heard_at = self._clock() + _LOOK_SECONDS, math.inf
             try:
                 return self._claim_what_is_due()
             except BaseException:
@@ -145,7 +145,8 @@ class Claims:
 
     @property
     def _due_at(self) -> float:
-        return self._not_before if self.ahead else max(self._not_before, self._look_at)
+        soon = -math.inf if self.ahead else min(self._look_at, self._heard_at)
+        return max(self._not_before, soon)
 
     def _look_for(self, *, suspects: bool = False) -> Claimed:
         """Look whether work is due; no worker is reserved for that, a start may take it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -126,15 +125,21 @@ class RecordUpdater:
         """Do what :meth:`applied` does, in this thread."""
         return self._notified(name, self.store.update(name, self._whole(change, stamp)))
 
-    def apply_later(self, name: str, change: Change) -> None:
-        """Have a change stored soon, whose refusal means nothing."""
+    def apply_later(
+        self, name: str, change: Change, missed: Callable[[], object] | None = None
+    ) -> None:
+        """Have a change stored soon, or ``missed`` called if the store is away; ignore refusals."""
 
         def done(after: Record | None, error: BaseException | None) -> None:
             if error is None:
                 self._notified(name, after)
+            elif isinstance(error, Unavailable) and missed is not None:
+                missed()
 
-        with contextlib.suppress(LroError):  # refused at once
+        try:
             self.store.update_later(name, self._whole(change, None), done)
+        except LroError as exc:  # refused at once
+            done(None, exc)
 
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.

@@ -40,6 +40,8 @@ _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
 _SHOW_SECONDS: Final = 0.1
 """How long claimed work must go on before a write of its own says when it began."""
+_SHOW_AGAIN_SECONDS: Final = 5.0
+"""How soon that is tried again, after the store was away."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
 _TRY_SECONDS: Final = 0.2
@@ -108,7 +110,7 @@ class Workers(HeldWork):
         super().reset_after_fork()
         self._take_name()
         self._unseen: deque[tuple[float, Attempt]] = deque()
-        """What has been claimed of late, and when its start is to be shown."""
+        """Work whose start is still to be shown, and when."""
         self._starts = threading.Condition(self._lock)
         self._starting = 0
         self._drain_over = threading.Event()
@@ -195,16 +197,19 @@ class Workers(HeldWork):
         attempt = None if start is None else start.attempt
         attempt = attempt or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
+            shown = packed is None or not attempt.start_unseen
             if held:
                 self._hold(attempt, record)
-                if packed is not None and attempt.start_unseen:
-                    self._unseen.append((self.runtime.clock() + _SHOW_SECONDS, attempt))
             if start is not None:
                 start.taken()
         except BaseException:
             slot.release()
             raise
         try:
+            if held and not shown:
+                self._show_later(attempt, _SHOW_SECONDS)
+                if self.runtime.executor.submits_block:  # it runs in this thread, say
+                    self.show_starts(at_once=True)
             slot.submit(attempt)
         except BaseException as exc:
             facts = about(record.name, record.method)
@@ -228,15 +233,25 @@ class Workers(HeldWork):
         if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
             self._renew_soon()
 
-    def show_starts(self) -> float:
+    def show_starts(self, *, at_once: bool = False) -> float:
         """Show callers that claimed work has begun, if it goes on; return when to do so again.
 
         That is in seconds. Work that is over soon needs no write for this.
         """
-        now, unseen = self.runtime.clock(), self._unseen
-        while unseen and unseen[0][0] <= now:
-            unseen.popleft()[1].show_start()
-        return unseen[0][0] - now if unseen else math.inf
+        now, due = self.runtime.clock(), []
+        with self._lock:
+            while self._unseen and (at_once or self._unseen[0][0] <= now):
+                due.append(self._unseen.popleft()[1])
+            left = self._unseen[0][0] - now if self._unseen else math.inf
+        for attempt in due:
+            attempt.show_start(functools.partial(self._show_later, attempt, _SHOW_AGAIN_SECONDS))
+        return left
+
+    def _show_later(self, attempt: Attempt, seconds: float) -> None:
+        with self._lock:
+            while self._unseen and self._unseen[0][1].over:
+                self._unseen.popleft()
+            self._unseen.append((self.runtime.clock() + seconds, attempt))
 
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
@@ -264,10 +279,14 @@ class Workers(HeldWork):
                     break
                 for record, packed in self._store.claim(claim).works:
                     attempt = Attempt(record, spec, self, packed=packed)
-                    self._hold(attempt, record)
-                    claiming.taken()
-                    attempt.show_start()
-                    attempt.run()
+                    try:
+                        self._hold(attempt, record)
+                        claiming.taken()
+                        attempt.show_start()
+                        attempt.run()
+                    except BaseException:  # also a signal, before the work has begun
+                        self.retire(attempt)
+                        raise
                     return
             with contextlib.suppress(OperationNotFound):
                 if limits[method] is not None and self._store.get(name).waits:

@@ -142,9 +142,9 @@ class NotifySubscription:
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        for file in (connection.fileno(), self._woken):
-            self._selector.register(file, selectors.EVENT_READ)
         try:
+            for file in (connection.fileno(), self._woken):
+                self._selector.register(file, selectors.EVENT_READ)
             connection.add_notify_handler(self._notified)  # for those that come with the answer
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
