@@ -234,7 +234,9 @@ class _Judged:
         # An attempt has begun when a process is started for it, however long that takes to wake.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         known_at = min([*again, math.inf if done is None else done.received])
-        return max(0.0, known_at - since - self._facts.stalled(since, known_at))
+        # Work that costs one worker after the other is due again after a pause, twice as long each.
+        pause = 2.0 ** (len(fatal) - 1) if len(fatal) > 1 else 0.0
+        return max(0.0, known_at - since - pause - self._facts.stalled(since, known_at))
 
 
 def is_lost(operation: lro.Operation) -> bool:

@@ -259,6 +259,28 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
     assert answer(two.service, ended(two.service, name)) == f"{text} done"
 
 
+@pytest.mark.parametrize("how", ["handed back", "lost"])
+def test_work_that_had_begun_goes_before_what_waits(store, make_service, clock, how):
+    """Else each deploy would put it behind the whole queue."""
+    before, after = Held(), Held(busy=True)
+    one, two = (make_service(store, executor) for executor in (before, after))
+    method, _ = (method_of(service) for service in (one, two))
+    names = [method.start(WorkRequest("begun")).name]
+    before.busy = True
+    for text in ("second", "third"):
+        clock.advance(1)
+        names.append(method.start(WorkRequest(text)).name)
+    clock.advance(15)
+    if how == "lost":
+        recovered(two, clock)
+    else:
+        one.work.stop(NOW)
+    after.busy = False
+    clock.advance(1)
+    two.run_maintenance()
+    assert [task.name for task in after.tasks] == names
+
+
 def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     """It is done again ``max_lost`` times, with growing pauses, and then ends ABORTED."""
     name = hung(max_lost=2).start().name

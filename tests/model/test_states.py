@@ -176,7 +176,7 @@ def test_a_claim_is_a_new_attempt():
     once = claim("us", LATER, NOW)(record(lease_until=NOW))
     assert (once.attempt, once.start_time, once.owner, once.waits) == (1, NOW, "us", False)
     back = release(1, LATER)(once)
-    assert (back.owner, back.lease_until, back.lost_attempts, back.waits) == ("", LATER, 0, True)
+    assert (back.owner, back.lease_until, back.lost_attempts, back.waits) == ("", NOW, 0, True)
     again = claim("them", LATER + DAY, NOW + timedelta(seconds=1))(back)
     assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
 

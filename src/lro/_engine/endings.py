@@ -16,6 +16,7 @@ from lro._model.operation import (
     Change,
     Record,
     State,
+    due_again,
     end,
     if_not_cancelled,
     if_unchanged_since,
@@ -69,7 +70,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     elif attempt >= options.max_attempts:
         error = _too_often(attempt)
-    change = lose(attempt, now + _pause(lost), now)
+    change = lose(attempt, now + _pause(lost) if lost > 1 else due_again(record, now), now)
     after = yield from _given_up(runtime, spec, record, change, error)
     runtime.events.look()  # it may be the first that this process has to do
     runtime.events.emit(
@@ -83,7 +84,9 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         )
     )
     line = "%s: worker %d of it was lost: it %s"
-    what = "ended" if after is None or after.done else "waits for another"
+    what = "waits for another"
+    if after is None or after.done:
+        what = "ended" if lost <= options.max_lost else f"ended (max_lost={options.max_lost})"
     facts = about(record.name, record.method, attempt)
     log.warning(line, record.name, lost, what, extra=facts)
     return after
@@ -95,7 +98,7 @@ def _too_often(attempt: int) -> StatusError:
 
 
 def _pause(lost: int) -> timedelta:
-    return timedelta(0) if lost < 2 else _FIRST_PAUSE * 2 ** min(lost - 2, 10)
+    return _FIRST_PAUSE * float(2 ** min(lost - 2, 10))
 
 
 def _given_up(

@@ -762,14 +762,20 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
 
 
 def release(attempt: int, now: datetime) -> Change:
-    """Hand the work back: any worker may claim it at once, and no attempt counts as lost."""
+    """Hand the work back: the next worker may claim it, and no attempt counts as lost."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
-        return record.next_version(state=state, owner="", lease_until=now, update_time=now)
+        due = due_again(record, now)
+        return record.next_version(state=state, owner="", lease_until=due, update_time=now)
 
     return change
+
+
+def due_again(record: Record, now: datetime) -> datetime:
+    """Return from when on work is due that had begun: before all that is newer, and never began."""
+    return min(record.create_time, now)
 
 
 def note_start(attempt: int, stamp: Stamp) -> Change:
