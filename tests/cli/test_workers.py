@@ -194,12 +194,13 @@ def test_what_cannot_be_asked_is_refused(here: Path, here_lro: Lro) -> None:
     assert "Connection refused" in refused.err
 
 
-def test_work_that_no_live_worker_declares_is_told(here: Path, here_lro: Lro) -> None:
-    """On the error output, so that a pipe has only workers."""
-    write_service(here, SQLITE)
+def test_work_that_waits_is_told(known: None, here_lro: Lro) -> None:
+    """On the error output, so that a pipe has only workers; also if no live worker declares it."""
     with closing(SQLiteStore("operations.db")) as store:
-        then = datetime.now(UTC) - timedelta(hours=3)
-        insert(store, waiting(lambda: then, method="acme.v1.Works.Old"))
-    ran = here_lro("workers", "work:service", status=0)
-    assert ran.out.strip() == "no workers"
-    assert ran.err.strip() == "acme.v1.Works.Old: no live worker declares it; 1 wait, for 3h"
+        for hours, method in ((3, "acme.v1.Works.Old"), (2, METHODS[0]), (1, METHODS[0])):
+            then = datetime.now(UTC) - timedelta(hours=hours)
+            insert(store, waiting(lambda: then, f"{hours}", method=method))  # noqa: B023
+    assert here_lro("workers", "work:service", status=0).err.splitlines() == [
+        "acme.images.v1.Images.Resize: 2 wait, for 2h",
+        "acme.v1.Works.Old: no live worker declares it; 1 wait, for 3h",
+    ]

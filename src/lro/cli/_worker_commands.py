@@ -41,7 +41,8 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     how long ago it was seen. A process with work says three times within a lease that it lives, an
     idle one once a minute. Who is silent for a minute and two leases is shown with --all alone.
 
-    Work that waits, of methods that no live worker declares, is said on the error output.
+    The error output says how many operations of each method wait, for how long the first has been
+    due, and whether no live worker declares the method.
 
     This only reads the store, and runs no work.
 
@@ -57,10 +58,13 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     if why := check_store(service.store):
         raise Unusable(why)
     found, now = service.workers(all=everyone), service.store.now()
-    for work in service.stranded():
-        since = _ago((now - work.due_time).total_seconds())
-        text = f"{plain(work.method)}: no live worker declares it; {work.count} wait, for {since}"
-        click.echo(text, err=True)
+    nobodys = {work.method for work in service.stranded()}
+    for work in service.store.waiting():
+        if work.due_time <= now:
+            why = "no live worker declares it; " if work.method in nobodys else ""
+            since = _ago((now - work.due_time).total_seconds())
+            text = f"{plain(work.method)}: {why}{work.count} wait, for {since}"
+            click.echo(text, err=True)
     if as_json:
         click.echo(json.dumps([_as_json(one, now) for one in found], indent=2))
     elif not found:
