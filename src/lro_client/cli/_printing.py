@@ -245,7 +245,10 @@ class LiveTable:
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
-            get_renderable=self._drawn, refresh_per_second=_FRAMES_A_SECOND
+            # Of the present terminal: that of the library may be older than a change of its width.
+            console=Console(),
+            get_renderable=self._drawn,
+            refresh_per_second=_FRAMES_A_SECOND,
         )
 
     def __enter__(self) -> LiveTable:

@@ -12,6 +12,8 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
+from rich.console import Console
+
 from tests.cli.asking import Asked, Lro, over, started
 from tests.cli.test_client_tables import DESCRIBED, FAILURE, Describing, Exit, Screen, plain
 from tests.client import sockets
@@ -31,8 +33,9 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
     assert server.asked == 1
 
 
-def test_watching(drawing: Lro, harness: Harness) -> None:
-    """The table stays on the screen as it was in the end."""
+def test_watching(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table stays on the screen as it was in the end, as wide as the terminal is now."""
+    monkeypatch.setattr("rich._console", Console(width=80))
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = drawing("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
     assert found.status == Exit.CALL_FAILED
