@@ -56,9 +56,7 @@ class Release:
 
     def __init__(self, number: int, place: Place, log: Path, threads: int = 2) -> None:
         executor = ThreadExecutor(threads) if threads else None
-        self.service = lro.Service(
-            place.open(), executor, lease=timedelta(seconds=4), drain=timedelta(seconds=0.1)
-        )
+        self.service = lro.Service(place.open(), executor, drain=timedelta(seconds=0.1))
         self.methods: dict[str, Any] = {}
 
         def work(request: Any, job: lro.Job) -> lro.Struct:
