@@ -31,7 +31,7 @@ PARTS = [
 
 def with_parts(name: str) -> list[str]:
     """A module or package, and what has been imported of it."""
-    return [name, *(one for one in sys.modules if one.startswith(f"{name}."))]
+    return [name, *(one for one in [*sys.modules] if one.startswith(f"{name}."))]
 
 
 @pytest.mark.parametrize(("module", "library", "part", "extra"), PARTS)

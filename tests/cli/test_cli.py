@@ -274,7 +274,7 @@ def test_version_and_help(command: Lro) -> None:
 
 def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
     """Forget a package of ours, and have modules that cannot be imported."""
-    for name in [one for one in sys.modules if one.startswith(package)]:
+    for name in [one for one in [*sys.modules] if one.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lro.cli._app", raising=False)
     for name in modules:

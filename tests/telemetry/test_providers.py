@@ -30,14 +30,14 @@ from lro.stores.memory import MemoryStore
 from tests.executors.process_methods import echo
 
 def loaded():
-    return any(name.startswith("opentelemetry.") for name in sys.modules)
+    return any(name.startswith("opentelemetry.") for name in [*sys.modules])
 
 with lro.Service(MemoryStore(), InlineExecutor()) as service:
     method = service.method("acme.v1.Works.Echo")(echo)
     print(loaded(), end=" ")
     from tests.work_messages import WorkRequest
     print(method.start(WorkRequest("a", 5)).result().text, loaded())
-print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
+print([name for name in [*sys.modules] if name.startswith("opentelemetry.sdk")])
 """
 
 

@@ -75,7 +75,7 @@ import sys
 
 def test_nothing_is_loaded():
     assert "pytest_lro" in sys.modules
-    names = {name.partition(".")[0] for name in sys.modules}
+    names = {name.partition(".")[0] for name in [*sys.modules]}
     assert names.isdisjoint({"lro", "lro_client", "attr", "httpx", "cattrs", "sqlite3"})
 """
 

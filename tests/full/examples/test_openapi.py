@@ -90,7 +90,7 @@ def generated(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert run.returncode == 0, run.stdout + run.stderr
     monkeypatch.syspath_prepend(tmp_path)
     yield lambda name: importlib.import_module(f"analysis_client.{name}")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "analysis_client"]:
+    for name in [name for name in [*sys.modules] if name.partition(".")[0] == "analysis_client"]:
         del sys.modules[name]
 
 
