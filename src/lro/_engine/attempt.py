@@ -271,12 +271,12 @@ class Attempt:
 
     @property
     def start_unseen(self) -> bool:
-        """Whether metadata has a field for when the work began, which the claim has not filled."""
+        """True if metadata has a field for the start time, and the claim has not filled it."""
         return self.spec.stamp(self._record) is not self._record
 
     @property
     def over(self) -> bool:
-        """Whether nothing is done for this attempt any more."""
+        """True if the attempt has ended, was handed back, or was lost."""
         return self._life not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from lro._base.errors import Cancelled, LroError, StatusError
@@ -70,7 +70,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     elif attempt >= options.max_attempts:
         error = _too_often(attempt)
-    change = lose(attempt, now + _pause(lost) if lost > 1 else due_again(record, now), now)
+    change = lose(attempt, _due(record, lost, now), now)
     after = yield from _given_up(runtime, spec, record, change, error)
     runtime.events.look()  # it may be the first that this process has to do
     runtime.events.emit(
@@ -97,8 +97,10 @@ def _too_often(attempt: int) -> StatusError:
     return StatusError(Code.ABORTED, text, why="TOO_MANY_ATTEMPTS")
 
 
-def _pause(lost: int) -> timedelta:
-    return _FIRST_PAUSE * float(2 ** min(lost - 2, 10))
+def _due(record: Record, lost: int, now: datetime) -> datetime:
+    if lost < 2:
+        return due_again(record, now)
+    return now + _FIRST_PAUSE * float(2 ** min(lost - 2, 10))
 
 
 def _given_up(

@@ -207,9 +207,10 @@ class Workers(HeldWork):
             raise
         try:
             if held and not shown:
-                self._show_later(attempt, _SHOW_SECONDS)
-                if self.runtime.executor.submits_block:  # it runs in this thread, say
-                    self.show_starts(at_once=True)
+                if self.runtime.executor.submits_block:  # it may run in this thread
+                    self._show(attempt)
+                else:
+                    self._show_later(attempt, _SHOW_SECONDS)
             slot.submit(attempt)
         except BaseException as exc:
             facts = about(record.name, record.method)
@@ -233,19 +234,22 @@ class Workers(HeldWork):
         if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
             self._renew_soon()
 
-    def show_starts(self, *, at_once: bool = False) -> float:
+    def show_starts(self) -> float:
         """Show callers that claimed work has begun, if it goes on; return when to do so again.
 
         That is in seconds. Work that is over soon needs no write for this.
         """
         now, due = self.runtime.clock(), []
         with self._lock:
-            while self._unseen and (at_once or self._unseen[0][0] <= now):
+            while self._unseen and self._unseen[0][0] <= now:
                 due.append(self._unseen.popleft()[1])
             left = self._unseen[0][0] - now if self._unseen else math.inf
         for attempt in due:
-            attempt.show_start(functools.partial(self._show_later, attempt, _SHOW_AGAIN_SECONDS))
+            self._show(attempt)
         return left
+
+    def _show(self, attempt: Attempt) -> None:
+        attempt.show_start(functools.partial(self._show_later, attempt, _SHOW_AGAIN_SECONDS))
 
     def _show_later(self, attempt: Attempt, seconds: float) -> None:
         with self._lock:

@@ -774,7 +774,7 @@ def release(attempt: int, now: datetime) -> Change:
 
 
 def due_again(record: Record, now: datetime) -> datetime:
-    """Return from when on work is due that had begun: before all that is newer, and never began."""
+    """Return the due time of work that had begun: it goes before newer work that never began."""
     return min(record.create_time, now)
 
 
