@@ -287,6 +287,24 @@ def test_method_that_runs_at_most_once_is_never_tried_again(attempts):
     assert lro.Options(at_most_once=True, attempts=1).calls == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", 2),
+        ("time_limit", timedelta(minutes=1)),
+        ("attempts", 1),
+        ("at_most_once", True),
+        ("max_lost", 1),
+        ("max_attempts", 1),
+    ],
+)
+def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, value):
+    text = f"^{name}: is about calls of a function, .* done outside: leave it out$"
+    with pytest.raises(lro.DeclarationError, match=text):
+        declare(options=lro.Options(**{name: value}))
+    declare(options=lro.Options(keep_for=timedelta(days=1), exclusive_target=str))
+
+
 @pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
 def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
     with new_service(authorize=authorize) as service:

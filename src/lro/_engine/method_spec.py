@@ -246,6 +246,17 @@ class Options:
         """
         return HttpRule.of("path", path, self.http_method, self.body)
 
+    def check_outside(self) -> None:
+        """Check that no option is about calls of a function, for work that is done outside.
+
+        Raises:
+            DeclarationError: One is: it would be ignored.
+        """
+        for name in _OF_CALLS:
+            if getattr(self, name) != getattr(_DEFAULTS, name):
+                why = "is about calls of a function, and this method's work is done outside"
+                raise DeclarationError(name, f"{why}: leave it out")
+
     @property
     def calls(self) -> int:
         """How often the function is called at most while it raises one of ``retry_on``."""
@@ -254,6 +265,13 @@ class Options:
 
 def _is_exception(cls: object) -> bool:
     return isinstance(cls, type) and issubclass(cls, Exception)
+
+
+_DEFAULTS = Options()
+_OF_CALLS = (
+    *("concurrency", "time_limit", "attempts", "retry_on"),
+    *("at_most_once", "max_lost", "max_attempts"),
+)
 
 
 class FinalMetadataFailed(Exception):

@@ -345,12 +345,14 @@ class Service:
         """Declare a method whose work is done outside: it reports through :meth:`reporter`.
 
         Raises:
-            DeclarationError: The method or a message class cannot be declared so.
+            DeclarationError: The method or a message class cannot be declared so, or an option is
+                about calls of a function.
             Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
                 store that connects when it is first used makes it then.
         """
         if options is not None:
             check_instance("options", options, Options, "lro.Options")
+            options.check_outside()
         spec = self.methods.register(
             full_name,
             None,
