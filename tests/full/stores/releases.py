@@ -1,7 +1,7 @@
 """Two releases of one service; ``python -m`` is a worker process of one.
 
 The second has renamed a method and its request class. That class has a field and an enum value
-more, and the method an index. The second release has no method ``Gone``.
+more, and the method an index. The second release has no method ``Fold``, and sends webhooks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import attrs
 
 import lro
 from lro.executors.threads import ThreadExecutor
+from lro.webhooks import Endpoint, Webhooks
 from tests.places import Place
+from tests.webhooks.hooked import SECRET
 
 SERVICE = "acme.v1.Prints"
 OLD, NEW, GONE = (f"{SERVICE}.{verb}" for verb in ("Print", "PrintCopies", "Fold"))
@@ -54,9 +56,14 @@ REQUESTS = {OLD: PrintRequest, GONE: PrintRequest, NEW: PrintCopiesRequest}
 class Release:
     """The service of a release, whose functions note the keys that they are called with."""
 
-    def __init__(self, number: int, place: Place, log: Path, threads: int = 2) -> None:
+    def __init__(self, number: int, place: Place, log: Path, url: str, threads: int = 2) -> None:
         executor = ThreadExecutor(threads) if threads else None
-        self.service = lro.Service(place.open(), executor, drain=timedelta(seconds=0.1))
+        options: dict[str, Any] = {"drain": timedelta(seconds=0.1)}
+        if number == 2:
+            endpoints = [Endpoint(url=url, secrets=(SECRET,))]
+            here: dict[str, Any] = {"allow_http": True, "allow_private": True, "ports": None}
+            options["webhooks"] = Webhooks(endpoints, **here)
+        self.service = lro.Service(place.open(), executor, **options)
         self.methods: dict[str, Any] = {}
 
         def work(request: Any, job: lro.Job) -> lro.Struct:
@@ -76,9 +83,9 @@ class Release:
             declare(NEW, aliases=[OLD], indexed_paths=["verb"])
 
 
-def main(number: str, kind: str, where: str, schema: str, log: str) -> None:
+def main(number: str, kind: str, where: str, schema: str, log: str, url: str) -> None:
     """Work until the standard input ends."""
-    release = Release(int(number), Place(kind, where, schema), Path(log))
+    release = Release(int(number), Place(kind, where, schema), Path(log), url)
     with release.service:
         release.service.start_maintenance()
         print("ready", flush=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import uuid
-from collections import Counter
+from collections import defaultdict
 from contextlib import ExitStack
 
 import pytest
@@ -14,6 +15,7 @@ from tests.full.stores.releases import GONE, NEW, OLD, REQUESTS, AnyPaper, Paper
 from tests.places import Place
 from tests.services.processes import killed_at_end
 from tests.waiting import PATIENCE, until
+from tests.webhooks.receivers import receiver
 
 EACH = 20
 """How many operations each step starts, of each method."""
@@ -38,7 +40,7 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
         """A process of this release, in place of one that is told to stop."""
         if worker is not None:
             worker.stdin.close()
-        where = [str(number), place.kind, place.where, place.schema, str(log)]
+        where = [str(number), place.kind, place.where, place.schema, str(log), hook.url]
         command = [sys.executable, "-m", "tests.full.stores.releases", *where]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = stack.enter_context(killed_at_end(command, **pipes))
@@ -54,8 +56,8 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
             name = front.methods[method].start(REQUESTS[method](f"{number}", **options), **key).name
             assert names.setdefault(number, name) == name
 
-    with ExitStack() as stack:
-        one, two = (Release(number, place, log, threads=0) for number in (1, 2))
+    with receiver() as hook, ExitStack() as stack:
+        one, two = (Release(number, place, log, hook.url, threads=0) for number in (1, 2))
         for front in (one, two):
             stack.enter_context(front.service)
         workers = [replaced(None, 1), replaced(None, 1)]
@@ -79,8 +81,18 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
             assert found.response.payload == {"key": f"{number}"}
         for worker in workers:
             worker.stdin.close()
+        callers = defaultdict(list)
+        for line in log.read_text().splitlines():
+            key, number = line.split()
+            callers[key].append(number)
+        ended_by_two = {names[int(key)] for key, by in callers.items() if set(by) == {"2"}}
+        told = set()
+        while not ended_by_two <= told:
+            told.add(json.loads(hook.next().body)["data"]["name"])
+    ended_by_one = {names[int(key)] for key, by in callers.items() if set(by) == {"1"}}
+    assert ended_by_two
+    assert ended_by_one.isdisjoint(told)  # it has no endpoint, so nothing was owed
     assert len(set(names.values())) == len(names) == 6 * EACH + 3
-    calls = Counter(line.split()[0] for line in log.read_text().splitlines())
-    assert calls.keys() == {f"{number}" for number in names}
+    assert callers.keys() == {f"{number}" for number in names}
     stops = 3 * 2  # two threads of each process that was replaced may have been in the midst
-    assert sum(calls.values()) <= len(names) + stops
+    assert sum(map(len, callers.values())) <= len(names) + stops
