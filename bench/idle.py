@@ -17,8 +17,11 @@ SECONDS: Final = 60.0
 """Four leases: each sees one look for orphans."""
 WAITERS: Final = 100
 
-VERBS: Final = ("insert", "request", "get", "update", "page")
-CHORES: Final = ("claim", "renew", "orphans", "expire", "poll_states")
+ASKED: Final = (
+    *("insert", "insert_later", "request", "get", "find", "update", "update_later", "page"),
+    *("claim", "count_waiting", "waiting", "renew", "leave", "workers", "orphans", "lose"),
+    *("expire", "poll_states", "add_counts", "claim_due", "next_due"),
+)
 
 
 class Counted:
@@ -29,7 +32,7 @@ class Counted:
         self.asked: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        if name in VERBS or name in CHORES:
+        if name in ASKED:
             self.asked[name] += 1
         return getattr(self._store, name)
 
