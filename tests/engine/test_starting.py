@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from datetime import datetime, timedelta
@@ -480,6 +481,73 @@ def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
     store.asked.go.set()
     joined(looking)
     ended(service, name)
+
+
+class Halting(MemoryStore):
+    """A store that halts in one of its calls, the first time after it is told to."""
+
+    def __init__(self, verb):
+        super().__init__()
+        self.verb, self.halt, self.calls = verb, Step(), 0
+        self.halts = False
+
+    def _called(self, verb):
+        if verb == self.verb:
+            self.calls += 1
+            if self.halts:
+                self.halts = False
+                self.halt()
+
+    def insert(self, record, request, key, **options):
+        self._called("insert")
+        return super().insert(record, request, key, **options)
+
+    def count_waiting(self, most):
+        found = super().count_waiting(most)
+        self._called("count")
+        return found
+
+
+def beside(store, start):
+    """A thread whose start has been halted by the store."""
+    store.halts = True
+    thread = threading.Thread(target=start)
+    thread.start()
+    store.halt.reached()
+    return thread
+
+
+def test_starts_that_are_being_stored_count_as_waiting(make_service, clock):
+    """A count that is made meanwhile does not find them."""
+    store = Halting("insert")
+    service = make_service(store, limits=Limits(backlog=1))
+    start = method_of(service, concurrency=1).start  # so that each waits
+    first = beside(store, functools.partial(start, WorkRequest("first")))
+    for _ in range(2):
+        with pytest.raises(ResourceExhausted, match="1 operations wait"):
+            start(WorkRequest("second"))
+        clock.advance(1)
+    store.halt.go.set()
+    joined(first)
+    with pytest.raises(ResourceExhausted, match="1 operations wait"):
+        start(WorkRequest("second"))
+
+
+def test_while_one_start_counts_the_others_go_by_the_number_before(make_service, clock):
+    """So a flood asks the store one question at a time; but a number of a second ago is too old."""
+    store = Halting("count")
+    service = make_service(store, limits=Limits(backlog=9))
+    start = method_of(service, concurrency=1).start  # so that each waits
+    start(WorkRequest())
+    clock.advance(0.6)
+    first = beside(store, functools.partial(start, WorkRequest()))
+    start(WorkRequest())
+    assert store.calls == 2
+    clock.advance(0.4)
+    start(WorkRequest())
+    assert store.calls == 3
+    store.halt.go.set()
+    joined(first)
 
 
 # -- validate only --------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ class Backlog:
     """Refuses starts while ``most`` operations wait in the store.
 
     Counting takes long where many wait. So what is known is a number that is at most a second old,
-    and how many this process has added since.
+    and how many this process has added since, with those that it was storing then. While one start
+    counts, others go by the number before, unless it is too old.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -35,31 +36,49 @@ class Backlog:
     def reset_after_fork(self) -> None:
         """Know nothing: in a forked child a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
-        self._counted = self._added = 0
+        self._counted = self._added = self._storing = 0
         self._counted_at = -math.inf
         self._took = 0.0
+        self._counting = False
 
     def admit(self) -> Flow[None]:
-        """Let an operation wait.
+        """Let an operation wait; call :meth:`settled` when it is stored, or has failed.
 
         Raises:
             ResourceExhausted: Too many wait already.
             Unavailable: The store cannot be read.
         """
-        age = self._clock() - self._counted_at
-        if age >= _KNOWN_SECONDS or (self._is_full and age >= _SHARE * self._took):
-            count = functools.partial(self._store.count_waiting, self._most)
-            began = self._clock()
-            counted: int = yield MayBlock(count, blocks=self._store.reads_block)
-            with self._lock:
-                self._counted, self._added, self._counted_at = counted, 0, self._clock()
-                self._took = self._counted_at - began
+        if self._has_to_count():
+            try:
+                count = functools.partial(self._store.count_waiting, self._most)
+                began = self._clock()
+                counted: int = yield MayBlock(count, blocks=self._store.reads_block)
+                with self._lock:
+                    self._counted, self._added = counted, self._storing
+                    self._counted_at = self._clock()
+                    self._took = self._counted_at - began
+            finally:
+                self._counting = False
         with self._lock:
             if self._is_full:
                 waiting, bound = self._counted + self._added, f"Limits.backlog: {self._most}"
                 text = f"the queue is full: {waiting} operations wait ({bound})"
                 raise ResourceExhausted(text, timedelta(seconds=1))
             self._added += 1
+            self._storing += 1
+
+    def settled(self) -> None:
+        """Know that an operation that was let in is stored, or never will be."""
+        with self._lock:
+            self._storing -= 1
+
+    def _has_to_count(self) -> bool:
+        with self._lock:
+            age = self._clock() - self._counted_at
+            due = age >= _KNOWN_SECONDS / 2 or (self._is_full and age >= _SHARE * self._took)
+            turn = due and not self._counting
+            self._counting = self._counting or turn
+            return turn or age >= _KNOWN_SECONDS
 
     @property
     def _is_full(self) -> bool:
