@@ -132,9 +132,12 @@ class Claims:
                 raise
 
     def _claim_what_is_due(self) -> float:
-        self._claim_suspect()  # first: under a steady load there is always something else to do
         announced, self._announced = self._announced, False
-        more, most = self.ahead or announced or self._look_for().more, 1
+        more, most = self.ahead or announced, 1
+        if not more:
+            more = self._look_for(suspects=None).more
+            self._suspects_at = -math.inf if more else self._look_at
+        self._claim_suspect()  # first: under a steady load there is always something else to do
         while more and not self._stopped and not self._workers.stopping:
             slots = self._free_workers_or_ahead(most)
             if not slots:
@@ -148,7 +151,7 @@ class Claims:
         soon = -math.inf if self.ahead else min(self._look_at, self._heard_at)
         return max(self._not_before, soon)
 
-    def _look_for(self, *, suspects: bool = False) -> Claimed:
+    def _look_for(self, *, suspects: bool | None) -> Claimed:
         """Look whether work is due; no worker is reserved for that, a start may take it."""
         found = self._store.claim(self._wanted(0, suspects=suspects))
         self._look_at = min(self._look_at, self._time_of(found))
@@ -233,7 +236,7 @@ class Claims:
                 self._suspects_at = self._clock() + _LOOK_SECONDS
         self._suspects_at = min(self._suspects_at, self._time_of(found))
 
-    def _wanted(self, most: int, *, suspects: bool = False) -> Claim:
+    def _wanted(self, most: int, *, suspects: bool | None) -> Claim:
         limits = {
             name: spec.options.concurrency
             for name, spec in [*self._specs.items()]  # one may be declared meanwhile

@@ -68,7 +68,7 @@ class Claim:
     any number. ``most`` is how many operations it can begin; with 0 it only looks. Operations
     ``without`` these names. ``only`` is the one operation that is asked for, whether it is due or
     not; empty: any. With ``suspects``, only those are asked for whose worker was lost ``SUSPECT``
-    times or more; else, all others.
+    times or more; else, all others. None: both, which only a look can ask for.
 
     With an empty ``owner`` nothing is begun: what is due is put off to ``lease_until``, or for as
     long again as it is old, whichever is later. So the names of waiting operations are sent again.
@@ -80,7 +80,12 @@ class Claim:
     most: int
     without: Collection[str] = ()
     only: str = ""
-    suspects: bool = False
+    suspects: bool | None = False
+
+    @property
+    def kinds(self) -> Sequence[bool]:
+        """The values of ``suspects`` that fit."""
+        return (False, True) if self.suspects is None else (self.suspects,)
 
 
 @attrs.frozen

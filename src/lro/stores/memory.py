@@ -356,8 +356,8 @@ class _Work:
     def due(self, claim: Claim, now: datetime) -> list[str]:
         """The names that a claim may take, in order; maybe more than it wants, then not all."""
         found: list[_Entry] = []
-        for method in claim.limits:
-            waiting = self._waiting.get((method, claim.suspects), ())
+        for method, kind in itertools.product(claim.limits, claim.kinds):
+            waiting = self._waiting.get((method, kind), ())
             due = itertools.takewhile(lambda entry: entry[0] <= now, waiting)
             free = (entry for entry in due if entry[1] not in claim.without)
             found += itertools.islice(free, self.room(claim, method))
@@ -379,7 +379,8 @@ class _Work:
 
     def next_due(self, claim: Claim, now: datetime) -> datetime | None:
         """When the next work that a claim asks for is due that is not due now."""
-        orders = [self._waiting.get((method, claim.suspects), []) for method in claim.limits]
+        kinds = itertools.product(claim.limits, claim.kinds)
+        orders = [self._waiting.get(kind, []) for kind in kinds]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
         later = [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
         return min(later, default=None)

@@ -347,8 +347,10 @@ def suspects_are_claimed_apart(store: Store, clock: ManualClock) -> None:
     for unique_id, lost in (("a", 0), ("b", 1), ("c", 2), ("d", 3)):
         insert(store, _waiting(clock, unique_id, lost_attempts=lost))
     insert(store, _waiting(clock, "e", seconds=9, lost_attempts=2))
-    same(_said(_claim(store, clock)), (["a", "b"], False, None), "all others")
     due = clock() + timedelta(seconds=9)
+    same(_said(_claim(store, clock, 0, suspects=None)), ([], True, due), "a look for both")
+    same(_said(_claim(store, clock)), (["a", "b"], False, None), "all others")
+    same(_said(_claim(store, clock, 0, suspects=None)), ([], True, due), "a look for the suspects")
     same(_said(_claim(store, clock, 1, suspects=True)), (["c"], True, due), "the first suspect")
     same(_claimed(store, clock, only="operations/d"), ["d"], "a suspect that is asked for")
     store.update("operations/a", lose(1, clock(), clock()))

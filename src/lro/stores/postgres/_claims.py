@@ -73,7 +73,7 @@ class WorkClaims:
             waiting = rows(statements.WAITING_METHOD, (id_of(claim.only),))
             found = [method for (method,) in waiting if method in claim.limits]
             return {method: claim.limits[method] for method in found}, []
-        due = rows(statements.METHODS_DUE, (now, now, _limits_text(claim.limits, claim.suspects)))
+        due = rows(statements.METHODS_DUE, (now, now, _limits_text(claim.limits, claim.kinds)))
         limits = {
             method: claim.limits[method]
             for method, is_due, _, room in due
@@ -84,7 +84,7 @@ class WorkClaims:
     def _taken(self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str]) -> _Rows:
         most = max(0, claim.most)
         look, until = most + MORE_SEEN, micros(claim.lease_until)
-        methods, without = _limits_text(limits, claim.suspects), ids_of([*claim.without])
+        methods, without = _limits_text(limits, claim.kinds), ids_of([*claim.without])
         if claim.only:
             begin, put_off = statements.CLAIM_ONLY, statements.PUT_OFF_ONLY
             values: tuple[object, ...] = look, methods, id_of(claim.only), without, look, most
@@ -123,9 +123,11 @@ class WorkClaims:
         ]
 
 
-def _limits_text(limits: _Limits, suspect: bool) -> str:
+def _limits_text(limits: _Limits, kinds: Sequence[bool]) -> str:
     rows = [
-        {"method": method, "at_once": limit, "suspect": suspect} for method, limit in limits.items()
+        {"method": method, "at_once": limit, "suspect": kind}
+        for method, limit in limits.items()
+        for kind in kinds
     ]
     return dumps(rows).decode()  # type: ignore[arg-type]  # a list is JSON
 

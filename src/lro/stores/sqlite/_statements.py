@@ -399,15 +399,15 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
         only = _wanted(rows, claim, now)
         return Choice(only[:most], len(only) > most)
     limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
-    which = int(claim.suspects)
     found: list[tuple[int, str]] = []
     times: list[int] = []
-    for method, due, next_due, room in rows(METHODS_DUE, (which, now, which, now, limits)):
-        if next_due is not None:
-            times.append(next_due)
-        wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
-        if due and wanted > 0:
-            found += rows(DUE_OF_METHOD, (which, now, method, without, wanted))
+    for kind in claim.kinds:
+        for method, due, next_due, room in rows(METHODS_DUE, (kind, now, kind, now, limits)):
+            if next_due is not None:
+                times.append(next_due)
+            wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
+            if due and wanted > 0:
+                found += rows(DUE_OF_METHOD, (kind, now, method, without, wanted))
     names = [name for _, name in sorted(found)]
     return Choice(names[:most], len(names) > most, min(times, default=None))
 
