@@ -31,8 +31,8 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
-QUEUE = 1000
-"""How many operations run at once at most."""
+TAKEN = 1000
+"""How many operations run or wait at most, half of them each."""
 SLOW_SECONDS = 60
 PATH = "/v1/things:run"
 SLOW_PATH = "/v1/things:wait"
@@ -116,7 +116,8 @@ def floor(path: str) -> Any:
 
 def ours(store: Any) -> Any:
     """Our ASGI application with a method that returns at once."""
-    service = lro.Service(store, AsyncioExecutor(QUEUE, loop="running"))
+    executor = AsyncioExecutor(TAKEN // 2, loop="running")
+    service = lro.Service(store, executor, limits=lro.Limits(backlog=TAKEN // 2))
 
     @service.method("bench.v1.Bench.Run", path=PATH)
     async def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
