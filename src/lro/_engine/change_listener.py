@@ -117,13 +117,13 @@ class ChangeListener:
         try:
             subscription = self._store.listen()
         except Exception:
-            self._look()  # the store may be there for all that, and callers wait
+            self._look_at_all()  # the store may be there for all that, and callers wait
             raise
         self._away = False
         with self._lock:
             self._subscription = subscription
         try:
-            self._look()  # at what was changed before there was a subscription
+            self._look_at_all()  # at what was changed before there was a subscription
             last = self._clock()
             while not self._stopping.is_set():
                 if self._needed:
@@ -145,9 +145,12 @@ class ChangeListener:
     def receive(self, subscription: ChangeSubscription) -> None:
         """Receive changes once, at most until the next look at everything."""
         names = subscription.next_changes(max(0.0, self._look_at - self._clock()))
+        if names is None:
+            self._updater.unnamed_changes += 1
+            self._look_for_work()
+        elif WORK_WAITS in names and self._claims is not None and self._claims.runs:
+            self._claims.announced()
         if names is None or self._clock() >= self._look_at:
-            if names is None:
-                self._updater.unnamed_changes += 1
             began, spent = self._clock(), time.thread_time()
             self._look()
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
@@ -155,16 +158,17 @@ class ChangeListener:
             return
         for name in names:
             self._notifier.notify(name)
-        if WORK_WAITS in names and self._claims is not None and self._claims.runs:
-            self._claims.announced()
         mine = self._workers.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)
 
+    def _look_at_all(self) -> None:
+        self._look_for_work()
+        self._look()
+
     def _look(self) -> None:
         """Look at everything that is waited for, watched or worked on here."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
-        self._look_for_work()
         names, mine = self._notifier.names(), self._workers.held()
         if mine:  # there may be ten thousand names, which are not copied every few seconds
             names |= mine
