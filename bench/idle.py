@@ -38,7 +38,7 @@ class Counted:
 
 
 def work(request: Request, _: lro.Job[Progress]) -> RunResponse:
-    """What a process does that is never asked."""
+    """Do what could be started, and never is."""
     return RunResponse(request.steps)
 
 

@@ -32,7 +32,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
 TAKEN = 1000
-"""How many operations run or wait at most, half of them each."""
+"""How many operations are taken: half of them run, half wait."""
 SLOW_SECONDS = 60
 PATH = "/v1/things:run"
 SLOW_PATH = "/v1/things:wait"

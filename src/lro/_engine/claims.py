@@ -135,7 +135,7 @@ class Claims:
         announced, self._announced = self._announced, False
         more, most = self.ahead or announced, 1
         if not more:
-            more = self._look_for(suspects=None).more
+            more = self._look_for(suspects=None).more  # maybe only a suspect
             self._suspects_at = -math.inf if more else self._look_at
         self._claim_suspect()  # first: under a steady load there is always something else to do
         while more and not self._stopped and not self._workers.stopping:
