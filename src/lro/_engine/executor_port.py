@@ -101,7 +101,9 @@ class Slot(Protocol):
 class Executor(Protocol):
     """Where work runs. ``lro.testing.check_executor`` is this contract as code.
 
-    One that also has a property ``usage``, an :class:`ExecutorUsage`, has it read for metrics.
+    One that also has a property ``usage``, an :class:`ExecutorUsage`, has it read for metrics. One
+    that can end functions by force also has a method ``kill``, which ends all that run, at once: a
+    service that stops calls it before it hands back the work of those that have not stopped.
     """
 
     @property

@@ -421,6 +421,42 @@ def test_work_is_handed_back(harness, mail, store, do):
     close()
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
+    harness, mail, store, cancelled
+):
+    """Else another process could begin it, or callers see its end, while it goes on."""
+    service, method = harness(own={"grace": timedelta(minutes=1)})
+    child = child_of(service, method)
+    operation = method.start(request("stubborn", mail))
+    assert mail.line() == "begun"
+    if cancelled:
+        service.cancel(operation.name)
+    store.close, close = lambda: None, store.close
+    running = []
+
+    def seen(name, change):
+        running.append(not gone(child))
+        return update(name, change)
+
+    update, store.update = store.update, seen
+    update_later, store.update_later = (
+        store.update_later,
+        lambda name, change, done: (
+            running.append(not gone(child)),
+            update_later(name, change, done),
+        ),
+    )
+    service.close(timedelta(0))
+    assert running
+    assert not any(running)
+    record = store.get(operation.name)
+    state = State.CANCELLED if cancelled else State.IN_PROGRESS
+    assert (record.state, record.owner, record.lost_attempts) == (state, "", 0)
+    mail.end()
+    close()
+
+
 def test_a_lost_lease_reaches_the_function(harness, mail, store):
     """At its next report, as the error that it would see in a thread."""
     _, method = harness()

@@ -282,7 +282,7 @@ class ChildPool:
 
     def __init__(self, recycle: int | None) -> None:
         self._recycle = recycle
-        self._closed = False
+        self._closed = self._killed = False
         self._lock = threading.Lock()
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
@@ -331,8 +331,9 @@ class ChildPool:
             self._end(process, max(0.0, until - time.monotonic()))
 
     def kill(self) -> None:
-        """End all children at once, whatever they do."""
+        """End all children at once, whatever they do, and each that is still to come."""
         with self._lock:
+            self._killed = True
             children = [*self._all]
         for process in children:
             process.kill()
@@ -343,6 +344,8 @@ class ChildPool:
         process = ChildProcess()
         with self._lock:
             self._all.add(process)
+            if self._killed:
+                process.kill()
         return process
 
     def _end(self, process: ChildProcess, seconds: float = LEAVE_SECONDS) -> None:
