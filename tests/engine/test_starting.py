@@ -533,6 +533,23 @@ def test_starts_that_are_being_stored_count_as_waiting(make_service, clock):
         start(WorkRequest("second"))
 
 
+def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
+    """A start is refused by a count alone, and not by what was let in since the last one."""
+
+    class Slow(MemoryStore):
+        def count_waiting(self, most):
+            clock.advance(0.01)
+            return super().count_waiting(most)
+
+    store = Slow(clock)
+    service = make_service(store, limits=Limits(backlog=2))
+    start = method_of(service, concurrency=1).start  # so that each waits
+    for _ in range(9):
+        name = start(WorkRequest()).name
+        service.run_maintenance()
+        ended(service, name)
+
+
 def test_while_one_start_counts_the_others_go_by_the_number_before(make_service, clock):
     """So a flood asks the store one question at a time; but a number of a second ago is too old."""
     store = Halting("count")

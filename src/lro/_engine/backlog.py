@@ -23,8 +23,9 @@ class Backlog:
     """Refuses starts while ``most`` operations wait in the store.
 
     Counting takes long where many wait. So what is known is a number that is at most a second old,
-    and how many this process has added since, with those that it was storing then. While one start
-    counts, others go by the number before, unless it is too old.
+    and how many this process has added since, with those that it was storing then. Work may have
+    begun since, so that a start is refused by a count alone. While one start counts again, others
+    go by the count before, unless it is too old.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -39,7 +40,7 @@ class Backlog:
         self._counted = self._added = self._storing = 0
         self._counted_at = -math.inf
         self._took = 0.0
-        self._counting = False
+        self._counting = self._was_full = False
 
     def admit(self) -> Flow[None]:
         """Let an operation wait; call :meth:`settled` when it is stored, or has failed.
@@ -55,6 +56,7 @@ class Backlog:
                 counted: int = yield MayBlock(count, blocks=self._store.reads_block)
                 with self._lock:
                     self._counted, self._added = counted, self._storing
+                    self._was_full = self._is_full
                     self._counted_at = self._clock()
                     self._took = self._counted_at - began
             finally:
@@ -75,10 +77,12 @@ class Backlog:
     def _has_to_count(self) -> bool:
         with self._lock:
             age = self._clock() - self._counted_at
-            due = age >= _KNOWN_SECONDS / 2 or (self._is_full and age >= _SHARE * self._took)
+            if age >= _KNOWN_SECONDS or (self._is_full and not self._was_full):
+                return True
+            due = age >= (_SHARE * self._took if self._was_full else _KNOWN_SECONDS / 2)
             turn = due and not self._counting
             self._counting = self._counting or turn
-            return turn or age >= _KNOWN_SECONDS
+            return turn
 
     @property
     def _is_full(self) -> bool:
