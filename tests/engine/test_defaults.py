@@ -85,14 +85,28 @@ def test_a_function_that_only_takes_a_request(service):
 
 
 def test_before_the_first_report(store, make_service):
-    """The metadata stand there from the start, unless the start brings its own."""
+    """The metadata stand there from the start; its own name neither verb nor version."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     first = seen(service, method.start(WorkRequest()).operation)
     assert (first.create_time, first.start_time, first.verb) == (START, None, "resize")
     own = lro.OperationMetadata(status_message="in the queue")
     given = seen(service, method.start(WorkRequest(), metadata=own).operation)
-    assert (given.status_message, given.verb) == ("in the queue", "")
+    assert (given.status_message, given.verb) == ("in the queue", "resize")
+
+
+def test_a_report_needs_no_names(store, make_service):
+    """Verb, version and target stay; a report may name its own."""
+    service = make_service(store)
+    method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    started = method.start(WorkRequest(), target="images/1")
+    first, reporter = seen(service, started.operation), service.reporter(started.name)
+    assert reporter.report(lro.OperationMetadata(progress_percent=40))
+    metadata = seen(service, service.get(started.name))
+    assert metadata == attrs.evolve(first, progress_percent=40)
+    assert first.target == "images/1"
+    assert reporter.report(lro.OperationMetadata(verb="shrink"))
+    assert seen(service, service.get(started.name)).verb == "shrink"
 
 
 def test_the_target_is_that_of_the_work(service):

@@ -16,6 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo
 from tests.engine.engine_parts import NAME, declared
+from tests.service_steps import reason
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -189,6 +190,7 @@ def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask
     assert ask(finished, "result") is None
     ask(cancelled, "cancel")
     assert service.reporter(cancelled.name).acknowledge_cancel()
+    assert reason(service.get(cancelled.name)) == (lro.Code.CANCELLED, "CANCELLED")
     with pytest.raises(WorkCancelled, match="ended with CANCELLED"):
         ask(cancelled, "result")
 

@@ -209,6 +209,7 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
         recovered(other, clock)
         found = other.get(name)
         assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+        assert store.get(name).lost_attempts == 1
         assert found.error.details[0].payload["domain"] == "acme.test"
         assert unpacked(other, found).note == "settled FAILED"
         assert unpacked(other, found).end_time == clock()
@@ -298,6 +299,7 @@ def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     other = build(never, max_lost=2)
     recovered(other, clock)
     assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
+    assert store.get(name).lost_attempts == 3
 
 
 def test_work_that_is_begun_too_often_is_given_up(store, make_service):

@@ -22,6 +22,7 @@ from lro._model.operation import (
     if_unchanged_since,
     lose,
     release,
+    with_losses,
 )
 
 log = logging.getLogger("lro")
@@ -71,7 +72,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     elif attempt >= options.max_attempts:
         error = _too_often(attempt)
     change = lose(attempt, _due(record, lost, now), now)
-    after = yield from _given_up(runtime, spec, record, change, error)
+    after = yield from _given_up(runtime, spec, record, change, error, lost)
     runtime.events.look()  # it may be the first that this process has to do
     runtime.events.emit(
         WorkLost(
@@ -104,7 +105,12 @@ def _due(record: Record, lost: int, now: datetime) -> datetime:
 
 
 def _given_up(
-    runtime: Runtime, spec: MethodSpec, record: Record, back: Change, error: StatusError | None
+    runtime: Runtime,
+    spec: MethodSpec,
+    record: Record,
+    back: Change,
+    error: StatusError | None,
+    lost: int | None = None,
 ) -> Flow[Record | None]:
     """Let others do the work, or end it: with the error, or because a caller has asked for it.
 
@@ -114,9 +120,10 @@ def _given_up(
 
     def ending(error: LroError, *, acknowledge: bool) -> Change:
         status = spec.types.status_of(error, runtime.domain)
-        return end(
+        ended = end(
             status, now=now, keep_for=spec.keep_for, attempt=record.attempt, acknowledge=acknowledge
         )
+        return ended if lost is None else with_losses(ended, lost)
 
     change = back if error is None else ending(error, acknowledge=False)
     if error is None:

@@ -408,12 +408,26 @@ class MethodSpec:
             if record.cancel_requested if kind is None else kind == declared:
                 codec = self.types.codec(declared)
                 stamped = standard.stamp(record, codec)
-                if self.default_metadata is not None and record.state is State.SUCCEEDED:
-                    stamped = _completed(stamped)
+                if self.default_metadata is not None:
+                    stamped = self._named(stamped, record)
                 record = record.with_metadata(stamped)
         if not self.indexes.declared and record.keys is None:
             return record
         return self.indexes.mark(record)
+
+    def _named(self, metadata: Any | None, record: Record) -> Any | None:
+        """Default metadata with what a report may leave out; all is done when it succeeds."""
+        if metadata is None or not isinstance(metadata.payload, dict):
+            return metadata
+        first = self.first_metadata(record.target)
+        assert first is not None  # it has default metadata
+        names = {"verb": first.verb, "apiVersion": first.api_version, "target": first.target}
+        added: dict[str, Json] = {
+            name: text for name, text in names.items() if text and name not in metadata.payload
+        }
+        if record.state is State.SUCCEEDED:  # whatever was reported last
+            added["progressPercent"] = 100
+        return Any(metadata.type_url, {**metadata.payload, **added}) if added else metadata
 
     def pack_response(self, returned: object) -> Any:
         """The function's response, packed if it is not yet; None is allowed if its class is Empty.
@@ -483,13 +497,6 @@ class MethodSpec:
             return metadata if last is None else self.pack_metadata(function(last, state))
         except BaseException as exc:  # the application's code, in a thread that others need
             raise FinalMetadataFailed(self.full_name) from exc
-
-
-def _completed(metadata: Any | None) -> Any | None:
-    """The default metadata of a success: all of the work is done, whatever was reported last."""
-    if metadata is None or not isinstance(metadata.payload, dict):
-        return metadata
-    return Any(metadata.type_url, {**metadata.payload, "progressPercent": 100})
 
 
 def _default_metadata(method: MethodName) -> OperationMetadata:

@@ -17,6 +17,7 @@ import attrs
 
 from lro._base.arguments import check_instance, check_text
 from lro._base.errors import (
+    Cancelled,
     DeclarationError,
     EncodingError,
     InvalidArgument,
@@ -31,7 +32,7 @@ from lro._base.errors import (
     Unavailable,
     got,
 )
-from lro._base.status import Any, Code, Status
+from lro._base.status import Any, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.backlog import Backlog
@@ -634,7 +635,8 @@ class Methods:
         except OperationNotFound:
             method = next(iter(self.specs), "")
         spec = self.by_stored_name.get(method)
-        return Reporter(name, self._runtime.updater, spec or self.spec(method))
+        runtime = self._runtime
+        return Reporter(name, runtime.updater, spec or self.spec(method), runtime.domain)
 
 
 class Method(Generic[Req, Resp, Meta]):
@@ -881,10 +883,11 @@ class Reporter:
         EncodingError: It cannot be encoded.
     """
 
-    def __init__(self, name: str, updater: RecordUpdater, spec: MethodSpec) -> None:
+    def __init__(self, name: str, updater: RecordUpdater, spec: MethodSpec, domain: str) -> None:
         self.name = name
         self._updater = updater
         self._spec = spec
+        self._domain = domain
 
     def report(self, metadata: object) -> bool:
         """Replace the metadata.
@@ -923,7 +926,7 @@ class Reporter:
         check_instance("error", error, (Status, LroError), "a Status or an LroError")
         check_text("domain", domain)
         if isinstance(error, LroError):
-            error = self._spec.types.status_of(error, domain)
+            error = self._spec.types.status_of(error, domain or self._domain)
         return self._end(error, metadata)
 
     def finish(self, *, metadata: object | None = None) -> bool:
@@ -936,7 +939,7 @@ class Reporter:
         Raises:
             CancellationNotRequested: That was not asked for.
         """
-        cancelled = Status(Code.CANCELLED, "the operation was cancelled")
+        cancelled = self._spec.types.status_of(Cancelled(), self._domain)
         return self._end(cancelled, metadata, acknowledge=True)
 
     @property
@@ -965,7 +968,7 @@ class Reporter:
         try:
             self._spec.limits.check_result(result)
         except MessageTooLarge as exc:
-            result, too_large = self._spec.types.status_of(exc, ""), exc
+            result, too_large = self._spec.types.status_of(exc, self._domain), exc
         applied = self._apply(
             end(
                 result,

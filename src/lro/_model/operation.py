@@ -889,6 +889,16 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
     return change
 
 
+def with_losses(change: Change, lost: int) -> Change:
+    """The same change, with how often a worker of the work was lost by then."""
+
+    def counted(record: Record) -> Record | None:
+        changed = change(record)
+        return None if changed is None else attrs.evolve(changed, lost_attempts=lost)
+
+    return counted
+
+
 def if_unchanged_since(seen: Record, change: Change) -> Change:
     """The same change, for a record that is held as it was when the change was decided on.
 
