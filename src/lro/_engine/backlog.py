@@ -24,8 +24,8 @@ class Backlog:
 
     Counting takes long where many wait. So what is known is a number that is at most a second old,
     and how many this process has added since, with those that it was storing then. Work may have
-    begun since, so that a start is refused by a count alone. While one start counts again, others
-    go by the count before, unless it is too old.
+    begun since, so that a start is refused by a count alone. One start counts for all that need it.
+    While it counts again what was full, others go by the count before, unless it is too old.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -36,7 +36,8 @@ class Backlog:
 
     def reset_after_fork(self) -> None:
         """Know nothing: in a forked child a thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._counts = 0
         self._counted = self._added = self._storing = 0
         self._counted_at = -math.inf
         self._took = 0.0
@@ -51,14 +52,8 @@ class Backlog:
         """
         if self._has_to_count():
             try:
-                count = functools.partial(self._store.count_waiting, self._most)
-                began = self._clock()
-                counted: int = yield MayBlock(count, blocks=self._store.reads_block)
-                with self._lock:
-                    self._counted, self._added = counted, self._storing
-                    self._was_full = self._is_full
-                    self._counted_at = self._clock()
-                    self._took = self._counted_at - began
+                count = functools.partial(self._count, self._counts)
+                yield MayBlock(count, blocks=self._store.reads_block)
             finally:
                 self._counting = False
         with self._lock:
@@ -73,6 +68,19 @@ class Backlog:
         """Know that an operation that was let in is stored, or never will be."""
         with self._lock:
             self._storing -= 1
+
+    def _count(self, before: int) -> None:
+        with self._asking:
+            if self._counts > before:  # another start has counted meanwhile
+                return
+            began = self._clock()
+            counted = self._store.count_waiting(self._most)
+            with self._lock:
+                self._counted, self._added = counted, self._storing
+                self._was_full = self._is_full
+                self._counted_at = self._clock()
+                self._took = self._counted_at - began
+                self._counts += 1
 
     def _has_to_count(self) -> bool:
         with self._lock:
