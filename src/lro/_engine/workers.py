@@ -380,8 +380,9 @@ class Workers(HeldWork):
             if not over:
                 for attempt in list(self._attempts.values()):
                     attempt.give_up()  # what stops in time hands itself back: no other has begun it
-                if not executor.join(_LAST_SECONDS) and hasattr(executor, "kill"):
-                    executor.kill()  # nobody else is to begin what still runs here
+                kill: Callable[[], None] | None = getattr(executor, "kill", None)
+                if not executor.join(_LAST_SECONDS) and kill is not None:
+                    kill()  # nobody else is to begin what still runs here
                     executor.join(_LAST_SECONDS)
         finally:  # also where a second signal ends the drain
             with self._lock:  # what the executor has not got yet, it refuses
