@@ -107,7 +107,7 @@ def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
     assert body["kind"] == "media.v1.Videos.Elsewhere"
     assert worker.acknowledge_cancel()
     body = media.call("GET", f"/v1/{name}").json()
-    assert (body["status"], body["error"]["code"]) == ("Canceled", "Cancelled")
+    assert (body["status"], body["error"]["code"]) == ("Canceled", "CANCELLED")
 
 
 @each_kind

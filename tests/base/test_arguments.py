@@ -296,10 +296,11 @@ def test_method_that_runs_at_most_once_is_never_tried_again(attempts):
         ("at_most_once", True),
         ("max_lost", 1),
         ("max_attempts", 1),
+        ("final_metadata", lambda metadata, state: metadata),
     ],
 )
 def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, value):
-    text = f"^{name}: is about calls of a function, .* done outside: leave it out$"
+    text = f"^{name}: has no effect on work that is done outside: leave it out$"
     with pytest.raises(lro.DeclarationError, match=text):
         declare(options=lro.Options(**{name: value}))
     declare(options=lro.Options(keep_for=timedelta(days=1), exclusive_target=str))

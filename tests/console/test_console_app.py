@@ -183,10 +183,12 @@ def test_fields_of_a_deep_message_are_bounded() -> None:
     made = counting()
     from datetime import timedelta
 
-    options = lro.Options(time_limit=timedelta(seconds=1.5), concurrency=2)
-    made.service.declare(
-        "acme.v1.Deeps.Dig", request=lro.Empty, response=Wide, metadata=lro.Struct, options=options
-    )
+    options: Any = {"time_limit": timedelta(seconds=1.5), "concurrency": 2}
+    classes: Any = {"response": Wide, "metadata": lro.Struct}
+
+    @made.service.method("acme.v1.Deeps.Dig", **classes, **options)
+    def dig_in(request: lro.Empty) -> Any: ...
+
     with console("uvicorn", made) as client:
         methods = client.get("/session").json()["methods"]
     (dig,) = (one for one in methods if one["name"] == "acme.v1.Deeps.Dig")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from datetime import datetime, timedelta
@@ -484,53 +483,19 @@ def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
 
 
 class Halting(MemoryStore):
-    """A store that halts in one of its calls, the first time after it is told to."""
+    """A store that halts in its count, the first time after it is told to."""
 
-    def __init__(self, verb):
+    def __init__(self):
         super().__init__()
-        self.verb, self.halt, self.calls = verb, Step(), 0
-        self.halts = False
-
-    def _called(self, verb):
-        if verb == self.verb:
-            self.calls += 1
-            if self.halts:
-                self.halts = False
-                self.halt()
-
-    def insert(self, record, request, key, **options):
-        self._called("insert")
-        return super().insert(record, request, key, **options)
+        self.halt, self.halts, self.calls = Step(), False, 0
 
     def count_waiting(self, most):
         found = super().count_waiting(most)
-        self._called("count")
+        self.calls += 1
+        if self.halts:
+            self.halts = False
+            self.halt()
         return found
-
-
-def beside(store, start):
-    """A thread whose start has been halted by the store."""
-    store.halts = True
-    thread = threading.Thread(target=start)
-    thread.start()
-    store.halt.reached()
-    return thread
-
-
-def test_starts_that_are_being_stored_count_as_waiting(make_service, clock):
-    """A count that is made meanwhile does not find them."""
-    store = Halting("insert")
-    service = make_service(store, limits=Limits(backlog=1))
-    start = method_of(service, concurrency=1).start  # so that each waits
-    first = beside(store, functools.partial(start, WorkRequest("first")))
-    for _ in range(2):
-        with pytest.raises(ResourceExhausted, match="1 operations wait"):
-            start(WorkRequest("second"))
-        clock.advance(1)
-    store.halt.go.set()
-    joined(first)
-    with pytest.raises(ResourceExhausted, match="1 operations wait"):
-        start(WorkRequest("second"))
 
 
 def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
@@ -550,23 +515,47 @@ def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
         ended(service, name)
 
 
-def test_while_one_start_counts_the_others_go_by_the_number_before(make_service, clock):
-    """So a flood asks the store one question at a time; who needs a newer number waits for it."""
-    store = Halting("count")
-    service = make_service(store, limits=Limits(backlog=9))
+def test_one_start_counts_for_all(make_service, clock):
+    """So a flood asks the store one question at a time; what comes after that is added to it."""
+    store = Halting()
+    service = make_service(store, limits=Limits(backlog=3))
     start = method_of(service, concurrency=1).start  # so that each waits
     start(WorkRequest())
-    clock.advance(0.6)
-    first = beside(store, functools.partial(start, WorkRequest()))
-    start(WorkRequest())
-    assert store.calls == 2
-    clock.advance(0.4)
-    second = threading.Thread(target=start, args=[WorkRequest()])
-    second.start()
+    clock.advance(1)
+    store.halts = True
+    threads = [threading.Thread(target=start, args=[WorkRequest()]) for _ in range(2)]
+    threads[0].start()
+    store.halt.reached()
+    threads[1].start()
     store.halt.go.set()
-    joined(first)
-    joined(second)
+    for thread in threads:
+        joined(thread)
     assert store.calls == 2
+    with pytest.raises(ResourceExhausted, match="3 operations wait"):
+        start(WorkRequest())
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1])
+def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, clock, seconds):
+    """A refusal between two counts asks the store nothing."""
+
+    class Slow(Halting):
+        def count_waiting(self, most):
+            clock.advance(seconds)
+            return super().count_waiting(most)
+
+    store = Slow()
+    service = make_service(store, limits=Limits(backlog=1))
+    start = method_of(service, concurrency=1).start  # so that each waits
+    start(WorkRequest())
+    for counts in (2, 2, 2):
+        with pytest.raises(ResourceExhausted, match="1 operations wait"):
+            start(WorkRequest())
+        assert store.calls == counts
+    clock.advance(min(1, 10 * seconds))
+    with pytest.raises(ResourceExhausted, match="1 operations wait"):
+        start(WorkRequest())
+    assert store.calls == 3
 
 
 # -- validate only --------------------------------------------------------------------------------

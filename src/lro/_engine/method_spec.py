@@ -247,15 +247,15 @@ class Options:
         return HttpRule.of("path", path, self.http_method, self.body)
 
     def check_outside(self) -> None:
-        """Check that no option is about calls of a function, for work that is done outside.
+        """Check that each option has an effect on work that is done outside.
 
         Raises:
-            DeclarationError: One is: it would be ignored.
+            DeclarationError: One is about calls of a function.
         """
         for name in _OF_CALLS:
             if getattr(self, name) != getattr(_DEFAULTS, name):
-                why = "is about calls of a function, and this method's work is done outside"
-                raise DeclarationError(name, f"{why}: leave it out")
+                text = "has no effect on work that is done outside: leave it out"
+                raise DeclarationError(name, text)
 
     @property
     def calls(self) -> int:
@@ -270,7 +270,7 @@ def _is_exception(cls: object) -> bool:
 _DEFAULTS = Options()
 _OF_CALLS = (
     *("concurrency", "time_limit", "attempts", "retry_on"),
-    *("at_most_once", "max_lost", "max_attempts"),
+    *("at_most_once", "max_lost", "max_attempts", "final_metadata"),
 )
 
 

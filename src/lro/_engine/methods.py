@@ -376,7 +376,7 @@ class Starter:
         trace: StartTrace,
     ) -> Flow[Operation]:
         store, executor = self._runtime.store, self._runtime.executor
-        remote, slot, admitted = executor.redelivery is not None, None, False
+        remote, slot = executor.redelivery is not None, None
         # With a free worker, the record is stored as begun, in one write; unless other work is
         # older, or the store has to count how many run.
         waits = remote or spec.options.concurrency is not None
@@ -386,7 +386,6 @@ class Starter:
                 waits = waits or slot is None or self._background.ahead
                 if waits:
                     yield from self._backlog.admit()
-                    admitted = True
             except (ResourceExhausted, Unavailable):
                 if key is None:
                     raise
@@ -413,8 +412,6 @@ class Starter:
                     self._workers.work_waits()
                 return record.operation
         finally:
-            if admitted:
-                self._backlog.settled()
             if slot is not None:
                 slot.release()
 
