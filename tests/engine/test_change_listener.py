@@ -142,6 +142,21 @@ def test_named_changes_end_waits_without_a_look(process):
     assert process.store.looks == [*looks, {second}]
 
 
+@pytest.mark.parametrize("said", [None, (WORK_WAITS,)])
+def test_work_that_another_process_starts_is_claimed_when_that_is_said(make_service, said):
+    """By a change without a name, and by an announcement; a look follows at the latest."""
+    store = Shared()
+    here = make_service(store, InlineExecutor(), maintenance=True)
+    there = make_service(store, InlineExecutor())
+    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # so that it waits
+    work(here, name="acme.v1.Works.Held", concurrency=1)
+    here.start_maintenance()
+    until(lambda: store.subscriptions and store.subscriptions[0].waits)
+    name = method.start(WorkRequest()).name
+    store.said.put(said)
+    assert ended(here, name).state == "SUCCEEDED"
+
+
 def test_change_without_a_name_reaches_watchers(process):
     """They look soon: a change that is no end is not in the answer to the listener's look."""
     name = process.method.start(WorkRequest()).name

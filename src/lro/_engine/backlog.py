@@ -24,8 +24,8 @@ class Backlog:
 
     Counting takes long where many wait. So a start is let in by a count of the last second, and by
     how many this process has let in since that count began. Work may have begun since, so a start
-    is refused by a count alone. One start counts for all that need a count at the time. What is
-    being stored while it counts may be missing from it.
+    is refused by a count alone; while the next one is made, others are refused by the one before.
+    One start counts for all that need a count at the time. It may miss what is being stored then.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class Backlog:
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._counts = 0
         self._waiting = self._added = 0
-        self._counted_at = -math.inf
+        self._counted_at = self._count_again_at = -math.inf
         self._took = 0.0
 
     def admit(self) -> Flow[None]:
@@ -62,11 +62,13 @@ class Backlog:
             ResourceExhausted: Too many wait already.
         """
         with self._lock:
-            waiting, age = self._waiting, self._clock() - self._counted_at
+            now, waiting = self._clock(), self._waiting
+            old = not counted and now - self._counted_at >= _KNOWN_SECONDS
             if waiting >= self._most:
-                if not counted and age >= min(_KNOWN_SECONDS, _SHARE * self._took):
+                if old or (not counted and now >= self._count_again_at):
+                    self._count_again_at = now + _SHARE * self._took
                     return False
-            elif waiting + self._added >= self._most or not (counted or age < _KNOWN_SECONDS):
+            elif old or waiting + self._added >= self._most:
                 return False
             else:
                 self._added += 1
@@ -84,4 +86,5 @@ class Backlog:
                 self._waiting, self._added = waiting, self._added - before
                 self._counted_at = self._clock()
                 self._took = self._counted_at - began
+                self._count_again_at = self._counted_at + _SHARE * self._took
                 self._counts += 1
