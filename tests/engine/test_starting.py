@@ -29,6 +29,7 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.testing import START
 from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, swap, work
 from tests.waiting import PATIENCE, joined, until
@@ -517,21 +518,29 @@ def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
 
 def test_one_start_counts_for_all(make_service, clock):
     """So a flood asks the store one question at a time; what comes after that is added to it."""
+    asking = set()
+
+    def seconds():
+        asking.add(threading.current_thread())
+        return (clock() - START).total_seconds()
+
     store = Halting()
-    service = make_service(store, limits=Limits(backlog=3))
+    service = make_service(store, limits=Limits(backlog=10), clock=seconds)
     start = method_of(service, concurrency=1).start  # so that each waits
     start(WorkRequest())
     clock.advance(1)
     store.halts = True
-    threads = [threading.Thread(target=start, args=[WorkRequest()]) for _ in range(2)]
-    threads[0].start()
+    first, *others = (threading.Thread(target=start, args=[WorkRequest()]) for _ in range(9))
+    first.start()
     store.halt.reached()
-    threads[1].start()
+    for thread in others:
+        thread.start()
+    until(lambda: asking.issuperset(others))
     store.halt.go.set()
-    for thread in threads:
+    for thread in (first, *others):
         joined(thread)
     assert store.calls == 2
-    with pytest.raises(ResourceExhausted, match="3 operations wait"):
+    with pytest.raises(ResourceExhausted, match="10 operations wait"):
         start(WorkRequest())
 
 

@@ -85,13 +85,18 @@ class ChangeListener:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    @property
+    def _claims_running(self) -> Claims | None:
+        # Else the application claims by hand, or this process has no workers.
+        return self._claims if self._claims is not None and self._claims.runs else None
+
     def _look_for_work(self) -> None:
-        if self._claims is not None and self._claims.runs:  # else it is looked for by hand
-            self._claims.look()
+        if (claims := self._claims_running) is not None:
+            claims.look()
 
     @property
     def _needed(self) -> bool:
-        if self._claims is not None and self._claims.runs:
+        if self._claims_running is not None:
             return True  # work may wait for this process at any time
         return bool(self._notifier) or bool(self._workers.held())
 
@@ -148,8 +153,8 @@ class ChangeListener:
         if names is None:
             self._updater.unnamed_changes += 1
             self._look_for_work()
-        elif WORK_WAITS in names and self._claims is not None and self._claims.runs:
-            self._claims.announced()
+        elif WORK_WAITS in names and (claims := self._claims_running) is not None:
+            claims.announced()
         if names is None or self._clock() >= self._look_at:
             began, spent = self._clock(), time.thread_time()
             self._look()

@@ -409,14 +409,14 @@ class MethodSpec:
                 codec = self.types.codec(declared)
                 stamped = standard.stamp(record, codec)
                 if self.default_metadata is not None:
-                    stamped = self._named(stamped, record)
+                    stamped = self._filled_in(stamped, record)
                 record = record.with_metadata(stamped)
         if not self.indexes.declared and record.keys is None:
             return record
         return self.indexes.mark(record)
 
-    def _named(self, metadata: Any | None, record: Record) -> Any | None:
-        """Default metadata with what a report may leave out; all is done when it succeeds."""
+    def _filled_in(self, metadata: Any | None, record: Record) -> Any | None:
+        """Add what a report may leave out; a success is at 100 percent."""
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
         first = self.first_metadata(record.target)
@@ -425,7 +425,7 @@ class MethodSpec:
         added: dict[str, Json] = {
             name: text for name, text in names.items() if text and name not in metadata.payload
         }
-        if record.state is State.SUCCEEDED:  # whatever was reported last
+        if record.state is State.SUCCEEDED:  # whatever the last report says
             added["progressPercent"] = 100
         return Any(metadata.type_url, {**metadata.payload, **added}) if added else metadata
 

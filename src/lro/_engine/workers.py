@@ -382,7 +382,7 @@ class Workers(HeldWork):
                     attempt.give_up()  # what stops in time hands itself back: no other has begun it
                 kill: Callable[[], None] | None = getattr(executor, "kill", None)
                 if not executor.join(_LAST_SECONDS) and kill is not None:
-                    kill()  # nobody else is to begin what still runs here
+                    kill()  # its work is handed back next, and must not go on here
                     executor.join(_LAST_SECONDS)
         finally:  # also where a second signal ends the drain
             with self._lock:  # what the executor has not got yet, it refuses

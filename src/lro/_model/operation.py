@@ -890,7 +890,7 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
 
 def with_losses(change: Change, lost: int) -> Change:
-    """The same change, with how often a worker of the work was lost by then."""
+    """Have a change also store how many workers the work has lost."""
 
     def counted(record: Record) -> Record | None:
         changed = change(record)

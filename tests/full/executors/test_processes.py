@@ -435,18 +435,17 @@ def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
     store.close, close = lambda: None, store.close
     running = []
 
-    def seen(name, change):
-        running.append(not gone(child))
-        return update(name, change)
+    def noting(write):
+        """A write of the store that notes whether the child runs."""
 
-    update, store.update = store.update, seen
-    update_later, store.update_later = (
-        store.update_later,
-        lambda name, change, done: (
-            running.append(not gone(child)),
-            update_later(name, change, done),
-        ),
-    )
+        def noted(*given):
+            running.append(not gone(child))
+            return write(*given)
+
+        return noted
+
+    for verb in ("update", "update_later"):
+        setattr(store, verb, noting(getattr(store, verb)))
     service.close(timedelta(0))
     assert running
     assert not any(running)
