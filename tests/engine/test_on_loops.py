@@ -434,7 +434,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
         del task, loop
 
         gc.collect()
-        until(lambda: all_done(service, store))
+        until(lambda: all_done(service, store) and not service.work.held())
     assert len(records(store)) == 2
 
 

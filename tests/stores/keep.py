@@ -21,13 +21,14 @@ from typing import Any, Final
 import attrs
 
 import lro
+from lro.adapters import Observer, OperationEnded
 from lro.errors import StatusError, WorkFailed
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.types import QuotaFailure, QuotaViolation
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 KEPT: Final = Path(__file__).with_name("kept")
 PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
@@ -78,15 +79,26 @@ SAMPLE: Final = Sample(
 )
 
 
+class Ends(Observer):
+    """Counts ends; what the statistics say of them is noted before that."""
+
+    count = 0
+
+    def ended(self, event: OperationEnded) -> None:
+        self.count += 1
+
+
 class Kept:
     """A service with the methods whose operations are kept; ``hold`` runs until ``release``."""
 
     def __init__(self, store: Any, clock: ManualClock) -> None:
         self.begun, self.release, self.clock = threading.Event(), threading.Event(), clock
+        self.ends = Ends()
         self.service = lro.Service(
             store,
             ThreadExecutor(2),
             maintenance=False,
+            observers=[self.ends],
             domain="acme.test",
             clock=lambda: (clock() - START).total_seconds(),
         )
@@ -132,9 +144,11 @@ def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
     """Have a service write each kind of record, and dump the store while work runs."""
     with contextlib.closing(Kept(store, clock)) as kept:
         kept.copy.start(SAMPLE, request_id=REQUEST_ID, caller="ann").result(PATIENCE)
+        until(lambda: kept.ends.count == 1)
         clock.advance(1)
         with contextlib.suppress(WorkFailed):
             kept.refuse.start(SAMPLE, parent="projects/p").result(PATIENCE)
+        until(lambda: kept.ends.count == 2)
         clock.advance(1)
         kept.hold.start(Sample("door"))
         assert kept.begun.wait(PATIENCE)
