@@ -10,7 +10,7 @@ from typing import Any
 from lro import Handle, Job, Operation, Service
 from lro.adapters import Executor
 from lro.testing import ManualClock
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 WORK = "acme.work.v1.Works.Work"
@@ -36,6 +36,16 @@ def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Op
         if found.done:
             return found
     raise AssertionError(f"{name} has not ended")
+
+
+def ended_in_turn(service: Service, name: str) -> Operation:
+    """An operation once it is done; the service claims what waits until a worker is free."""
+
+    def looked() -> Operation:
+        service.run_maintenance()
+        return service.get(name)
+
+    return until(looked, lambda found: found.done)
 
 
 def recovered(service: Service, clock: ManualClock) -> None:

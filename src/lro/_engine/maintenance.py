@@ -21,7 +21,7 @@ from lro._engine.live_workers import stranded
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
-from lro._engine.workers import Workers
+from lro._engine.workers import Workers, installed_version
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -104,6 +104,7 @@ class Maintenance:
         """Do what is due in a thread of its own, which work cannot block. Idempotent."""
         if self._thread is not None:
             return
+        installed_version()  # imports: a fork during an import in a thread breaks the child
         thread = threading.Thread(target=self._live, name="lro-maintenance", daemon=True)
         thread.start()
         self._thread = thread

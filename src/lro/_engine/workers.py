@@ -130,7 +130,7 @@ class Workers(HeldWork):
             owner=self.owner,
             host=socket.gethostname(),
             pid=self.process,
-            version=_version(),
+            version=installed_version(),
             methods=[] if self._runs_nothing else functions,
             capacity=capacity,
             start_time=self._since,
@@ -416,7 +416,8 @@ def _release(attempts: Collection[Attempt]) -> None:
 
 
 @functools.cache
-def _version() -> str:
+def installed_version() -> str:
+    """The release of this library that is installed; empty if that is not known."""
     import importlib.metadata  # only where work runs: it takes as long as half of importing lro
 
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

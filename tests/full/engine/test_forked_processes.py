@@ -81,6 +81,41 @@ def test_both_processes_live_on(tmp_path, store, executor):
     assert len(set(ran.stdout.split())) == 2  # they never make the same names
 
 
+IMPORTING = """
+import builtins, sys, threading
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.service_steps import ended, work
+from tests.waiting import until
+from tests.work_messages import WorkRequest
+
+real, known = builtins.__import__, []
+
+def noted(name, *arguments, **more):
+    before = name in sys.modules
+    found = real(name, *arguments, **more)
+    if not before:
+        known.append((threading.current_thread().name, name))
+    return found
+
+store = SQLiteStore(sys.argv[1])
+service = lro.Service(store, ThreadExecutor(1))
+method = work(service)
+builtins.__import__ = noted
+ended(service, method.start(WorkRequest()))
+until(store.workers)
+service.close()
+print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
+"""
+
+
+def test_background_threads_import_nothing(tmp_path):
+    """A child that is forked during an import in another thread waits for that import for ever."""
+    ran = ended_program(IMPORTING, tmp_path / "operations.db")
+    assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
+
+
 FORKED = """
 import os, sys
 import lro

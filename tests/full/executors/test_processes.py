@@ -22,7 +22,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
-from tests.service_steps import answer, ended, reason, unpacked
+from tests.service_steps import answer, ended, ended_in_turn, reason, unpacked
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -191,7 +191,7 @@ def both(request, tmp_path_factory):
         for service in services:
             given = WorkMetadata(note="given")
             operation = service.start(f"acme.v1.Works.{method}", asked, metadata=given)
-            operation = ended(service, operation)
+            operation = ended_in_turn(service, operation.name)
             found.append((operation.result, unpacked(service, operation).note))
         return found
 

@@ -72,7 +72,7 @@ def location_of(name: str) -> str:
 def service() -> Iterator[lro.Service]:
     """Four methods of four forms: a field as the body, a nested variable, no body, all fields."""
     instance = f"name={LOCATION}/instances/*"
-    with lro.Service(MemoryStore(), ThreadExecutor(), maintenance=False) as made:
+    with lro.Service(MemoryStore(), ThreadExecutor()) as made:
 
         def declare(function: Any, name: str, **options: Any) -> None:
             response = Empty if function is delete else redis_v1.Instance.pb()
