@@ -58,9 +58,10 @@ def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
 
 
 def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> None:
-    for number in range(60):
-        stage.start(f"work {number}")
+    names = [stage.start(f"work {number}") for number in range(60)]
+    for number, name in enumerate(names):
         stage.succeed(f"work {number}")
+        stage.ended(name)
     kept = stage.start("kept")
     page = show("#/?filter=state()%20%3D%20SUCCEEDED%20OR%20done%20%3D%20true")
     expect(page.get_by_role("row")).to_have_count(51)
