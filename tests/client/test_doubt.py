@@ -198,8 +198,8 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
             results(face, client_of(face, server, polling=PLAIN), [NAME], many, 10.0)
         asked.append(len(server.calls))
     polled, waited = asked
-    if many:  # threads take turns, as many as a busy machine gives them; a tight loop never ends
-        assert max(asked) <= 1000
+    if many:  # threads take turns, as many as the machine gives them; a tight loop makes thousands
+        assert max(asked) <= 100
     else:
         assert polled <= 30
         assert waited <= polled + 3

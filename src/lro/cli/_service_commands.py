@@ -272,8 +272,8 @@ def worker(target: str) -> None:
     why = check_store(service.store)
     if why:
         warn(f"for now no work is found: {why}")
+    print_line(f"{target} takes work")  # first: what it finds at once has lines of its own
     with service:
-        print_line(f"{target} takes work")
         threading.Event().wait()
 
 
