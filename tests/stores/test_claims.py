@@ -259,7 +259,9 @@ def test_a_claim_whose_answer_was_lost_is_learned_of(
 
     def carried_out(connection: Any) -> None:
         # By another connection, with the very values: as if only the answer had been lost.
-        text = next(one for one in reversed(postgres_wire.said) if one.startswith("WITH given"))
+        text = next(
+            one for one in reversed(postgres_wire.said) if one.startswith("WITH RECURSIVE given")
+        )
         values = postgres_wire.values[-1]
         import psycopg
 
@@ -269,14 +271,14 @@ def test_a_claim_whose_answer_was_lost_is_learned_of(
         connection.close()
         raise psycopg.OperationalError("the connection is lost")
 
-    postgres_wire.when("WITH given", carried_out)
+    postgres_wire.when("WITH RECURSIVE given", carried_out)
     found = claim_work(store, clock, 2, limits=limits)
     assert (claimed(found), found.more) == (["000", "001"], True)
     for record, request in found.works:
         assert (store.get(record.name), request) == (record, REQUEST)
         assert record.attempt == 1
     # A claim of the same moment is not told from that one, so that it is not looked for.
-    postgres_wire.when("WITH given", carried_out)
+    postgres_wire.when("WITH RECURSIVE given", carried_out)
     with pytest.raises(Unavailable):
         claim_work(store, clock, 1, limits=limits)
     clock.advance(1)
@@ -296,7 +298,7 @@ def test_a_claim_that_was_not_carried_out_fails(
         connection.close()
         raise psycopg.OperationalError("the connection is lost")
 
-    postgres_wire.when("WITH given", lost)
+    postgres_wire.when("WITH RECURSIVE given", lost)
     with pytest.raises(Unavailable):
         claim_work(store, clock)
     assert claimed(claim_work(store, clock)) == ["000"]
@@ -314,7 +316,7 @@ def test_a_limit_waits_for_who_counts(remote: Any, clock: ManualClock, postgres_
         counting.set()
         assert go.wait(PATIENCE)
 
-    postgres_wire.when("WITH given", stand_still)
+    postgres_wire.when("WITH RECURSIVE given", stand_still)
     found: list[Any] = []
 
     def claim(store: Any) -> threading.Thread:

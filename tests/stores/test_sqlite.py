@@ -222,10 +222,26 @@ def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, w
 
 DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
 RUNS = "SEARCH operations USING INDEX operations_running (method=?"
-WAITS = "SEARCH operations USING INDEX operations_waiting (method=? AND lease_until>?"
+WAITS = "SEARCH o USING INDEX operations_waiting (method=? AND <expr>=? AND lane"
+IN_LANE = f"{WAITS}=? AND rank=? AND lease_until>?"
+LANES = [f"{WAITS}>? AND lane<?)", f"{WAITS}=? AND rank>?)", f"{WAITS}>? AND lane<?)"]
+BEGUN = "SEARCH begins USING INDEX begins_"
 PLANS = [
-    (sql.METHODS_DUE, (0, 1, 0, 1, "{}"), [f"{WAITS} AND lease_until<?)", f"{WAITS})", f"{RUNS})"]),
-    (sql.DUE_OF_METHOD, (0, 1, "M", "[]", 9), [f"{WAITS} AND lease_until<?)"]),
+    (sql.LANES, (0, "[]", -1, 9, 1), [*LANES, f"{IN_LANE})", f"{IN_LANE})"]),
+    (sql.DUE_OF_LANE, (0, "M", 1, 1, 1, "[]", 9), [f"{IN_LANE} AND lease_until<?)"]),
+    (sql.RUNNING, ("M",), f"{RUNS})"),
+    (
+        sql.RUNNING_IN_LANE,
+        ("M", 1),
+        "SEARCH operations USING INDEX operations_lanes (method=? AND lane=?)",
+    ),
+    (sql.BEGUN, ("M", 1, 1, 1, 9), f"{BEGUN}latest (method=? AND lane=? AND at>? AND at<?)"),
+    (sql.BEGINS_OVER, (1,), f"{BEGUN}over (until<?)"),
+    (
+        sql.TOO_LATE,
+        (1, 9),
+        "SEARCH operations USING INDEX operations_unbegun (begin_before>? AND begin_before<?)",
+    ),
     ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),
     (sql.DUE, (1, 9), f"{DUE}<?)"),
@@ -367,8 +383,8 @@ def test_only_a_sweep_does_not_wait_for_the_disk(file_store, clock, wire):
 
 @pytest.fixture
 def short_log(monkeypatch):
-    """The log is cut when it is longer than 100 kB; its length is looked at after each write."""
-    monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 100_000)
+    """The log is cut when it is longer than 150 kB; its length is looked at after each write."""
+    monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 150_000)
     monkeypatch.setattr("lro.stores.sqlite._writer._READERS_MS", 1)
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
 

@@ -72,6 +72,10 @@ class Claim:
 
     With an empty ``owner`` nothing is begun: what is due is put off to ``lease_until``, or for as
     long again as it is old, whichever is later. So the names of waiting operations are sent again.
+
+    Of the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) but 0, and lanes
+    take turns: those after ``start`` come first. ``rates``: how many operations of a method may
+    begin in any such time.
     """
 
     owner: str
@@ -81,6 +85,9 @@ class Claim:
     without: Collection[str] = ()
     only: str = ""
     suspects: bool | None = False
+    keyed: Collection[str] = ()
+    rates: Mapping[str, tuple[int, timedelta]] = attrs.field(factory=dict)
+    start: int = -1
 
     @property
     def kinds(self) -> Sequence[bool]:
@@ -154,13 +161,15 @@ class Orphans:
     ``records`` are held by workers that count as lost. ``overdue`` are the owners of other work
     that have not said in time that they live, each with its ``alive_until``; None: it has said
     nothing yet. ``dead`` are those of them that the store knows to have ended. ``next_look`` is
-    when the next of the others could be found to be lost.
+    when the next of the others could be found to be lost, or the next work too late to begin.
+    ``unbegun`` is work of any method that has not begun before its ``begin_before``.
     """
 
     records: Sequence[Record]
     overdue: Mapping[str, datetime | None]
     dead: Collection[str]
     next_look: datetime | None
+    unbegun: Sequence[Record] = ()
 
 
 @attrs.frozen
@@ -435,7 +444,9 @@ class Store(Protocol):
         """Begin a new attempt at operations that wait, in one atomic step (spec §2.8).
 
         An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
-        when it is due. The earliest due come first, then they go by name. A record that is taken
+        when it is due. Of what is due, the lowest rank comes first, then what was due first, then
+        they go by name. Of a keyed method, the first operations of all lanes come before the second
+        ones; they count as due when the first of them was. A record that is taken
         has one attempt more, the owner, its lease, a ``start_time`` if it had none, the present
         ``update_time``, and the next version. What another transaction has locked is left out.
 
@@ -496,6 +507,8 @@ class Store(Protocol):
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read up to ``limit`` records in progress of these methods whose worker is lost.
+
+        And as many that wait, have never begun, and whose ``begin_before`` has passed.
 
         What has no owner is not lost: it waits. An owner is overdue if its ``alive_until`` has
         passed, or is not known, and so has ``lease_until`` of all work that it holds, of whichever

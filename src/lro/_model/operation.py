@@ -494,6 +494,12 @@ class Record:
     asked for, and after the end which notifications are still owed. ``notify_at`` is when the next
     of those is due, or until when a process has taken it to send it; None: none is owed. Only
     records that have ended owe some.
+
+    ``rank`` is minus the priority: of what waits and is due, the lowest comes first. ``lane`` is a
+    number that stands for the concurrency key, 0 for none. Work that has not begun at
+    ``begin_before`` ends; None: it waits for as long as it takes. ``failures`` is an object in
+    JSON: the failed attempts (see ``FailedAttempts``). ``origin`` says what has started it, if no
+    caller has: ``schedule NAME``, or the name of the operation of which it is a rerun.
     """
 
     name: str
@@ -521,6 +527,11 @@ class Record:
     trace_context: str = ""
     notify: str = attrs.field(default="", repr=False)  # has secrets
     notify_at: datetime | None = None
+    rank: int = 0
+    lane: int = 0
+    begin_before: datetime | None = None
+    failures: str = ""
+    origin: str = ""
 
     @property
     def operation(self) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import typing
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -18,13 +18,21 @@ from lro._messages.json_text import dumps_bounded, reread
 from lro._model.operation import Change, Record, State, weight_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+MICROSECOND: Final = timedelta(microseconds=1)
 
 REQUEST_LIFE: Final = timedelta(hours=24)
 """How long a request key is known (spec §9.2(2))."""
 
 COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 """Columns in the order of :func:`to_row`. Times are microseconds since 1970 in UTC."""
+
+
+def added_columns(number: str, text: str) -> Mapping[str, str]:
+    """The columns that version 1 had not, the last ones of the table, and how they are declared."""
+    numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
+    texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
+    return {**numbers, "begin_before": number, **texts}
+
 
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
 
@@ -37,7 +45,7 @@ Stamp: TypeAlias = tuple[int, int]
 
 def micros(moment: datetime) -> int:
     """A time as it stands in a row."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment - _EPOCH) // MICROSECOND
 
 
 def moment(stored: int) -> datetime:
@@ -46,7 +54,7 @@ def moment(stored: int) -> datetime:
 
 
 SWEEP_TIME: Final = f"""(expire_time
-    + CASE WHEN notify_at IS NULL THEN 0 ELSE {DEBT_LIFE // _MICROSECOND} END)"""
+    + CASE WHEN notify_at IS NULL THEN 0 ELSE {DEBT_LIFE // MICROSECOND} END)"""
 """In SQL, when a record is removed: see :func:`sweep_time`."""
 
 
@@ -54,7 +62,7 @@ def sweep_time(record: Record) -> int | None:
     """When a record is removed, as it would stand in a row; one that owes notifications later."""
     if record.expire_time is None:
         return None
-    longer = 0 if record.notify_at is None else DEBT_LIFE // _MICROSECOND
+    longer = 0 if record.notify_at is None else DEBT_LIFE // MICROSECOND
     return micros(record.expire_time) + longer
 
 
@@ -215,12 +223,13 @@ _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     **{
         name: (_dump_time, moment)
         for name in COLUMNS
-        if name.endswith("_time") or name in ("lease_until", "notify_at")
+        if name.endswith("_time") or name in ("lease_until", "notify_at", "begin_before")
     },
 }
 _MESSAGES: Final = frozenset({"metadata", "result"})
 _TEXTS: Final = (
     *("name", "parent", "method", "owner", "caller", "request_id", "target", "notify"),
+    *("failures", "origin"),
 )
 _DUMPS: Final = {name: dump for name, (dump, _) in _SPECIAL.items()}
 _PLAN: Final = tuple((name, _DUMPS.get(name)) for name in COLUMNS)

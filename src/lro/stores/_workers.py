@@ -12,6 +12,7 @@ from lro._engine.store_port import Orphans, Renewed, Worker
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record
 from lro.stores._rows import micros, moment
+from lro.stores._turns import UNBEGUN
 
 _COUNTED: Final = ("running", "held_until")
 COLUMNS: Final = tuple(f.name for f in attrs.fields(Worker) if f.name not in _COUNTED)
@@ -27,13 +28,19 @@ FORGOTTEN: Final = timedelta(days=1)
 """How long a worker is known after it was seen last."""
 
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
-"""An owner of work: its ``alive_until``, whether it is lost, and the latest lease of its work."""
+"""An owner of work: its ``alive_until``, whether it is lost, and the latest lease of its work.
 
-HOLDS: Final = """SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)
+Without an owner: when the next work is too late to begin.
+"""
+
+HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)
     FROM operations o LEFT JOIN workers w ON w.owner = o.owner
     WHERE o.owner <> '' AND o.lease_until IS NOT NULL
-    GROUP BY o.owner, w.alive_until, w.lost"""
-"""Gives a :data:`Hold` for each owner of work."""
+    GROUP BY o.owner, w.alive_until, w.lost
+    UNION ALL SELECT '', NULL, 0, begin_before FROM (
+        SELECT begin_before FROM operations WHERE {UNBEGUN} ORDER BY begin_before LIMIT 1
+    ) AS next"""
+"""Gives each :data:`Hold`."""
 
 
 def to_row(worker: Worker) -> tuple[object, ...]:
@@ -65,21 +72,28 @@ def from_row(row: Sequence[Any]) -> Worker:
 
 
 def orphans_of(
-    holds: Iterable[Hold], records: Sequence[Record], dead: Collection[str], now: datetime
+    holds: Iterable[Hold],
+    records: Sequence[Record],
+    dead: Collection[str],
+    now: datetime,
+    unbegun: Sequence[Record] = (),
 ) -> Orphans:
-    """Say who may be lost of those who hold work; ``records`` are the work of lost workers."""
+    """Say who may be lost of those who hold work; ``records`` are the work of lost workers.
+
+    ``unbegun`` is work that is too late to begin.
+    """
     overdue: dict[str, datetime | None] = {}
     ends: list[int] = []
     at = micros(now)
     for owner, alive_until, is_lost, lease_until in holds:
-        if is_lost:
+        if is_lost or (not owner and lease_until <= at):
             continue
         end = max(lease_until, alive_until or lease_until)
-        if end <= at or owner in dead:
+        if owner and (end <= at or owner in dead):
             overdue[owner] = None if alive_until is None else moment(alive_until)
         else:
             ends.append(end)
-    return Orphans(records, overdue, dead, moment(min(ends)) if ends else None)
+    return Orphans(records, overdue, dead, moment(min(ends)) if ends else None, unbegun)
 
 
 def renewed_of(rows: Iterable[tuple[str, bool | int, bool | int]]) -> Renewed:

@@ -57,6 +57,7 @@ from lro.stores._counting import (
     steps_of,
 )
 from lro.stores._rows import (
+    MICROSECOND,
     REQUEST_LIFE,
     micros,
     moment,
@@ -65,7 +66,8 @@ from lro.stores._rows import (
     sweep_time,
     taken,
 )
-from lro.stores._workers import FORGOTTEN, orphans_of, renewed_of, unknown_worker
+from lro.stores._turns import MOST_LANES, Due, in_turn
+from lro.stores._workers import FORGOTTEN, Hold, orphans_of, renewed_of, unknown_worker
 
 __all__ = ["MemoryStore"]
 
@@ -300,6 +302,10 @@ class _FirstStarts:
         return len(keys) > limit
 
 
+_Lane: TypeAlias = tuple[int, int]
+"""The number of a lane, and a rank."""
+
+
 class _Work:
     """What waits, in the order in which it is due, and what has an owner, by method.
 
@@ -307,17 +313,24 @@ class _Work:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
+        self._waiting: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
         """By the method, and whether it may be what has killed its workers."""
-        self._held: dict[str, dict[str, None]] = {}
+        self._held: dict[str, dict[str, int]] = {}
+        """By the method, the names of what has an owner, with their lanes."""
+        self._begins: dict[tuple[str, int], list[int]] = {}
+        """By the method and the lane, when work of methods with a rate has begun."""
+        self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:
         """Put a record where it belongs."""
         if record.owner:
-            self._held.setdefault(record.method, {})[record.name] = None
+            self._held.setdefault(record.method, {})[record.name] = record.lane
         elif record.lease_until is not None:
-            entry = record.lease_until, record.name
-            _add(self._waiting.setdefault(_kind(record), []), entry)
+            lanes = self._waiting.setdefault(_kind(record), {})
+            entries = lanes.setdefault((record.lane, record.rank), [])
+            _add(entries, (record.lease_until, record.name))
+            if (late := _begin_before(record)) is not None:
+                _add(self._unbegun, (late, record.name))
 
     def remove(self, record: Record) -> None:
         """Take a record out."""
@@ -327,10 +340,12 @@ class _Work:
             if not self._held[method]:
                 del self._held[method]
         elif record.lease_until is not None:
-            kind = _kind(record)
-            _delete_one(self._waiting[kind], (record.lease_until, record.name))
-            if not self._waiting[kind]:
-                del self._waiting[kind]
+            lanes, lane = self._waiting[_kind(record)], (record.lane, record.rank)
+            _delete_one(lanes[lane], (record.lease_until, record.name))
+            if not lanes[lane]:
+                del lanes[lane]
+            if (late := _begin_before(record)) is not None:
+                _delete_one(self._unbegun, (late, record.name))
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
@@ -344,50 +359,102 @@ class _Work:
         """The names of what has an owner."""
         return itertools.chain.from_iterable(self._held.values())
 
-    def room(self, claim: Claim, method: str) -> int:
-        """How many operations of a method a claim may take, at most one more than it wants."""
-        if method not in claim.limits:
-            return 0
-        limit = claim.limits[method]
-        if limit is None or not claim.owner:
-            return claim.most + 1
-        return max(0, min(claim.most + 1, limit - len(self._held.get(method, ()))))
+    def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
+        """How many operations a claim may take of a lane, at most one more than it wants.
 
-    def due(self, claim: Claim, now: datetime) -> list[str]:
-        """The names that a claim may take, in order; maybe more than it wants, then not all."""
-        found: list[_Entry] = []
+        And when its rate lets more begin, if that is reached.
+        """
+        bounds = [claim.most + 1]
+        if method not in claim.limits or not claim.owner:
+            return (0 if method not in claim.limits else bounds[0]), None
+        keyed, limit, at = method in claim.keyed, claim.limits[method], None
+        if keyed and not lane:
+            return bounds[0], None
+        if limit is not None:
+            held = self._held.get(method, {})
+            running = sum(one == lane for one in held.values()) if keyed else len(held)
+            bounds.append(limit - running)
+        if method in claim.rates:
+            most, span = claim.rates[method][0], claim.rates[method][1] // MICROSECOND
+            begun = self._begins.get((method, lane if keyed else 0), [])
+            begun[:] = [one for one in begun if now - span < one <= now + span]
+            bounds.append(most - len(begun))
+            at = begun[-most] + span if len(begun) >= most else None
+        return max(0, min(bounds)), at
+
+    def note_begin(self, claim: Claim, record: Record, now: int) -> bool:
+        """Note that a claim has begun work of a method with a rate; return whether it has one."""
+        if not claim.owner or record.method not in claim.rates:
+            return False
+        lane = record.lane if record.method in claim.keyed else 0
+        bisect.insort(self._begins.setdefault((record.method, lane), []), now)
+        return True
+
+    def due(self, claim: Claim, now: datetime) -> tuple[list[str], list[datetime]]:
+        """The names that a claim may take, in order, and when its rates let more begin."""
+        found: list[Due] = []
+        at = micros(now)
+        rooms: dict[tuple[str, int], tuple[int, int | None]] = {}
         for method, kind in itertools.product(claim.limits, claim.kinds):
-            waiting = self._waiting.get((method, kind), ())
-            due = itertools.takewhile(lambda entry: entry[0] <= now, waiting)
-            free = (entry for entry in due if entry[1] not in claim.without)
-            found += itertools.islice(free, self.room(claim, method))
-        return [name for _, name in sorted(found)]
+            lanes = self._waiting.get((method, kind), {})
+            order = sorted(lanes, key=lambda lane: (lane[0] <= claim.start, lane))
+            for place, (lane, rank) in enumerate(order[:MOST_LANES]):
+                entries = lanes[lane, rank]
+                if entries[0][0] > now:
+                    continue
+                group = method, lane if method in claim.keyed else 0
+                if group not in rooms:
+                    rooms[group] = self.room(claim, *group, at)
+                due = itertools.takewhile(lambda entry: entry[0] <= now, entries)
+                free = (entry for entry in due if entry[1] not in claim.without)
+                for moment_due, name in itertools.islice(free, rooms[group][0]):
+                    found.append(Due(method, lane, rank, place, micros(moment_due), name))
+        names: list[str] = []
+        taken: Counter[tuple[str, int]] = Counter()
+        for one in in_turn(found, claim.keyed):
+            group = one.method, one.lane if one.method in claim.keyed else 0
+            taken[group] += 1
+            if taken[group] <= rooms[group][0]:
+                names.append(one.name)
+        return names, [moment(time) for _, time in rooms.values() if time is not None]
 
     def count(self, most: int) -> int:
         """How many wait, up to ``most``."""
-        return min(most, sum(map(len, self._waiting.values())))
+        orders = itertools.chain.from_iterable(map(dict.values, self._waiting.values()))
+        return min(most, sum(map(len, orders)))
 
     def waiting(self) -> list[WaitingWork]:
         """How many wait of each method, and when the first of them is due."""
         found: dict[str, WaitingWork] = {}
-        for (method, _), entries in self._waiting.items():
-            due, count = entries[0][0], len(entries)
-            if method in found:
-                due, count = min(due, found[method].due_time), count + found[method].count
-            found[method] = WaitingWork(method, count, due)
+        for (method, _), lanes in self._waiting.items():
+            for entries in lanes.values():
+                due, count = entries[0][0], len(entries)
+                if method in found:
+                    due, count = min(due, found[method].due_time), count + found[method].count
+                found[method] = WaitingWork(method, count, due)
         return [found[method] for method in sorted(found)]
 
-    def next_due(self, claim: Claim, now: datetime) -> datetime | None:
-        """When the next work that a claim asks for is due that is not due now."""
+    def next_due(self, claim: Claim, now: datetime) -> list[datetime]:
+        """When the next work of each lane that a claim asks for is due that is not due now."""
         kinds = itertools.product(claim.limits, claim.kinds)
-        orders = [self._waiting.get(kind, []) for kind in kinds]
+        orders = [order for kind in kinds for order in self._waiting.get(kind, {}).values()]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
-        later = [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
-        return min(later, default=None)
+        return [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
+
+    def unbegun(self, now: int, limit: int) -> tuple[list[str], int | None]:
+        """The names of what is too late to begin, and when the next one will be."""
+        late = bisect.bisect_right(self._unbegun, now, key=_first)
+        next_late = self._unbegun[late][0] if late < len(self._unbegun) else None
+        return [name for _, name in self._unbegun[: min(late, limit)]], next_late
 
 
 def _kind(record: Record) -> tuple[str, bool]:
     return record.method, record.lost_attempts >= SUSPECT
+
+
+def _begin_before(record: Record) -> int | None:
+    late = record.begin_before
+    return None if late is None or record.attempt else micros(late)
 
 
 def _taken(record: Record, claim: Claim, now: datetime) -> Record:
@@ -612,21 +679,25 @@ class MemoryStore:
         now = self._clock()
         with self._lock:
             if claim.only:
-                found, next_due = self._wanted(claim), None
+                found, times = self._wanted(claim, now), []
             else:
-                found, next_due = self._work.due(claim, now), self._work.next_due(claim, now)
+                found, times = self._work.due(claim, now)
+                times += self._work.next_due(claim, now)
             works: list[tuple[Record, Any]] = []
+            more = len(found) > max(0, claim.most)
             for name in found[: max(0, claim.most)]:
                 record = _taken(self._records[name], claim, now)
                 self._replace(record)
+                more = self._work.note_begin(claim, record, micros(now)) or more
                 works.append((record, self._inputs[name]))
-        return Claimed(works, len(found) > len(works), next_due)
+        return Claimed(works, more, min(times, default=None))
 
-    def _wanted(self, claim: Claim) -> list[str]:
+    def _wanted(self, claim: Claim, now: datetime) -> list[str]:
         record = self._records.get(claim.only)
         if record is None or not record.waits or claim.only in claim.without:
             return []
-        return [claim.only] if self._work.room(claim, record.method) else []
+        room, _ = self._work.room(claim, record.method, record.lane, micros(now))
+        return [claim.only] if room else []
 
     def count_waiting(self, most: int) -> int:
         """How many operations wait, up to ``most``."""
@@ -683,11 +754,16 @@ class MemoryStore:
                     lost.append((until, record.name))
             known = [(owner, self._workers.get(owner), until) for owner, until in latest.items()]
             records = [self._records[name] for _, name in sorted(lost)[:limit]]
-        holds = [
+            now = self._clock()
+            late, next_late = self._work.unbegun(micros(now), limit)
+            unbegun = [self._records[name] for name in late]
+        holds: list[Hold] = [
             (owner, None if w is None else micros(w.alive_until), w is not None and w.lost, until)
             for owner, w, until in known
         ]
-        return orphans_of(holds, records, (), self._clock())
+        if next_late is not None:
+            holds.append(("", None, False, next_late))
+        return orphans_of(holds, records, (), now, unbegun)
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
         """Have a worker count as lost, if it has not said since that it lives."""

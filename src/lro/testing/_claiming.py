@@ -357,3 +357,96 @@ def suspects_are_claimed_apart(store: Store, clock: ManualClock) -> None:
     store.update("operations/b", lose(1, clock(), clock()))
     same(_claimed(store, clock), ["a"], "what was lost once")
     same(_claimed(store, clock, suspects=True), ["b"], "what has become a suspect")
+
+
+def the_lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
+    """Whichever method it is of, and however late it was due; what is not due holds up nothing."""
+    for unique_id, rank, seconds in (("low", 3, 0), ("high", -3, 2), ("later", -9, 9), ("b", 0, 1)):
+        method = "N" if unique_id == "b" else "M"
+        insert(store, _waiting(clock, unique_id, seconds=seconds, method=method, rank=rank))
+    insert(store, _waiting(clock, "high2", seconds=3, rank=-3))
+    later = clock() + timedelta(seconds=9)
+    clock.advance(5)
+    both = {"N": None, "M": None}
+    same(_said(_claim(store, clock, 0, both)), ([], True, later), "a look")
+    same(_said(_claim(store, clock, 2, both)), (["high", "high2"], True, later), "the first two")
+    same(_said(_claim(store, clock, 9, both)), (["b", "low"], False, later), "the others")
+    clock.advance(4)
+    same(_claimed(store, clock, 9, both), ["later"], "the last one")
+
+
+def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
+    """It counts what runs in the lane, of any rank; what is in no lane, lane 0, has no limit."""
+    for unique_id, lane in (("a1", 1), ("a2", 1), ("a3", 1), ("b1", 2), ("c1", 3), ("c2", 3)):
+        insert(store, _waiting(clock, unique_id, lane=lane))
+        clock.advance(1)
+    insert(store, _waiting(clock, "none"))
+    insert(store, held(clock, "other", method="N", lane=1))
+    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    same(_said(_claim(store, clock, 2, start=1, **keyed)), (["b1", "c1"], True, None), "two")
+    same(_said(_claim(store, clock, 1, start=3, **keyed))[:2], (["none"], True), "in no lane")
+    insert(store, _waiting(clock, "none2"))
+    same(_claimed(store, clock, start=3, **keyed), ["none2", "a1"], "the last free lane")
+    same(_said(_claim(store, clock, 9, **keyed)), ([], False, None), "when no lane is free")
+    same(_claimed(store, clock, only="operations/c2", **keyed), [], "by its name")
+    store.update("operations/c1", end_of(clock))
+    same(_claimed(store, clock, only="operations/c2", **keyed), ["c2"], "when its lane is free")
+    same(_claimed(store, clock, 9, {"M": 2}, keyed=["M"]), ["a2"], "with a higher limit")
+    same(_claimed(store, clock, 9, {"M": 6}), [], "with a limit of the method")
+    same(_claimed(store, clock, 9, {"M": 7}), ["a3"], "with a higher one")
+
+
+def lanes_take_turns(store: Store, clock: ManualClock) -> None:
+    """The first of each lane come before the second ones; a rank comes before that."""
+    for number in range(6):
+        insert(store, _waiting(clock, f"a{number}", lane=1))
+        clock.advance(1)
+    for unique_id, lane, rank in (("b0", 2, 0), ("b1", 2, 0), ("c0", 3, 0), ("c1", 3, -1)):
+        insert(store, _waiting(clock, unique_id, lane=lane, rank=rank))
+        clock.advance(1)
+    found = _claim(store, clock, 9, keyed=["M"], start=2)
+    wanted = ["c1", "c0", "a0", "b0", "a1", "b1", "a2", "a3", "a4"]
+    same(_said(found)[:2], (wanted, True), "what is claimed")
+
+
+def a_rate_is_kept(store: Store, clock: ManualClock) -> None:
+    """It bounds what begins in any span of time, and says when more may; in each lane, if keyed."""
+    for number in range(7):
+        insert(store, _waiting(clock, f"a{number}", lane=1 + number % 2))
+    rates = {"M": (2, timedelta(seconds=10))}
+    same(_claimed(store, clock, 1, rates=rates), ["a0"], "the first")
+    first = clock()
+    clock.advance(4)
+    same(_said(_claim(store, clock, 9, rates=rates))[0], ["a1"], "the second")
+    next_due = first + timedelta(seconds=10)
+    same(_said(_claim(store, clock, 9, rates=rates)), ([], False, next_due), "the third")
+    same(_claimed(store, clock, only="operations/a2", rates=rates), [], "one that is asked for")
+    clock.advance(6, microseconds=-1)
+    same(_said(_claim(store, clock, 0, rates=rates)), ([], False, next_due), "just before")
+    clock.advance(microseconds=1)
+    same(_claimed(store, clock, 9, rates=rates), ["a2"], "just then")
+    store.expire(9)
+    next_due = first + timedelta(seconds=14)
+    same(_said(_claim(store, clock, 9, rates=rates)), ([], False, next_due), "after a sweep")
+    keyed = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=10))}}
+    clock.advance(20)
+    same(_claimed(store, clock, 9, **keyed), ["a4", "a3"], "one of each lane")
+    clock.advance(10)
+    same(_claimed(store, clock, 9, **keyed), ["a6", "a5"], "the next of each lane")
+
+
+def what_is_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
+    """It waits and has never begun; the store says when there will be more."""
+    for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
+        before = clock() + timedelta(seconds=seconds)
+        insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))
+    same(store.orphans([], 9).next_look, clock() + timedelta(seconds=1), "when to look")
+    same(_claimed(store, clock, 1, {"N": None}), ["a"], "what begins")
+    clock.advance(2)
+    same(ids(store.orphans([], 9).unbegun), ["b"], "what is too late")
+    store.update("operations/a", release(1, clock()))
+    store.update("operations/b", end_of(clock))
+    clock.advance(1)
+    found = store.orphans(["N"], 9)
+    same(ids(found.unbegun), ["c"], "what has begun before is not too late")
+    same(found.unbegun[0], store.get("operations/c"), "the record")

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from lro._base.errors import Unavailable
 from lro._engine.store_port import Claim, Claimed
 from lro._messages.json_text import dumps
-from lro.stores._rows import RecordCache, from_row, micros, moment, text_length, unpack
+from lro.stores._rows import MICROSECOND, RecordCache, from_row, micros, moment, text_length, unpack
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
@@ -46,15 +46,21 @@ class WorkClaims:
             Unavailable: The database cannot be used now.
         """
         limits: _Limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
+        bound = bool(claim.owner and (claim.keyed or claim.rates))
+        bound = bound or any(limit is not None for limit in limits.values())
         locked: Sequence[str] = ()
         times: list[int] = []
-        if any(limit is not None for limit in limits.values()):
+        if bound:
             limits, times = self._possible(claim, now)
             if not limits:
                 return Claimed((), more=False, next_due=_first(times))
-            locked = [method for method, limit in limits.items() if limit is not None]
+            locked = [
+                method
+                for method, limit in limits.items()
+                if limit is not None or method in claim.rates
+            ]
         try:
-            rows = self._taken(claim, now, limits, locked)
+            rows = self._taken(claim, now, limits, locked, bound=bound)
         except Unavailable:
             # Perhaps it was carried out, and only the answer was lost.
             works = self._works(self._made(claim, now))
@@ -64,37 +70,37 @@ class WorkClaims:
         works = self._works(rows)
         seen, next_due = rows[0][:2]
         times += [] if next_due is None else [next_due]
-        return Claimed(works, seen > len(works), _first(times))
+        more = seen > len(works) or (bool(works) and not claim.rates.keys().isdisjoint(limits))
+        return Claimed(works, more, _first(times))
 
     def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int]]:
-        """The methods of which work may be taken, and when more work is due of each method."""
+        """The methods of which work may be taken, and when more work is due, or may begin."""
         rows = self._connections.rows
         if claim.only:
             waiting = rows(statements.WAITING_METHOD, (id_of(claim.only),))
             found = [method for (method,) in waiting if method in claim.limits]
             return {method: claim.limits[method] for method in found}, []
-        due = rows(statements.METHODS_DUE, (now, now, _limits_text(claim.limits, claim.kinds)))
+        values = claim.start, now, _limits_text(claim, claim.limits)
+        due = rows(statements.LANES_DUE, values)
         limits = {
             method: claim.limits[method]
-            for method, is_due, _, room in due
+            for method, is_due, _, room, _ in due
             if is_due and (room is None or room > 0)
         }
-        return limits, [at for _, _, at, _ in due if at is not None]
+        times = [at for _, _, at, _, _ in due if at is not None]
+        return limits, times + [at for _, is_due, _, _, at in due if is_due and at is not None]
 
-    def _taken(self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str]) -> _Rows:
+    def _taken(
+        self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str], *, bound: bool
+    ) -> _Rows:
         most = max(0, claim.most)
         look, until = most + MORE_SEEN, micros(claim.lease_until)
-        methods, without = _limits_text(limits, claim.kinds), ids_of([*claim.without])
-        if claim.only:
-            begin, put_off = statements.CLAIM_ONLY, statements.PUT_OFF_ONLY
-            values: tuple[object, ...] = look, methods, id_of(claim.only), without, look, most
-            last: tuple[object, ...] = ()
-        else:
-            begin, put_off = statements.CLAIM, statements.PUT_OFF
-            values = look, methods, now, without, look, now, most
-            last = (now,)
+        without = ids_of([*claim.without])
+        values: tuple[object, ...] = claim.start, now, _limits_text(claim, limits), without
+        values += (id_of(claim.only), look, most) if claim.only else (look, look, most)
         if not claim.owner:
-            return self._connections.rows(put_off, (*values, until, now, now, *last))
+            put_off = statements.PUT_OFF_ONLY if claim.only else statements.PUT_OFF
+            return self._connections.rows(put_off, (*values, until, now, now))
         with self._lock:
             if len(self._alone) >= _KEPT:
                 self._alone.clear()
@@ -105,7 +111,9 @@ class WorkClaims:
             schema = self._connections.address.schema
             numbers = sorted(lock_number("lro claim", schema, method) for method in locked)
             first = statements.LOCK_METHODS, (sql_array(numbers),)
-        values = *values, claim.owner, until, now, now, *last
+        begin = statements.CLAIM_IN_TURN if bound else statements.CLAIM
+        values = *values, claim.owner, until, now, now
+        begin = statements.CLAIM_ONLY if claim.only else begin
         return self._connections.rows(begin, values, once=True, first=first)
 
     def _made(self, claim: Claim, now: int) -> _Rows:
@@ -123,12 +131,16 @@ class WorkClaims:
         ]
 
 
-def _limits_text(limits: _Limits, kinds: Sequence[bool]) -> str:
-    rows = [
-        {"method": method, "at_once": limit, "suspect": kind}
-        for method, limit in limits.items()
-        for kind in kinds
-    ]
+def _limits_text(claim: Claim, limits: _Limits) -> str:
+    rows = []
+    for method, limit in limits.items():
+        bounds: dict[str, object] = {"method": method, "keyed": method in claim.keyed}
+        if limit is not None and claim.owner:
+            bounds["at_once"] = limit
+        if method in claim.rates and claim.owner:
+            most, span = claim.rates[method]
+            bounds |= {"rate": most, "span": span // MICROSECOND}
+        rows += [{**bounds, "suspect": kind} for kind in claim.kinds]
     return dumps(rows).decode()  # type: ignore[arg-type]  # a list is JSON
 
 

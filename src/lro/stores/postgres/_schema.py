@@ -17,7 +17,8 @@ from lro._base.arguments import check
 from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._counting import WAITS
-from lro.stores._rows import COLUMNS, SWEEP_TIME
+from lro.stores._rows import COLUMNS, SWEEP_TIME, added_columns
+from lro.stores._turns import IS_SUSPECT, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores.postgres._connections import (
     REST_SECONDS,
@@ -44,7 +45,9 @@ _TYPES: Final = {
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
     "keys": 'TEXT COLLATE "C"',
+    **(_ADDED := added_columns("BIGINT", 'TEXT COLLATE "C"')),
 }
+_ADD_COLUMNS: Final = ", ".join(f"ADD COLUMN {name} {kind}" for name, kind in _ADDED.items())
 _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
 
@@ -52,8 +55,15 @@ SCHEMA_VERSION: Final = 2
 """The version that this library makes and uses; it stands in the table ``versions``."""
 
 _WORK: Final = f"""
-CREATE INDEX operations_waiting ON operations (method, lease_until) WHERE {WAITS};
+CREATE INDEX operations_waiting ON operations
+    (method, ({IS_SUSPECT}), lane, rank, lease_until) WHERE {WAITS};
 CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner <> '';
+CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner <> '' AND lane <> 0;
+CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN};
+CREATE TABLE begins (method {_TEXT}, lane BIGINT NOT NULL, at BIGINT NOT NULL,
+    until BIGINT NOT NULL);
+CREATE INDEX begins_latest ON begins (method, lane, at);
+CREATE INDEX begins_over ON begins (until);
 CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
     version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
     seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);"""
@@ -82,7 +92,8 @@ INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
 _UPGRADE: Final = f"""
 DROP INDEX IF EXISTS operations_leases;
-DROP INDEX IF EXISTS starts_operation;{_WORK}
+DROP INDEX IF EXISTS starts_operation;
+ALTER TABLE operations {_ADD_COLUMNS};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
 """Makes version 2 of version 1. Indexes are dropped first, which takes the strongest locks."""
@@ -90,6 +101,7 @@ UPDATE versions SET version = {SCHEMA_VERSION}
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
     f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers LIMIT 0",
+    "SELECT method, lane, at, until FROM begins LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )

@@ -12,13 +12,14 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._base.status import Any, Json
-from lro._engine.store_port import STEP_MINUTES, SUSPECT, RequestKey
+from lro._engine.store_port import STEP_MINUTES, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
+from lro.stores._turns import IS_SUSPECT, MOST_LANES, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import HOLDS
 from lro.stores._workers import LIST_WORKERS as WORKERS_LISTED
@@ -209,7 +210,10 @@ _NUMBERS: Final = frozenset(
     for name in COLUMNS
     if name.endswith("_time")
     or name
-    in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested", "notify_at")
+    in (
+        *("lease_until", "attempt", "lost_attempts", "version", "cancel_requested", "notify_at"),
+        *("rank", "lane", "begin_before"),
+    )
 )
 _GIVEN: Final = ", ".join(f"{name} {'BIGINT' if name in _NUMBERS else 'TEXT'}" for name in COLUMNS)
 _IDS: Final = "id UUID, parent_id UUID, target_id UUID"
@@ -392,25 +396,76 @@ SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost 
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
 _LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
 
+TOO_LATE: Final = _sql(f"""SELECT {_ROW} FROM operations o
+    WHERE {UNBEGUN} AND begin_before <= %s ORDER BY begin_before LIMIT %s""")
+FORGET_BEGINS: Final = _sql("DELETE FROM begins WHERE until <= %s RETURNING 1")
+
 LOST: Final = _sql(f"""SELECT {_ROW} FROM operations o WHERE o.owner <> ''
     AND o.method IN (SELECT json_array_elements_text(%s::json))
     AND o.owner IN (SELECT owner FROM workers WHERE lost = 1)
     ORDER BY o.lease_until, o.name LIMIT %s""")
 
-_LIMITED: Final = "json_to_recordset(%s::json) AS g(method TEXT, at_once BIGINT, suspect BOOLEAN)"
-_WAITING: Final = f"""FROM operations o WHERE o.method = g.method AND {WAITS}
-    AND (o.lost_attempts >= {SUSPECT}) = g.suspect AND o.lease_until"""
-_ROOM: Final = """CASE WHEN g.at_once IS NOT NULL THEN g.at_once - (
-    SELECT count(*) FROM operations o WHERE o.method = g.method AND o.owner <> '') END"""
+_LIMITS: Final = (
+    "method TEXT, suspect BOOLEAN, keyed BOOLEAN, at_once BIGINT, rate BIGINT, span BIGINT"
+)
+_GIVEN: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
+    SELECT *, %s::bigint AS after, %s::bigint AS now
+    FROM json_to_recordset(%s::json) AS l({_LIMITS})
+)"""
+"""Takes the lane that had its turn last, the time, and methods with their limits."""
+_KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"
+
+
+def _lanes(name: str, bound: str) -> str:
+    """The lanes of the given methods in which work waits: an index is read once for each."""
+    first = f"SELECT o.lane, o.rank {_KIND} = g.suspect AND {bound}"
+    last = "ORDER BY o.lane, o.rank LIMIT 1"
+    return f"""{name} AS (
+        SELECT g.*, f.lane, f.rank, 1 AS place
+            FROM given g CROSS JOIN LATERAL ({first} {last}) AS f
+        UNION ALL
+        SELECT g.method, g.suspect, g.keyed, g.at_once, g.rate, g.span, g.after, g.now,
+                f.lane, f.rank, g.place + 1
+            FROM {name} g CROSS JOIN LATERAL (
+                {first} AND (o.lane, o.rank) > (g.lane, g.rank) {last}) AS f
+            WHERE g.place < {MOST_LANES}
+    )"""
+
+
+_GIVEN_LANES: Final = f"""{_GIVEN},
+    {_lanes("ahead", "o.lane > g.after")}, {_lanes("behind", "o.lane <= g.after")},
+    lanes AS MATERIALIZED (SELECT *, 0 AS wrapped FROM ahead UNION ALL SELECT *, 1 FROM behind)"""
+_IN_LANE: Final = f"{_KIND} = g.suspect AND o.lane = g.lane AND o.rank = g.rank AND o.lease_until"
+_NEXT: Final = f"SELECT o.lease_until {_IN_LANE} > g.now ORDER BY o.lease_until LIMIT 1"
+_GROUP: Final = "CASE WHEN g.keyed THEN {} ELSE 0 END"
+_HELD: Final = "SELECT count(*) FROM operations h WHERE h.method = g.method AND h.owner <> ''"
+_BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
+    WHERE b.method = g.method AND b.lane = {_GROUP}
+        AND b.at > g.now - g.span AND b.at <= g.now + g.span
+    ORDER BY b.at DESC LIMIT g.rate) AS b"""
+
+
+def _room(lane: str) -> str:
+    """How many operations may begin of a method, or of one of its lanes; NULL: any number."""
+    return f"""CASE WHEN NOT g.keyed OR {lane} <> 0 THEN least(
+        CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
+            WHEN g.keyed THEN ({_HELD} AND h.lane = {lane} AND h.lane <> 0) ELSE ({_HELD}) END END,
+        CASE WHEN g.rate IS NOT NULL
+            THEN g.rate - (SELECT count(*) {_BEGUN.format(lane)}) END) END"""
+
 
 _STILL_WAITS: Final = "length(o.owner) = 0 AND o.lease_until IS NOT NULL"
 """``WAITS``, so that a record is found by its id, and not in the index of all that waits."""
 
-METHODS_DUE: Final = _sql(f"""SELECT g.method,
-    (SELECT o.lease_until {_WAITING} <= %s ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
-    (SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1), {_ROOM}
-    FROM {_LIMITED}""")
-"""Of methods and limits: whether work is due, when more will be, and how many may begin."""
+LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
+    (SELECT o.lease_until {_IN_LANE} <= g.now ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
+    ({_NEXT}), {_room("g.lane")}, CASE WHEN g.rate IS NOT NULL THEN (
+        SELECT min(b.at) + g.span {_BEGUN.format("g.lane")} HAVING count(*) = g.rate) END
+    FROM lanes g) AS found""")
+"""Of lanes in which work waits: whether any is due, when more will be, how many may begin.
+
+And when more may, where a rate is reached.
+"""
 
 WAITING_METHOD: Final = _sql(
     f"SELECT o.method FROM operations o WHERE o.id = %s::uuid AND {_STILL_WAITS}"
@@ -418,42 +473,68 @@ WAITING_METHOD: Final = _sql(
 
 LOCK_METHODS: Final = _sql("SELECT pg_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n")
 
-_DUE: Final = f"""SELECT o.* FROM given g CROSS JOIN LATERAL (
-        SELECT o.id, o.lease_until AS due, o.name {_WAITING} <= %s AND o.id <> ALL (%s::uuid[])
-        ORDER BY o.lease_until, o.name LIMIT greatest(0, g.room)
-    ) AS o ORDER BY o.due, o.name"""
-_WANTED: Final = f"""SELECT o.id, o.lease_until AS due, o.name
-    FROM operations o JOIN given g ON g.method = o.method AND g.room > 0
-    WHERE o.id = %s::uuid AND {_STILL_WAITS} AND o.id <> ALL (%s::uuid[])"""
-_STILL_DUE: Final = " AND o.lease_until <= %s"
-_NEXT: Final = f"""SELECT min(next.lease_until) FROM given g CROSS JOIN LATERAL (
-    SELECT o.lease_until {_WAITING} > %s ORDER BY o.lease_until LIMIT 1) AS next"""
+_PLAIN: Final = f"""SELECT o.id, g.rank, o.due AS first, 0 AS turn, 0 AS place, o.due, o.name
+    FROM lanes g CROSS JOIN LATERAL (
+        SELECT o.id, o.lease_until AS due, o.name {_IN_LANE} <= g.now AND o.id <> ALL (%s::uuid[])
+            ORDER BY o.lease_until, o.name LIMIT %s
+    ) AS o"""
+_IN_TURN: Final = f"""SELECT id, rank, CASE WHEN keyed THEN first ELSE due END AS first,
+        CASE WHEN keyed THEN turn ELSE 0 END AS turn,
+        CASE WHEN keyed THEN place ELSE 0 END AS place, due, name
+    FROM (
+        SELECT o.*, g.keyed, g.rank, g.room,
+            row_number() OVER (ORDER BY g.wrapped, g.place) AS place,
+            min(o.due) OVER (PARTITION BY g.method, g.rank) AS first,
+            row_number() OVER (
+                PARTITION BY g.method, g.rank, g.lane ORDER BY o.due, o.name) AS turn,
+            row_number() OVER (PARTITION BY g.method, {_GROUP.format("g.lane")}
+                ORDER BY g.rank, o.due, o.name) AS number
+        FROM (SELECT *, {_room("g.lane")} AS room FROM lanes g) AS g CROSS JOIN LATERAL (
+            SELECT o.id, o.lease_until AS due, o.name
+                {_IN_LANE} <= g.now AND o.id <> ALL (%s::uuid[])
+                ORDER BY o.lease_until, o.name LIMIT greatest(0, least(g.room, %s))
+        ) AS o
+    ) AS turns WHERE room IS NULL OR number <= room"""
+_WANTED: Final = f"""SELECT o.id, o.rank, o.lease_until AS first, 0 AS turn, 0 AS place,
+        o.lease_until AS due, o.name
+    FROM operations o JOIN given g ON g.method = o.method
+    WHERE {_STILL_WAITS} AND o.id <> ALL (%s::uuid[]) AND o.id = %s::uuid
+        AND coalesce({_room("o.lane")}, 1) > 0"""
 _BEGIN: Final = """owner = %s, lease_until = %s, attempt = o.attempt + 1,
     start_time = coalesce(o.start_time, %s), update_time = %s"""
 _PUT_OFF: Final = "lease_until = greatest(%s, %s + (%s - o.create_time))"
+_NOTED: Final = f""", noted AS (
+    INSERT INTO begins SELECT t.method, {_GROUP.format("t.lane")}, g.now, g.now + g.span
+        FROM taken t JOIN given g ON g.method = t.method AND g.rate IS NOT NULL
+)"""
+_ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
 
 
-def _claim(seen: str, still: str, changes: str, next_due: str) -> bytes:
+def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> bytes:
     # Gives a row without a record if nothing was taken.
-    return _sql(f"""WITH given AS MATERIALIZED (
-        SELECT g.method, g.suspect, least({_ROOM}, %s) AS room FROM {_LIMITED}
-    ), seen AS MATERIALIZED ({seen} LIMIT %s), free AS MATERIALIZED (
-        SELECT o.id, s.due FROM seen s JOIN operations o ON o.id = s.id
+    still = "" if only else " AND o.lease_until <= (SELECT max(now) FROM given)"
+    next_due = f"SELECT min(n.lease_until) FROM lanes g CROSS JOIN LATERAL ({_NEXT}) AS n"
+    return _sql(f"""{_GIVEN if only else _GIVEN_LANES}, seen AS MATERIALIZED (
+        SELECT *, row_number() OVER (ORDER BY {_ORDER}) AS number FROM ({seen}) AS s
+            ORDER BY number LIMIT %s
+    ), free AS MATERIALIZED (
+        SELECT o.id, s.number FROM seen s JOIN operations o ON o.id = s.id
             WHERE {_STILL_WAITS}{still}
-            ORDER BY s.due, s.name LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
+            ORDER BY s.number LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
     ), taken AS (
         UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
-            RETURNING o.id, f.due, {_ROW}
-    )
-    SELECT (SELECT count(*) FROM seen), ({next_due}), i.request, {_ROW}
+            RETURNING o.id, f.number, {_ROW}
+    ){noted}
+    SELECT (SELECT count(*) FROM seen), ({"NULL" if only else next_due}), i.request, {_ROW}
         FROM (VALUES (1)) AS one LEFT JOIN (taken o JOIN inputs i ON i.id = o.id) ON true
-        ORDER BY o.due, o.name""")
+        ORDER BY o.number""")
 
 
-CLAIM: Final = _claim(_DUE, _STILL_DUE, _BEGIN, _NEXT)
-CLAIM_ONLY: Final = _claim(_WANTED, "", _BEGIN, "NULL")
-PUT_OFF: Final = _claim(_DUE, _STILL_DUE, _PUT_OFF, _NEXT)
-PUT_OFF_ONLY: Final = _claim(_WANTED, "", _PUT_OFF, "NULL")
+CLAIM: Final = _claim(_PLAIN, _BEGIN)
+CLAIM_IN_TURN: Final = _claim(_IN_TURN, _BEGIN, noted=_NOTED)
+CLAIM_ONLY: Final = _claim(_WANTED, _BEGIN, only=True, noted=_NOTED)
+PUT_OFF: Final = _claim(_PLAIN, _PUT_OFF)
+PUT_OFF_ONLY: Final = _claim(_WANTED, _PUT_OFF, only=True)
 
 CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (

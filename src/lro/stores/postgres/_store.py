@@ -377,11 +377,13 @@ class PostgresStore:
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost."""
         now, holds = self._clock(), self._rows(statements.HOLDING)
-        records: list[Record] = []
+        lost: Sequence[tuple[typing.Any, ...]] = ()
         if any(lost for _, _, lost, _ in holds):
-            among = dumps(list(methods)).decode()
-            records = [from_row(row) for row in self._rows(statements.LOST, among, limit)]
-        found = orphans_of(typing.cast("list[Hold]", holds), records, (), now)
+            lost = self._rows(statements.LOST, dumps(list(methods)).decode(), limit)
+        late = any(not owner and at <= micros(now) for owner, *_, at in holds)
+        unbegun = self._rows(statements.TOO_LATE, micros(now), limit) if late else ()
+        records, too_late = [from_row(row) for row in lost], [from_row(row) for row in unbegun]
+        found = orphans_of(typing.cast("list[Hold]", holds), records, (), now, too_late)
         if not found.overdue:
             return found
         owners = dumps(list(found.overdue)).decode()
@@ -421,6 +423,7 @@ class PostgresStore:
             left -= step
         for name in names:
             self._resources.records.cache.forget(name)
+        self._rows(statements.FORGET_BEGINS, due[0])
         more = bool(step) and self._rows(statements.LEFT, *due)[0][0]
         return Expired(names, methods, more)
 

@@ -7,8 +7,9 @@ import functools
 import json
 import os
 import sqlite3
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,20 +17,23 @@ from typing import Any, Final, Protocol
 import attrs
 
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import STEP_MINUTES, SUSPECT, Claim, Counts, Renewed, RequestKey, Worker
+from lro._engine.store_port import STEP_MINUTES, Claim, Counts, Renewed, RequestKey, Worker
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
 from lro.stores._rows import (
     COLUMNS,
+    MICROSECOND,
     STAMP_COLUMNS,
     SWEEP_TIME,
+    added_columns,
     from_row,
     micros,
     moment,
     repeats_start,
     textual,
 )
+from lro.stores._turns import IS_SUSPECT, MAX_LANE, MOST_LANES, UNBEGUN, Due, in_turn
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_worker
 from lro.stores.sqlite._file import FetchRows, code_of, is_busy
@@ -51,6 +55,7 @@ _TYPES: Final = {
         "INTEGER",
     ),
     **dict.fromkeys(("metadata", "result", "keys"), "TEXT"),
+    **added_columns("INTEGER", "TEXT"),
 }
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 
@@ -58,9 +63,16 @@ CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
 """Writes a page as it is. SQLite does not write a row that stays as it is."""
 
 _INDEXES: Final = (
-    f"CREATE INDEX operations_waiting ON operations (method, lease_until, name) WHERE {WAITS}",
+    f"""CREATE INDEX operations_waiting ON operations
+        (method, ({IS_SUSPECT}), lane, rank, lease_until, name) WHERE {WAITS}""",
     "CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner != ''",
+    "CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner != '' AND lane != 0",
+    f"CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN}",
+    "CREATE INDEX begins_latest ON begins (method, lane, at)",
+    "CREATE INDEX begins_over ON begins (until)",
 )
+_BEGINS: Final = """CREATE TABLE begins (method TEXT NOT NULL, lane INTEGER NOT NULL,
+    at INTEGER NOT NULL, until INTEGER NOT NULL)"""
 _WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
     pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
@@ -70,6 +82,7 @@ _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
     "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
+    _BEGINS,
     *_INDEXES,
     f"CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL",
     "CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL",
@@ -92,8 +105,9 @@ _TABLES: Final = (
 _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
     "DROP INDEX IF EXISTS starts_names",
+    "DROP INDEX IF EXISTS operations_waiting",
+    *[one.replace("TABLE", "TABLE IF NOT EXISTS", 1) for one in (_BEGINS, _WORKERS)],
     *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
-    _WORKERS.replace("TABLE", "TABLE IF NOT EXISTS", 1),
     CHANGE_NOTHING,
 )
 """Makes version 2 of version 1; also of a version 2 that old code has marked as 1 again."""
@@ -102,6 +116,7 @@ _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
     "inputs": "name, request",
     "workers": ", ".join(WORKER_COLUMNS),
+    "begins": "method, lane, at, until",
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
     "totals": "method, counts",
@@ -186,6 +201,11 @@ def _make_tables(writer: sqlite3.Connection, path: str) -> None:
             for table in _COLUMNS:
                 if table in found:
                     raise _foreign(path, f"a table {table!r} of the same name")
+        if version == 1:
+            known = {name for _, name, *_ in writer.execute("PRAGMA table_info(operations)")}
+            for name, kind in added_columns("INTEGER", "TEXT").items():
+                if name not in known:
+                    _execute(writer, path, f"ALTER TABLE operations ADD COLUMN {name} {kind}")
         for statement in {0: _TABLES, 1: _UPGRADE}.get(version, ()):
             _execute(writer, path, statement)
         writer.execute("COMMIT")
@@ -233,7 +253,9 @@ POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requeste
 _AMONG: Final = "method IN (SELECT value FROM json_each(?))"
 LOST: Final = f"""SELECT {_ROW} FROM operations WHERE owner != '' AND {_AMONG}
     AND owner IN (SELECT owner FROM workers WHERE lost) ORDER BY lease_until, name LIMIT ?"""
-_NAME: Final = COLUMNS.index("name")
+TOO_LATE: Final = f"""SELECT {_ROW} FROM operations
+    WHERE {UNBEGUN} AND begin_before <= ? ORDER BY begin_before LIMIT ?"""
+_NAME, _METHOD, _LANE_COLUMN = map(COLUMNS.index, ("name", "method", "lane"))
 _MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
     WHERE owner != '' AND owner = ? AND (cancel_requested OR lease_until <= ?)"""
 _RENEW: Final = f"""INSERT INTO workers VALUES ({", ".join("?" * len(WORKER_COLUMNS))})
@@ -248,17 +270,36 @@ _IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
 _FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
     AND owner NOT IN (SELECT owner FROM operations WHERE owner != '') RETURNING owner"""
 
-_DUE: Final = f"""FROM operations
-    WHERE {WAITS} AND (lost_attempts >= {SUSPECT}) = ? AND lease_until"""
-METHODS_DUE: Final = f"""SELECT key, EXISTS (SELECT 1 {_DUE} <= ? AND method = key),
-        (SELECT lease_until {_DUE} > ? AND method = key ORDER BY lease_until LIMIT 1),
-        CASE WHEN value IS NOT NULL THEN value - (
-            SELECT count(*) FROM operations WHERE method = key AND owner != '') END
-    FROM json_each(?)"""
-"""Of methods and limits: whether work is due, when more will be, and how many may begin."""
-DUE_OF_METHOD: Final = f"""SELECT lease_until, name {_DUE} <= ? AND method = ?
-    AND name NOT IN (SELECT value FROM json_each(?)) ORDER BY lease_until, name LIMIT ?"""
-_WANTED: Final = f"SELECT method FROM operations WHERE name = ? AND {WAITS}"
+_KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?1"
+_LANE: Final = f"{_KIND} AND o.method = p.method AND o.lane = p.lane AND o.rank = p.rank"
+_FIRST_LANE: Final = "ORDER BY o.lane, o.rank LIMIT 1"
+LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
+        SELECT (SELECT o.rowid {_KIND} AND o.method = value AND o.lane > ?3 AND o.lane <= ?4
+            {_FIRST_LANE}), 1 FROM json_each(?2)
+        UNION ALL
+        SELECT coalesce((SELECT o.rowid {_KIND} AND o.method = p.method
+                AND o.lane = p.lane AND o.rank > p.rank ORDER BY o.rank LIMIT 1),
+            (SELECT o.rowid {_KIND} AND o.method = p.method
+                AND o.lane > p.lane AND o.lane <= ?4 {_FIRST_LANE})), count + 1
+        FROM found JOIN operations AS p ON p.rowid = row WHERE count < {MOST_LANES}
+    )
+    SELECT p.method, p.lane, p.rank,
+        (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?5,
+        (SELECT o.lease_until {_LANE} AND o.lease_until > ?5 ORDER BY o.lease_until LIMIT 1)
+    FROM found JOIN operations AS p ON p.rowid = row"""
+"""Of methods, the lanes in which work waits: whether any is due, and when more will be."""
+DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
+    AND method = ?2 AND lane = ?3 AND rank = ?4 AND lease_until <= ?5
+    AND name NOT IN (SELECT value FROM json_each(?6))
+    ORDER BY lease_until, name LIMIT ?7"""
+RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
+RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
+BEGUN: Final = """SELECT at FROM begins WHERE method = ? AND lane = ? AND at > ? AND at <= ?
+    ORDER BY at DESC LIMIT ?"""
+_NOTE_BEGIN: Final = "INSERT INTO begins VALUES (?, ?, ?, ?)"
+BEGINS_OVER: Final = "SELECT 1 FROM begins WHERE until <= ? LIMIT 1"
+_FORGET_BEGINS: Final = "DELETE FROM begins WHERE until <= ?"
+_WANTED: Final = f"SELECT method, lane FROM operations WHERE name = ? AND {WAITS}"
 _BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
     start_time = coalesce(start_time, ?), update_time = ?, version = version + 1 WHERE {_NAMES}"""
 _PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + (? - create_time)),
@@ -392,35 +433,77 @@ class Choice:
     next_due: int | None = None
 
 
+class _Room:
+    """How many operations may begin of each method, or of each of its lanes, within its limits."""
+
+    def __init__(self, rows: FetchRows, claim: Claim, now: int) -> None:
+        self._rows, self._claim, self._now = rows, claim, now
+        self._known: dict[tuple[str, int], int] = {}
+        self.times: list[int] = []
+        """When rates let more work begin that is due."""
+
+    def of(self, method: str, lane: int) -> int:
+        """How many, at most one more than the claim wants."""
+        group = method, lane if method in self._claim.keyed else 0
+        if group not in self._known:
+            self._known[group] = min(max(0, self._claim.most) + 1, *self._bounds(*group))
+        return self._known[group]
+
+    def take(self, method: str, lane: int) -> bool:
+        """Let one begin if there is room."""
+        room = self.of(method, lane)
+        self._known[method, lane if method in self._claim.keyed else 0] = room - 1
+        return room > 0
+
+    def _bounds(self, method: str, lane: int) -> Iterator[int]:
+        limit, rate = self._claim.limits[method], self._claim.rates.get(method)
+        yield sys.maxsize
+        if not self._claim.owner or (method in self._claim.keyed and not lane):
+            return
+        if limit is not None:
+            values = (method, lane) if lane else (method,)
+            ((running,),) = self._rows(RUNNING_IN_LANE if lane else RUNNING, values)
+            yield limit - running
+        if rate is not None:
+            most, span = rate[0], rate[1] // MICROSECOND
+            since = self._now - span
+            begun = self._rows(BEGUN, (method, lane, since, self._now + span, most))
+            if len(begun) == most:
+                self.times.append(begun[-1][0] + span)
+            yield most - len(begun)
+
+
 def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     """Choose what a claim takes of what waits now; reads an index, and nothing else."""
-    most = max(0, claim.most)
+    most, room = max(0, claim.most), _Room(rows, claim, now)
     if claim.only:
-        only = _wanted(rows, claim, now)
+        only = _wanted(rows, claim, room)
         return Choice(only[:most], len(only) > most)
-    limits, without = json.dumps(dict(claim.limits)), listed(claim.without)[0]
-    found: list[tuple[int, str]] = []
+    methods, without = json.dumps([*claim.limits]), listed(claim.without)[0]
+    found: list[Due] = []
     times: list[int] = []
     for kind in claim.kinds:
-        for method, due, next_due, room in rows(METHODS_DUE, (kind, now, kind, now, limits)):
+        lanes = rows(LANES, (kind, methods, claim.start, MAX_LANE, now))
+        if claim.start >= 0:
+            lanes += rows(LANES, (kind, methods, -1, claim.start, now))
+        for place, (method, lane, rank, is_due, next_due) in enumerate(lanes):
             if next_due is not None:
                 times.append(next_due)
-            wanted = most + 1 if room is None or not claim.owner else min(most + 1, room)
-            if due and wanted > 0:
-                found += rows(DUE_OF_METHOD, (kind, now, method, without, wanted))
-    names = [name for _, name in sorted(found)]
-    return Choice(names[:most], len(names) > most, min(times, default=None))
+            if is_due and (wanted := room.of(method, lane)) > 0:
+                values = kind, method, lane, rank, now, without, wanted
+                due = rows(DUE_OF_LANE, values)
+                found += [Due(method, lane, rank, place, *one) for one in due]
+    ordered = in_turn(found, claim.keyed)
+    names = [one.name for one in ordered if room.take(one.method, one.lane)]
+    return Choice(names[:most], len(names) > most, min(times + room.times, default=None))
 
 
-def _wanted(rows: FetchRows, claim: Claim, now: int) -> Sequence[str]:
+def _wanted(rows: FetchRows, claim: Claim, room: _Room) -> Sequence[str]:
     if claim.only in claim.without or not textual(claim.only):
         return ()
-    for (method,) in rows(_WANTED, (claim.only,)):
-        if method in claim.limits:
-            limits = json.dumps({method: claim.limits[method]})
-            ((_, _, _, room),) = rows(METHODS_DUE, (0, now, 0, now, limits))
-            if room is None or room > 0 or not claim.owner:
-                return (claim.only,)
+    for method, lane in rows(_WANTED, (claim.only,)):
+        if method in claim.limits and room.of(method, lane) > 0:
+            return (claim.only,)
     return ()
 
 
@@ -433,6 +516,12 @@ def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, li
     else:
         writer.execute(_PUT_OFF, (until, now, now, names))
     taken = {row[_NAME]: row for row in writer.execute(_TAKEN, (names,))}
+    for row in taken.values() if claim.owner and claim.rates else ():
+        method = row[_METHOD]
+        if method in claim.rates:
+            lane = row[_LANE_COLUMN] if method in claim.keyed else 0
+            over = now + claim.rates[method][1] // MICROSECOND
+            writer.execute(_NOTE_BEGIN, (method, lane, now, over))
     return choice, [taken[name] for name in choice.names if name in taken]
 
 
@@ -455,6 +544,7 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tu
     removed: list[tuple[str, str]] = writer.execute(EXPIRED, (due, limit)).fetchall()
     writer.executemany(DELETE, [(name,) for name, _ in removed])
     writer.executemany(_DELETE_START, writer.execute(SPENT, (old, limit)).fetchall())
+    writer.execute(_FORGET_BEGINS, (due,))
     return removed
 
 

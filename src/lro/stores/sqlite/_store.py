@@ -318,14 +318,17 @@ class SQLiteStore:
         """Read records in progress whose worker is lost; a process that is gone is dead at once."""
         now, among = self._clock(), sql.listed(methods)[0]
         holds = self._file.rows(HOLDS)
-        dead = {owner for owner, _, lost, _ in holds if not lost and self._locks.is_dead(owner)}
+        owners = [(owner, lost) for owner, _, lost, _ in holds if owner]
+        dead = {owner for owner, lost in owners if not lost and self._locks.is_dead(owner)}
         lost = self._file.rows(sql.LOST, (among, limit)) if any(row[2] for row in holds) else ()
-        records = [from_row(row) for row in lost]
-        found = orphans_of(holds, records, dead, now)
+        late = any(not owner and at <= micros(now) for owner, *_, at in holds)
+        unbegun = self._file.rows(sql.TOO_LATE, (micros(now), limit)) if late else ()
+        records, too_late = [from_row(row) for row in lost], [from_row(row) for row in unbegun]
+        found = orphans_of(holds, records, dead, now, too_late)
         if found.overdue:  # once more after the write lock: owners that waited for it have renewed
             holds = self._file.write_undurably(sql.touch)
-            found = orphans_of(holds, records, dead, now)
-        alone = self._locks.are_all_held(owner for owner, *_ in holds)
+            found = orphans_of(holds, records, dead, now, too_late)
+        alone = self._locks.are_all_held(owner for owner, *_ in holds if owner)
         look = now + (_DEATH_LOOK_ALONE if alone else _DEATH_LOOK)
         return attrs.evolve(found, next_look=min(look, found.next_look or look))
 
@@ -425,7 +428,8 @@ class SQLiteStore:
 
     def _overdue(self, due: int, old: int) -> bool:
         rows = self._file.rows
-        return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
+        queries = (sql.EXPIRED, (due, 1)), (sql.SPENT, (old, 1)), (sql.BEGINS_OVER, (due,))
+        return any(rows(query, values) for query, values in queries)
 
 
 def _utc_now() -> datetime:

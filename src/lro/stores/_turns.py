@@ -1,0 +1,52 @@
+"""The order in which waiting work is claimed: by rank, by turns of lanes, by due time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import attrs
+
+from lro._engine.store_port import SUSPECT
+from lro.stores._counting import WAITS
+
+UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
+"""What waits, and ends if it has not begun by then."""
+
+IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
+
+MOST_LANES: Final = 1_000
+"""How many lanes of a method one claim looks at."""
+
+MAX_LANE: Final = 2**63 - 1
+
+
+@attrs.frozen
+class Due:
+    """An operation that a claim may take. ``place`` is that of its lane among those looked at."""
+
+    method: str
+    lane: int
+    rank: int
+    place: int
+    due: int
+    name: str
+
+
+def in_turn(found: Iterable[Due], keyed: Collection[str]) -> list[Due]:
+    """Put what is due in the order in which it is claimed: see ``Store.claim``."""
+    plain = sorted(found, key=lambda one: (one.rank, one.due, one.name))
+    if not keyed:
+        return plain
+    turns: Counter[tuple[str, int, int]] = Counter()
+    first: dict[tuple[str, int], int] = {}
+    order: list[tuple[tuple[int, int, int, int], int, Due]] = []
+    for number, one in enumerate(plain):
+        due, turn, place = one.due, 0, 0
+        if one.method in keyed:
+            due, place = first.setdefault((one.method, one.rank), one.due), one.place
+            turn = turns[one.method, one.lane, one.rank]
+            turns[one.method, one.lane, one.rank] += 1
+        order.append(((one.rank, due, turn, place), number, one))
+    return [one for *_, one in sorted(order)]
