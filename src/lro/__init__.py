@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lro import errors as errors
     from lro import types as types
-    from lro._base.errors import Cancelled, DeclarationError, InvalidArgument, LroError, StatusError
+    from lro._base.errors import (
+        Cancelled,
+        DeclarationError,
+        InvalidArgument,
+        LroError,
+        RetryLater,
+        StatusError,
+    )
     from lro._base.status import Any, Code, Status
     from lro._engine.handle import Handle
     from lro._engine.job import Job
     from lro._engine.limits import Limits
     from lro._engine.method_spec import Options
     from lro._engine.methods import Method, Reporter
+    from lro._engine.retry import Retry
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
     from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number
@@ -66,13 +74,16 @@ else:
 
 
 _HOMES: Final = {
-    "lro._base.errors": "Cancelled DeclarationError InvalidArgument LroError StatusError",
+    "lro._base.errors": """
+        Cancelled DeclarationError InvalidArgument LroError RetryLater StatusError
+        """,
     "lro._base.status": "Any Code Status",
     "lro._engine.handle": "Handle",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
     "lro._engine.method_spec": "Options",
     "lro._engine.methods": "Method Reporter",
+    "lro._engine.retry": "Retry",
     "lro._engine.service": "Service",
     "lro._messages.registry": "TypeRegistry",
     "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
@@ -120,6 +131,8 @@ __all__ = [
     "OperationMetadata",
     "Options",
     "Reporter",
+    "Retry",
+    "RetryLater",
     "Service",
     "State",
     "Status",

@@ -401,6 +401,27 @@ class Unavailable(Retryable):
     reason = "UNAVAILABLE"
 
 
+class RetryLater(Retryable):
+    """Raise it in a method to have it called again ``after`` this time, as Retry-After says it.
+
+    The operation waits in the store meanwhile. It counts as a failed attempt: after the last one
+    that ``lro.Retry`` or ``max_attempts`` allow, it is the error of the operation.
+
+    Raises:
+        TypeError: ``after`` is not a timedelta.
+    """
+
+    code = Code.UNAVAILABLE
+    reason = "RETRY_LATER"
+
+    def __init__(self, after: timedelta, description: str = "") -> None:
+        if not isinstance(after, timedelta):
+            raise TypeError(f"after: must be a timedelta, got {got(after)}")
+        after = max(timedelta(0), after)
+        super().__init__(description or "the method asked to be called again later", after)
+        self.args: tuple[Any, ...] = (after, description)
+
+
 class StatusError(LroError):
     """Any failure in the terms of a caller: raise it in a method to choose the error.
 

@@ -55,7 +55,7 @@ def _method(service: Service, spec: MethodSpec) -> Json:
         "concurrency": options.concurrency,
         "timeLimit": None if options.time_limit is None else _span(options.time_limit),
         "keepFor": _span(spec.keep_for),
-        "attempts": options.calls,
+        "attempts": 1 if options.retry is None else options.retry.attempts,
         "begins": "at most once" if options.at_most_once else "at least once",
         "fields": list(islice(paths, _MAX_FIELDS)),
     }

@@ -18,7 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 import attrs
@@ -32,13 +32,14 @@ from lro._base.errors import (
     MessageTooLarge,
     NotApplied,
     OperationNotFound,
+    RetryLater,
     StatusError,
     Unavailable,
     loggable,
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
-from lro._engine.endings import emit_stored_end, store_loss, store_stop
+from lro._engine.endings import emit_stored_end, store_loss, store_retry, store_stop, too_late
 from lro._engine.events import (
     AttemptBegan,
     AttemptOver,
@@ -55,6 +56,7 @@ from lro._engine.job import (
     AttemptEnded,
     AttemptOutcome,
     AttemptTrace,
+    Failure,
     FinalResult,
     JobControl,
     Outcome,
@@ -67,12 +69,19 @@ from lro._engine.job import (
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import SUSPECT, WORK_WAITS
-from lro._model.operation import Record, State, end, note_start, report
+from lro._model.operation import (
+    FailedAttempt,
+    Record,
+    State,
+    end,
+    failed_attempt,
+    note_start,
+    report,
+    with_failure,
+)
 
 if TYPE_CHECKING:
     import asyncio
-
-    import tenacity
 
 log = logging.getLogger("lro")
 
@@ -86,7 +95,7 @@ _LEFT_AT_MOST: Final = 1_000
 """How many operations a process remembers that it leaves to others."""
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
-"""What no method retries, whatever ``retry_on`` says: the work is to stop."""
+"""What no method retries, whatever ``Retry.on`` says: the work is to stop."""
 
 
 class Life(enum.Enum):
@@ -105,6 +114,7 @@ class Life(enum.Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    RETRIED = "retried"
     RELEASED = "released"
     LOST = "lost"
     SUPERSEDED = "superseded"
@@ -121,10 +131,11 @@ NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.CLAIMED: _ENDED | {Life.BEGINNING, Life.RELEASED, Life.SUPERSEDED},
     Life.BEGINNING: _ENDED | {Life.RUNNING, Life.RELEASED, Life.SUPERSEDED},
     Life.RUNNING: _ENDED | {Life.ENDING, Life.RELEASED},
-    Life.ENDING: _ENDED | {Life.RELEASED, Life.LOST, Life.SUPERSEDED},
+    Life.ENDING: _ENDED | {Life.RETRIED, Life.RELEASED, Life.LOST, Life.SUPERSEDED},
     Life.SUCCEEDED: frozenset(),
     Life.FAILED: frozenset(),
     Life.CANCELLED: frozenset(),
+    Life.RETRIED: frozenset(),
     Life.RELEASED: frozenset(),
     Life.LOST: frozenset(),
     # The store may refuse a result before the thread that has handed the work back knows it.
@@ -416,6 +427,9 @@ class Attempt:
             if control.cancel_requested:
                 yield from self._store(self._failure(control, Cancelled()))
                 return None
+            if (error := too_late(self._record, self._runtime.store)) is not None:
+                yield from self._store(self._failure(control, error))
+                return None
             if self._request is None and not (yield from self._read_request()):
                 return None
             with self._lock:  # a request to hand it back comes before this or after
@@ -468,16 +482,12 @@ class Attempt:
     def _call(self, control: JobControl, through: RemoteCall | None) -> Outcome:
         """Call the function in this thread, or ``through`` another process."""
         function: Any = self.spec.function
-        options = self.spec.options
         try:
-            if through is not None:  # the other process repeats it
+            if through is not None:
                 returned = through(self.spec, self._request, control)
                 return FinalResult(self.spec.pack_response(returned))
             with current_job(control), self.spec.surroundings(control.job):
-                if options.calls == 1:
-                    returned = function(*self._arguments(control))
-                else:
-                    returned = repeated(options, control)(function, *self._arguments(control))
+                returned = function(*self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(control, exc)
@@ -517,16 +527,11 @@ class Attempt:
         import asyncio
 
         function: Any = self.spec.function
-        options = self.spec.options
         try:
             control.raise_if_cancelled()
             enter_job(control)
             with self.spec.surroundings(control.job):
-                if options.calls == 1:
-                    returned = await function(*self._arguments(control))
-                else:
-                    again = repeated_async(options, control)
-                    returned = await again(function, *self._arguments(control))
+                returned = await function(*self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
         except asyncio.CancelledError:
             raise
@@ -628,6 +633,9 @@ class Attempt:
             Unavailable: The store has not come back.
         """
         spec, domain = self.spec, self._runtime.domain
+        if (due := self._due_again(ending.failure)) is not None:
+            yield from self._once_available(self._store_retry, ending, due)
+            return
         try:
             self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
@@ -645,6 +653,40 @@ class Attempt:
             self.ended = yield from self._once_available(store, attempt, ending)
         self._observe_end(ending)
 
+    def _due_again(self, failure: Failure | None) -> datetime | None:
+        """When the work is due again after a failed attempt; None if the operation ends."""
+        record, options, now = self._record, self.spec.options, self._runtime.store.now()
+        if failure is None or not failure.again or record.attempt >= options.max_attempts:
+            return None
+        retry, failures = options.retry, record.failure_count + 1
+        if failure.after is not None:
+            due = now + timedelta(seconds=failure.after)
+        else:
+            assert retry is not None  # its errors name this one
+            due = now + retry.pause(failures)
+        if retry is None:
+            return due
+        late = retry.within is not None and due - record.create_time > retry.within
+        return None if late or failures >= retry.attempts else due
+
+    def _store_retry(self, ending: FinalResult, due: datetime) -> Flow[None]:
+        assert ending.failure is not None  # it is tried again after that
+        failed = self._failed(ending.failure)
+        after = yield from store_retry(self._runtime, self.spec, self._record, failed, due)
+        if after is not None and after.done:  # a caller has asked for it to stop
+            self._be_over(_ENDS[after.state], error_type(after.result))
+        else:
+            line = "%s: attempt %d raised %s: it is tried again at %s"
+            said = self.name, failed.attempt, failed.error, due.isoformat(" ", "seconds")
+            log.warning(line, *said, extra=self._facts)
+            self._be_over(Life.RETRIED, error_type(ending.result))
+        emit_stored_end(self._runtime.events, after)
+        self._holder.work_waits()
+
+    def _failed(self, failure: Failure) -> FailedAttempt:
+        now = self._runtime.store.now()
+        return failed_attempt(self._record.attempt, now, failure.error, failure.text)
+
     def _store_end(
         self, attempt: int, ending: FinalResult, *, final_metadata: bool = True
     ) -> Flow[Record | None]:
@@ -656,6 +698,8 @@ class Attempt:
             attempt=attempt,
             acknowledge=ending.acknowledge,
         )
+        if ending.failure is not None:
+            change = with_failure(change, self._failed(ending.failure))
         if final_metadata:
             return updater.ended(spec, self.name, change, ending.state)
         return updater.applied(self.name, change, spec.stamp)
@@ -787,6 +831,8 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         outcome = _outcome(spec, domain, control, error)
         if isinstance(outcome, FinalResult):
             spec.limits.check_result(outcome.result)
+            if not isinstance(error, _NEVER_RETRIED):
+                outcome = attrs.evolve(outcome, failure=_failure_of(spec.options, error))
         return outcome
     except MessageTooLarge as exc:
         line = "%s: attempt %d: its error: %s"
@@ -826,9 +872,22 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         if status.code != Code.OK:
             return FinalResult(status)
     line = "%s: attempt %d failed"
-    log.error(line, *_named(control), exc_info=error, extra=facts_of(control))
+    level = logging.WARNING if _failure_of(spec.options, error).again else logging.ERROR
+    log.log(level, line, *_named(control), exc_info=error, extra=facts_of(control))
     text = "the method failed with an internal error"
     return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
+
+
+def _failure_of(options: Options, error: BaseException) -> Failure:
+    after = error.retry_after.total_seconds() if isinstance(error, RetryLater) else None
+    named = options.retry is not None and isinstance(error, options.retry.on)
+    again = (named or after is not None) and not isinstance(error, EncodingError)
+    try:
+        text = str(loggable(error))
+    except Exception:  # of a class of the application's
+        text = ""
+    again = again and not options.at_most_once
+    return Failure(type(error).__qualname__, text, again, after)
 
 
 def _named(control: JobControl) -> tuple[str, int]:
@@ -838,49 +897,3 @@ def _named(control: JobControl) -> tuple[str, int]:
 def facts_of(control: JobControl) -> Mapping[str, object]:
     """The ``extra`` of log lines about an attempt."""
     return about(control.name, control.method, control.attempt)
-
-
-# -- calls of a function that is called again -----------------------------------------------------
-
-
-def repeated(options: Options, control: JobControl) -> tenacity.Retrying:
-    """Call a function until it raises none of ``retry_on``, as often as the options say."""
-    import tenacity  # with the first call that needs it: it brings asyncio along
-
-    return tenacity.Retrying(sleep=control.pause, **_rules(options, control))
-
-
-def repeated_async(options: Options, control: JobControl) -> tenacity.AsyncRetrying:
-    """Call an async function as :func:`repeated` does a plain one."""
-    import tenacity
-
-    return tenacity.AsyncRetrying(**_rules(options, control))
-
-
-def _rules(options: Options, control: JobControl) -> dict[str, Any]:
-    import tenacity
-
-    def log_failure(state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None  # a call has failed
-        assert state.next_action is not None  # and there is to be another one
-        log.warning(
-            "%s: call %d of %d raised %s, the next one follows in %.2f s",
-            control.name,
-            state.attempt_number,
-            options.calls,
-            type(state.outcome.exception()).__qualname__,
-            state.next_action.sleep,
-            extra=facts_of(control),
-        )
-
-    return {
-        "stop": tenacity.stop_after_attempt(options.calls),
-        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        "retry": tenacity.retry_if_exception(lambda exc: _retried(exc, options.retry_on)),
-        "before_sleep": log_failure,
-        "reraise": True,
-    }
-
-
-def _retried(error: BaseException, retry_on: tuple[type[Exception], ...]) -> bool:
-    return isinstance(error, retry_on) and not isinstance(error, _NEVER_RETRIED)

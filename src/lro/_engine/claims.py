@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,7 +17,7 @@ from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Claim, Claimed
-from lro._engine.workers import StartingRecord, Workers
+from lro._engine.workers import StartingRecord, Workers, bounds_of
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -60,6 +61,8 @@ class Claims:
         self._rest = _RESTS[0]
         self._announced = self._slower = False
         self._suspects_at = -math.inf
+        self._lane = -1
+        """The lane that was served last; none yet."""
         self._wake = threading.Event()
         self._claiming = threading.Lock()
         self._stopped = False
@@ -211,6 +214,7 @@ class Claims:
                 if self._workers.stopping:
                     return Claimed((), more=False, next_due=None)
                 found = self._store.claim(self._wanted(len(slots), suspects=suspects))
+                self._turn_over(found)
                 for (record, packed), slot in zip(found.works, slots, strict=False):
                     begun += 1
                     last = begun == len(found.works)
@@ -219,6 +223,14 @@ class Claims:
         finally:
             for slot in slots[begun:]:
                 slot.release()
+
+    def _turn_over(self, found: Claimed) -> None:
+        """Have the lanes after those that were served come first the next time."""
+        for record, _ in found.works:
+            if record.lane:
+                self._lane = record.lane
+        if found.more and not found.works and self._lane >= 0:  # the lanes looked at are full
+            self._lane = random.randrange(2**63)  # any other place will do
 
     def _claim_suspect(self) -> None:
         """Begin work that may have killed its workers, unless such work runs here already.
@@ -237,16 +249,20 @@ class Claims:
         self._suspects_at = min(self._suspects_at, self._time_of(found))
 
     def _wanted(self, most: int, *, suspects: bool | None) -> Claim:
-        limits = {
-            name: spec.options.concurrency
-            for name, spec in [*self._specs.items()]  # one may be declared meanwhile
-            if spec.function is not None
-        }
         now, redelivery = self._store.now(), self._runtime.executor.redelivery
         owner, span = self._workers.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        return Claim(owner, now + span, limits, most, self._workers.left, suspects=suspects)
+        bounds = bounds_of([*self._specs.items()])  # one may be declared meanwhile
+        return Claim(
+            owner,
+            now + span,
+            most=most,
+            without=self._workers.left,
+            suspects=suspects,
+            start=self._lane,
+            **bounds,
+        )
 
     def _begin(
         self, record: Record, packed: Any, slot: Slot, claiming: StartingRecord | None

@@ -12,8 +12,10 @@ from lro._engine.events import EventDispatch, WorkLost, about, emit_end
 from lro._engine.flow import Flow
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
 from lro._engine.runtime import Runtime
+from lro._engine.store_port import Store
 from lro._model.operation import (
     Change,
+    FailedAttempt,
     Record,
     State,
     due_again,
@@ -22,6 +24,8 @@ from lro._model.operation import (
     if_unchanged_since,
     lose,
     release,
+    retry,
+    with_failure,
     with_losses,
 )
 
@@ -93,6 +97,52 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     return after
 
 
+def store_retry(
+    runtime: Runtime, spec: MethodSpec, record: Record, failed: FailedAttempt, due: datetime
+) -> Flow[Record | None]:
+    """Store that an attempt has failed: the work waits until it is due again.
+
+    It ends as cancelled instead if a caller has asked for that.
+
+    Returns:
+        The record then; None if it is gone.
+
+    Raises:
+        LroError: What the store or the change refuses.
+    """
+    change = with_failure(retry(record.attempt, due, runtime.store.now()), failed)
+    return (yield from _given_up(runtime, spec, record, change, None))
+
+
+def too_late(record: Record, store: Store) -> StatusError | None:
+    """Return the error of work that begins, or would begin, too late; None if it does not."""
+    before = record.begin_before
+    if before is None or record.attempt > 1 or store.now() < before:
+        return None
+    text = f"the operation did not begin before {before.isoformat(' ', 'milliseconds')}"
+    return StatusError(Code.DEADLINE_EXCEEDED, text, why="EXPIRED")
+
+
+def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> Flow[Record | None]:
+    """End work that waits, has never begun, and is too late to begin; of any method.
+
+    Returns:
+        The record then; None if it is gone.
+
+    Raises:
+        LroError: What the store or the change refuses: it may have begun meanwhile.
+    """
+    error = too_late(record, runtime.store)
+    assert error is not None  # the store has found it
+    types = runtime.types if spec is None else spec.types
+    keep_for = runtime.keep_for if spec is None else spec.keep_for
+    status = types.status_of(error, runtime.domain)
+    change = if_unchanged_since(record, end(status, now=runtime.store.now(), keep_for=keep_for))
+    if spec is None:
+        return (yield from runtime.updater.applied(record.name, change))
+    return (yield from _ended_by(runtime, spec, record, change))
+
+
 def _too_often(attempt: int) -> StatusError:
     text = f"the operation was begun {attempt} times, and never came to its end"
     return StatusError(Code.ABORTED, text, why="TOO_MANY_ATTEMPTS")
@@ -116,7 +166,7 @@ def _given_up(
 
     Only the worker that has this attempt can give it up, or lose it.
     """
-    updater, now = runtime.updater, runtime.store.now()
+    now = runtime.store.now()
 
     def ending(error: LroError, *, acknowledge: bool) -> Change:
         status = spec.types.status_of(error, runtime.domain)
@@ -130,15 +180,20 @@ def _given_up(
         change = if_not_cancelled(change, ending(Cancelled(), acknowledge=True))
     change = if_unchanged_since(record, change)
     if error is None:
-        after = yield from updater.applied(record.name, change, spec.stamp)
-    else:
-        try:
-            after = yield from updater.ended(spec, record.name, change, State.FAILED)
-        except FinalMetadataFailed:
-            line = "%s: the last metadata could not be made"
-            log.exception(line, record.name, extra=about(record.name, record.method))
-            after = yield from updater.applied(record.name, change, spec.stamp)
-    return after
+        return (yield from runtime.updater.applied(record.name, change, spec.stamp))
+    return (yield from _ended_by(runtime, spec, record, change))
+
+
+def _ended_by(
+    runtime: Runtime, spec: MethodSpec, record: Record, change: Change
+) -> Flow[Record | None]:
+    """Apply a change that ends an operation with an error, with its final metadata if there are."""
+    try:
+        return (yield from runtime.updater.ended(spec, record.name, change, State.FAILED))
+    except FinalMetadataFailed:
+        line = "%s: the last metadata could not be made"
+        log.exception(line, record.name, extra=about(record.name, record.method))
+        return (yield from runtime.updater.applied(record.name, change, spec.stamp))
 
 
 def emit_stored_end(events: EventDispatch, after: Record | None) -> None:

@@ -177,12 +177,13 @@ def job_alone(
 
 
 AttemptOutcome: TypeAlias = Literal[
-    "succeeded", "failed", "cancelled", "lost", "released", "superseded"
+    "succeeded", "failed", "cancelled", "retried", "lost", "released", "superseded"
 ]
 """How an attempt ended.
 
-``lost``: the process in which the function ran has died. ``released``: the work was handed back.
-``superseded``: another worker has the operation, or it is gone: what the attempt gave was refused.
+``retried``: it has failed, and the work waits to be tried again. ``lost``: the process in which the
+function ran has died. ``released``: the work was handed back. ``superseded``: another worker has
+the operation, or it is gone: what the attempt gave was refused.
 """
 
 
@@ -403,11 +404,26 @@ def overdue() -> DeadlineExceeded:
 
 
 @attrs.frozen
+class Failure:
+    """What a function has raised: class and text of the error, for operators.
+
+    ``again``: its method may be tried again after such an error. ``after``: in so many seconds,
+    which the function has asked for; None: after the pause that the method says.
+    """
+
+    error: str
+    text: str
+    again: bool = False
+    after: float | None = None
+
+
+@attrs.frozen
 class FinalResult:
     """How an attempt ended: the result, and whether it answers a request to cancel."""
 
     result: Any | Status
     acknowledge: bool = False
+    failure: Failure | None = None
 
     @property
     def state(self) -> State:

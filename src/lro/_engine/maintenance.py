@@ -13,7 +13,7 @@ from typing import Final
 from lro._base.errors import LroError, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
-from lro._engine.endings import emit_stored_end, store_loss
+from lro._engine.endings import emit_stored_end, store_expiry, store_loss
 from lro._engine.events import LeasesRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import Flow, run_all
@@ -120,6 +120,12 @@ class Maintenance:
         """Say so to the store soon, and look for lost work: another method is declared."""
         at = self._clock() + _DECLARED_SECONDS
         self._scan_asked_at, self._idle_at = min(self._scan_asked_at, at), min(self._idle_at, at)
+        self._wake.set()
+
+    def look_at(self, moment: datetime) -> None:
+        """Look then for work that is too late to begin."""
+        seconds = max(0.0, (moment - self._store.now()).total_seconds())
+        self._scan_at = min(self._scan_at, self._clock() + seconds)
         self._wake.set()
 
     def request_renewal(self) -> None:
@@ -247,6 +253,7 @@ class Maintenance:
         if self._lose(found, at):
             records = self._store.orphans(methods, _BATCH + self._stuck).records
         self._recover(records)
+        self._end_unbegun(found.unbegun)
         # The grace of those that are new begins now: what was recovered may have taken long.
         self._looked_at = self._clock()
         for owner, (until, since) in self._overdue.items():
@@ -288,6 +295,22 @@ class Maintenance:
                 log.error(line, record.name, exc_info=found, extra=facts)
         if lost:
             self._workers.work_waits()
+
+    def _end_unbegun(self, late: Sequence[Record]) -> None:
+        """End what is too late to begin."""
+        specs = [self._specs.get(record.method) for record in late]
+        flows = [
+            store_expiry(self._runtime, spec, record)
+            for spec, record in zip(specs, late, strict=True)
+        ]
+        for record, found in zip(late, run_all(flows), strict=True):
+            if isinstance(found, BaseException):
+                facts = about(record.name, record.method, record.attempt)
+                log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
+            else:
+                emit_stored_end(self._runtime.events, found)
+        if late:  # the store says which ones are next when these are gone
+            self._scan_asked_at = -math.inf
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)

@@ -16,6 +16,7 @@ from lro._base.arguments import (
     check_class,
     check_count,
     check_flag,
+    check_instance,
     check_plain_function,
     check_span,
     check_text,
@@ -24,6 +25,7 @@ from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, g
 from lro._base.status import Any, Json, type_url
 from lro._engine.job import Job, SwallowedError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
+from lro._engine.retry import Retry
 from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
 from lro._messages.schema import TIMESTAMP, Kind, Shape, checked_aliases, simple_name
@@ -152,15 +154,20 @@ class Options:
 
     ``concurrency``: how many run at once, in all processes on the store together; further ones
     wait. ``time_limit``: how long one attempt may take before the operation ends with
-    DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often the function is called in all,
-    while it raises one of these; None is once, which with ``retry_on`` has to be said as 1.
-    From two attempts on, both are needed. ``at_most_once``: the function is never called again once
-    it has been begun, so neither may be said; by default it is, if its worker is lost or stopped.
+    DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
+    :class:`lro.Retry`. ``at_most_once``: the function is never called again once
+    it has been begun, so there is no ``retry``; by default it is, if its worker is lost or stopped.
     After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED,
     reason WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times
-    in all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS. ``exclusive_target``:
-    gives the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``:
-    how long a finished record is kept (None: as the service says). ``validate``: says whether a
+    in all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS, or with its last error.
+    ``priority``: of what is due, the highest is begun first; from -100 to 100. ``expires``: work
+    that has not begun so long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
+    ``concurrency_key``: gives a text for a request, such as a customer; ``concurrency`` and
+    ``rate`` then hold for each of these keys, which take turns; ``""`` is none, and has no limit.
+    ``rate``: how many operations begin at most in any such time, in all processes on the store
+    together, such as ``(10, timedelta(minutes=1))``. ``exclusive_target``: gives the resource that
+    one request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a finished record
+    is kept (None: as the service says). ``validate``: says whether a
     request is accepted, before anything is stored. It accepts with None or True, and refuses
     with False or by raising: callers get the text of a ValueError, as INVALID_ARGUMENT, and an
     error of ``lro`` as it is. Anything else that it returns or raises is a mistake: callers get
@@ -180,11 +187,14 @@ class Options:
 
     concurrency: int | None = None
     time_limit: timedelta | None = None
-    attempts: int | None = None
-    retry_on: tuple[type[Exception], ...] = ()
+    retry: Retry | None = None
     at_most_once: bool = False
     max_lost: int = 3
     max_attempts: int = 20
+    priority: int = 0
+    expires: timedelta | None = None
+    concurrency_key: Callable[[typing.Any], str] | None = None
+    rate: tuple[int, timedelta] | None = None
     exclusive_target: Callable[[typing.Any], str] | None = None
     keep_for: timedelta | None = None
     validate: Callable[[typing.Any], bool | None] | None = None
@@ -199,35 +209,32 @@ class Options:
     def __attrs_post_init__(self) -> None:
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency)
-        if self.attempts is not None:
-            check_count("attempts", self.attempts)
+        if self.retry is not None:
+            check_instance("retry", self.retry, Retry, "a lro.Retry")
+        check_priority(self.priority)
+        if self.rate is not None:
+            fine = isinstance(self.rate, tuple) and len(self.rate) == 2
+            check("rate", self.rate, "a tuple of a number and a timedelta", fine=fine)
+            check_count("rate", self.rate[0])
+            check_span("rate", self.rate[1])
         check_flag("at_most_once", self.at_most_once)
         check_count("max_lost", self.max_lost)
         check_count("max_attempts", self.max_attempts)
-        for name in ("time_limit", "keep_for"):
+        for name in ("time_limit", "keep_for", "expires"):
             span = getattr(self, name)
             if span is not None:
                 check_span(name, span)
-        for name in ("exclusive_target", "validate", "final_metadata", "parent"):
+        functions = "exclusive_target", "validate", "final_metadata", "parent", "concurrency_key"
+        for name in functions:
             function = getattr(self, name)
             if function is not None:
                 check_plain_function(name, function)
-        check(
-            "retry_on",
-            self.retry_on,
-            "a tuple of exception classes",
-            fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
-        )
-        if self.calls > 1 and not self.retry_on:
-            wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
-            raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
-        if self.at_most_once and (self.calls > 1 or self.retry_on):
+        if self.at_most_once and self.retry is not None:
             text = "means that the function is never called again once it has begun"
-            wanted = "leave out attempts and retry_on, or at_most_once"
-            raise DeclarationError("at_most_once", f"{text}: {wanted}")
-        if self.retry_on and self.attempts is None:
-            wanted = "which says how often the function is called in all: attempts=3, for instance"
-            raise DeclarationError("retry_on", f"needs attempts, {wanted}")
+            raise DeclarationError("at_most_once", f"{text}: leave out retry, or at_most_once")
+        if self.retry is not None and self.retry.attempts > self.max_attempts:
+            text = f"allows {self.retry.attempts} attempts, and max_attempts {self.max_attempts}"
+            raise DeclarationError("retry", f"{text}: raise max_attempts")
         paths = self.indexed_paths
         fine = isinstance(paths, tuple) and all(isinstance(path, str) for path in paths)
         check("indexed_paths", paths, "a tuple of paths", fine=fine)
@@ -246,6 +253,16 @@ class Options:
         """
         return HttpRule.of("path", path, self.http_method, self.body)
 
+    @property
+    def queueing_is_plain(self) -> bool:
+        """True if no option says anything of the turn of its work."""
+        return not self.priority and self.expires is None and self.concurrency_key is None
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the store has to count what runs, or has begun, before work may begin."""
+        return self.concurrency is not None or self.rate is not None
+
     def check_outside(self) -> None:
         """Check that each option has an effect on work that is done outside.
 
@@ -257,20 +274,22 @@ class Options:
                 text = "has no effect on work that is done outside: leave it out"
                 raise DeclarationError(name, text)
 
-    @property
-    def calls(self) -> int:
-        """How often the function is called at most while it raises one of ``retry_on``."""
-        return self.attempts or 1
 
+def check_priority(priority: object) -> None:
+    """Check a priority.
 
-def _is_exception(cls: object) -> bool:
-    return isinstance(cls, type) and issubclass(cls, Exception)
+    Raises:
+        DeclarationError: It is not a whole number from -100 to 100.
+    """
+    number = isinstance(priority, int) and not isinstance(priority, bool)
+    wanted = "a whole number from -100 to 100"
+    check("priority", priority, wanted, fine=number and abs(typing.cast("int", priority)) <= 100)
 
 
 _DEFAULTS = Options()
 _OF_CALLS = (
-    *("concurrency", "time_limit", "attempts", "retry_on"),
-    *("at_most_once", "max_lost", "max_attempts", "final_metadata"),
+    *("concurrency", "time_limit", "retry", "at_most_once", "max_lost", "max_attempts"),
+    *("final_metadata", "priority", "expires", "concurrency_key", "rate"),
 )
 
 

@@ -11,11 +11,11 @@ import threading
 import typing
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, Protocol, TypeVar, overload
+from typing import Final, Generic, Protocol, TypeVar, Unpack, overload
 
 import attrs
 
-from lro._base.arguments import check_instance, check_text
+from lro._base.arguments import check, check_instance, check_span, check_text
 from lro._base.errors import (
     Cancelled,
     DeclarationError,
@@ -53,7 +53,7 @@ from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
-from lro._engine.method_spec import Around, MethodSpec, Options
+from lro._engine.method_spec import Around, MethodSpec, Options, check_priority
 from lro._engine.notifications import Endpoint
 from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
@@ -113,6 +113,41 @@ class RandomBytes:
         self._bytes, self._used = b"", 0  # the parent gives out the rest
 
 
+class Queueing(typing.TypedDict, total=False):
+    """When work is due, and what its turn goes by: see ``Method.start``."""
+
+    delay: timedelta | None
+    at: datetime | None
+    priority: int | None
+    expires: timedelta | None
+
+
+@attrs.frozen
+class Turn:
+    """When a new operation is due, None: now; and what its turn goes by, as in its record."""
+
+    due: datetime | None = None
+    rank: int = 0
+    lane: int = 0
+    expires: timedelta | None = None
+    origin: str = ""
+
+
+PLAIN_TURN: Final = Turn()
+
+LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""The latest time at which an operation can be due."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _lane(key: str) -> int:
+    """The number that stands for a concurrency key: 63 bits of its hash; 0 for none."""
+    if not key:
+        return 0
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 1) or 1
+
+
 class NewRecord(Protocol):
     """Makes the record of a new operation."""
 
@@ -163,10 +198,12 @@ class Starter:
         notify: Sequence[Endpoint] = (),
         headers: Headers | None = None,
         sent: Sent | None = None,
+        origin: str = "",
+        **queueing: Unpack[Queueing],
     ) -> Flow[Operation]:
         """See ``Method.start``; ``headers`` are those of the call that it came by, if any.
 
-        ``sent`` gives the request as the caller has sent it.
+        ``sent`` gives the request as the caller has sent it. ``origin`` is that of the record.
         """
         trace = NO_START_TRACE
         if not validate_only:  # which starts nothing
@@ -198,6 +235,7 @@ class Starter:
                 parent = yield application_call("parent", spec.options.parent, request)
             if parent != "":
                 parent = _checked_parent(parent)
+            turn = yield from self._turn(spec, request, origin, queueing)
             packed = _packed(spec, request)
             key = None
             if request_id:
@@ -209,7 +247,7 @@ class Starter:
             if self._runtime.first_use.pending:
                 yield from self._runtime.first_use.reach()
             new = functools.partial(
-                self._record, spec, parent, first, target, caller, key, trace.context, encoded
+                self._record, spec, parent, first, target, caller, key, trace.context, encoded, turn
             )
             known = yield from self._started_as_alias(spec, new, packed, key, insert)
             if validate_only:
@@ -228,7 +266,8 @@ class Starter:
                 inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
                 self._observe(inserted, trace)
                 return inserted.record.operation
-            return (yield from self._insert_and_run(spec, new, request, packed, key, trace))
+            waits = turn.due is not None
+            return (yield from self._insert_and_run(spec, new, request, packed, key, trace, waits))
         except BaseException as exc:
             trace.failed(exc)
             if isinstance(exc, LroError) and not validate_only:
@@ -247,6 +286,7 @@ class Starter:
         key: RequestKey | None,
         trace_context: str,
         notify: str,
+        turn: Turn,
         *,
         begun: bool = False,
         sent: bool = True,
@@ -256,7 +296,8 @@ class Starter:
         That is one write less. If its name is ``sent`` to a worker, it is due again later.
         """
         now = self._runtime.store.now()
-        owner, until = self._first_lease(spec, now, begun=begun, sent=sent)
+        due = now if turn.due is None else turn.due
+        owner, until = self._first_lease(spec, now, due, begun=begun, sent=sent)
         return spec.stamp(
             Record(
                 name=_prefix(parent) + new_id(self._random, now),
@@ -275,18 +316,66 @@ class Starter:
                 version=2 if begun else 1,  # a claim makes the second
                 trace_context=trace_context,
                 notify=notify,
+                rank=turn.rank,
+                lane=turn.lane,
+                begin_before=None if turn.expires is None else due + turn.expires,
+                origin=turn.origin,
             )
         )
 
+    def _turn(
+        self, spec: MethodSpec, request: object, origin: str, queueing: Queueing
+    ) -> Flow[Turn]:
+        """When a new operation is due, and what its turn goes by.
+
+        Raises:
+            InvalidArgument: A value is wrong, or has no effect on work that is done outside.
+            HookFailed: The ``concurrency_key`` of the method fails.
+        """
+        options = spec.options
+        if not queueing and not origin and options.queueing_is_plain:
+            return PLAIN_TURN
+        if unknown := queueing.keys() - Queueing.__annotations__.keys():
+            raise TypeError(f"start takes no argument {min(unknown)!r}")
+        given = {name: value for name, value in queueing.items() if value is not None}
+        if spec.function is None and given:
+            name = next(iter(given))
+            raise InvalidArgument(name, "has no effect on work that is done outside: leave it out")
+        delay, at, expires = queueing.get("delay"), queueing.get("at"), queueing.get("expires")
+        priority: typing.Any = given.get("priority", options.priority)
+        try:
+            check_priority(priority)
+            if delay is not None:
+                check_span("delay", delay, zero=True)
+            if expires is not None:
+                check_span("expires", expires)
+            if at is not None:
+                fine = isinstance(at, datetime) and at.tzinfo is not None
+                check("at", at, "a datetime with a time zone", fine=fine and at <= LATEST)
+        except DeclarationError as exc:
+            raise InvalidArgument(exc.subject, exc.description) from None
+        if delay is not None and at is not None:
+            raise InvalidArgument("at", "cannot be given together with delay")
+        lane, key = 0, options.concurrency_key
+        if key is not None:
+            text = yield application_call("concurrency_key", key, request)
+            _check_text("concurrency_key", text)
+            lane = _lane(text)
+        due: datetime | None = at if delay is None else self._runtime.store.now() + delay
+        if due is not None and due <= self._runtime.store.now():
+            due = None  # now
+        return Turn(due, -priority, lane, expires or options.expires, origin)
+
     def _first_lease(
-        self, spec: MethodSpec, now: datetime, *, begun: bool, sent: bool
+        self, spec: MethodSpec, now: datetime, due: datetime, *, begun: bool, sent: bool
     ) -> tuple[str, datetime | None]:
         if spec.function is None:
             return "", None
         if begun:
             return self._workers.owner, now + self._runtime.lease
         redelivery = self._runtime.executor.redelivery
-        return "", now if redelivery is None or not sent else now + redelivery
+        later = redelivery is not None and sent and due <= now
+        return "", now + redelivery if later and redelivery is not None else due
 
     def _observe(self, inserted: Inserted, trace: StartTrace) -> None:
         record = inserted.record
@@ -374,15 +463,17 @@ class Starter:
         packed: Any,
         key: RequestKey | None,
         trace: StartTrace,
+        waits: bool,
     ) -> Flow[Operation]:
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
         # With a free worker, the record is stored as begun, in one write; unless other work is
         # older, or the store has to count how many run.
-        waits = remote or spec.options.concurrency is not None
+        later, waits = waits, waits or remote or spec.options.is_limited
         try:
             try:
-                slot = yield from self._free_worker()
+                if not later:
+                    slot = yield from self._free_worker()
                 waits = waits or slot is None or self._background.ahead
                 if waits:
                     yield from self._backlog.admit()
@@ -410,6 +501,8 @@ class Starter:
                     return (attempt.ended or record).operation
                 if inserted.fresh:
                     self._workers.work_waits()
+                    if record.begin_before is not None:
+                        self._background.maintenance.look_at(record.begin_before)
                 return record.operation
         finally:
             if slot is not None:
@@ -693,6 +786,7 @@ class Method(Generic[Req, Resp, Meta]):
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
         notify: Sequence[Endpoint] = (),
+        **queueing: Unpack[Queueing],
     ) -> Handle[Resp, Meta]:
         """Store a new operation, have its work begun, and return its handle at once.
 
@@ -709,6 +803,10 @@ class Method(Generic[Req, Resp, Meta]):
 
         ``notify``: where the end of this operation is notified, beside the endpoints of the
         service's ``webhooks``. Of repeated starts that of the first one stands.
+
+        ``delay``, a timedelta, or ``at``, a datetime with a time zone: when the work is due; by
+        default now. It waits in the store until then. ``priority`` and ``expires``: as the options
+        of the method say it, which hold by default.
 
         Raises:
             InvalidArgument: The request is refused, the request id malformed or used otherwise. Or
@@ -732,6 +830,7 @@ class Method(Generic[Req, Resp, Meta]):
             validate_only=validate_only,
             within=within,
             notify=notify,
+            **queueing,
         )
         return self._handle(run(started))
 
@@ -747,6 +846,7 @@ class Method(Generic[Req, Resp, Meta]):
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
         notify: Sequence[Endpoint] = (),
+        **queueing: Unpack[Queueing],
     ) -> Handle[Resp, Meta]:
         """:meth:`start` for coroutines: no thread waits for the store.
 
@@ -766,6 +866,7 @@ class Method(Generic[Req, Resp, Meta]):
             validate_only=validate_only,
             within=within,
             notify=notify,
+            **queueing,
         )
         return self._handle(await on_loop(started))
 

@@ -41,6 +41,7 @@ from lro._engine.process import (
     is_worker_process,
     no_longer_open,
 )
+from lro._engine.retry import Retry
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store, WaitingWork, Worker, keeps_statistics
@@ -257,11 +258,14 @@ class Service:
         metadata: type | None = None,
         concurrency: int | None = None,
         time_limit: timedelta | None = None,
-        attempts: int | None = None,
-        retry_on: tuple[type[Exception], ...] = (),
+        retry: Retry | None = None,
         at_most_once: bool = False,
         max_lost: int = 3,
         max_attempts: int = 20,
+        priority: int = 0,
+        expires: timedelta | None = None,
+        concurrency_key: Callable[[Any], str] | None = None,
+        rate: tuple[int, timedelta] | None = None,
         exclusive_target: Callable[[Any], str] | None = None,
         keep_for: timedelta | None = None,
         validate: Callable[[Any], bool | None] | None = None,
@@ -288,11 +292,14 @@ class Service:
         options = Options(
             concurrency=concurrency,
             time_limit=time_limit,
-            attempts=attempts,
-            retry_on=retry_on,
+            retry=retry,
             at_most_once=at_most_once,
             max_lost=max_lost,
             max_attempts=max_attempts,
+            priority=priority,
+            expires=expires,
+            concurrency_key=concurrency_key,
+            rate=rate,
             exclusive_target=exclusive_target,
             keep_for=keep_for,
             validate=validate,

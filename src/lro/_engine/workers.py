@@ -10,6 +10,7 @@ import secrets
 import socket
 import threading
 import time
+import typing
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
@@ -46,6 +47,24 @@ _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
 _TRY_SECONDS: Final = 0.2
 """How often a worker that was sent a name asks again while the method's limit is reached."""
+
+
+class Bounds(typing.TypedDict):
+    """What a claim says of methods, as :class:`Claim` has it."""
+
+    limits: Mapping[str, int | None]
+    keyed: Collection[str]
+    rates: Mapping[str, tuple[int, timedelta]]
+
+
+def bounds_of(specs: Collection[tuple[str, MethodSpec]]) -> Bounds:
+    """What a claim says of these methods, by the names under which their work is stored."""
+    options = {name: spec.options for name, spec in specs if spec.function is not None}
+    return {
+        "limits": {name: one.concurrency for name, one in options.items()},
+        "keyed": [name for name, one in options.items() if one.concurrency_key is not None],
+        "rates": {name: one.rate for name, one in options.items() if one.rate is not None},
+    }
 
 
 class StartingRecord:
@@ -274,10 +293,10 @@ class Workers(HeldWork):
             line = "%s: of the unknown method %s, left to others"
             log.error(line, name, method, extra=about(name, method))
             return
-        limits = {method: spec.options.concurrency}
+        bounds = bounds_of([(method, spec)])
         while not self.stopping:
             until = self._store.now() + self.runtime.lease
-            claim = Claim(self.owner, until, limits, 1, self.left, only=name)
+            claim = Claim(self.owner, until, most=1, without=self.left, only=name, **bounds)
             with self.claiming() as claiming:
                 if self.stopping:
                     break
@@ -293,7 +312,7 @@ class Workers(HeldWork):
                         raise
                     return
             with contextlib.suppress(OperationNotFound):
-                if limits[method] is not None and self._store.get(name).waits:
+                if spec.options.is_limited and self._store.get(name).waits:
                     time.sleep(_TRY_SECONDS)
                     continue
             return

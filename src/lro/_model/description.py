@@ -11,7 +11,7 @@ import attrs
 from lro._messages.schema import Int32
 from lro._model.operation import Operation, Record
 
-_WEIGHT: Final = 560
+_WEIGHT: Final = 660
 """About how many bytes of JSON a description has without its names."""
 
 
@@ -23,7 +23,10 @@ class OperationDescription:
     ``update_time`` is when the record was last changed, ``start_time`` when a worker began (None:
     the work waits), ``expire_time`` from when on the record is removed. ``cancel_requested`` says
     that a caller has asked for the work to stop, ``cancel_time`` when. ``attempt`` counts the
-    attempts at the work, ``lost_attempts`` those whose worker was lost. ``trace_id`` is that of the
+    attempts at the work, ``lost_attempts`` those whose worker was lost, ``failed_attempts`` those
+    that have failed. ``due_time`` is from when on the work may begin, if it waits; ``priority``:
+    what is higher comes first. ``origin`` says what has started the operation, if no caller has:
+    ``schedule NAME``, or the operation of which it is a rerun. ``trace_id`` is that of the
     start, 32 hexadecimal digits, empty if it was not traced. Times are in UTC by the clock of the
     server's store.
     """
@@ -40,6 +43,10 @@ class OperationDescription:
     cancel_time: datetime | None = None
     attempt: Int32 = 0
     lost_attempts: Int32 = 0
+    failed_attempts: Int32 = 0
+    due_time: datetime | None = None
+    priority: Int32 = 0
+    origin: str = ""
     trace_id: str = ""
 
     @property
@@ -96,5 +103,9 @@ def _shown(record: Record, renamed: Mapping[str, str]) -> dict[str, Any]:
         "cancel_time": record.cancel_time,
         "attempt": record.attempt,
         "lost_attempts": record.lost_attempts,
+        "failed_attempts": record.failure_count,
+        "due_time": record.lease_until if record.waits else None,
+        "priority": -record.rank,
+        "origin": record.origin,
         "trace_id": trace_id(record.trace_context),
     }

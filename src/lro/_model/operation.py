@@ -28,8 +28,8 @@ from lro._base.errors import (
     OperationNotFound,
     got,
 )
-from lro._base.status import Any, Code, Status, named, unknown_fields
-from lro._messages.json_text import dumps
+from lro._base.status import Any, Code, Json, Status, named, unknown_fields
+from lro._messages.json_text import dumps, reread
 from lro._messages.schema import Int32, number
 from lro._messages.times import Duration
 
@@ -475,6 +475,24 @@ def is_short(operation: Operation) -> bool:
 
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
+KEPT_FAILURES: Final = 20
+"""How many failed attempts a record keeps, the last ones."""
+
+_FAILURE_TEXT: Final = 500
+
+
+@attrs.frozen
+class FailedAttempt:
+    """An attempt that has failed: its number, when it ended, the error's class and text.
+
+    For operators: callers get the error of the operation. The text has at most 500 characters.
+    """
+
+    attempt: int
+    time: datetime
+    error: str
+    text: str
+
 
 @attrs.frozen(kw_only=True, slots=False)
 class Record:
@@ -567,6 +585,22 @@ class Record:
     def response(self) -> Any | None:
         """The response it ended with, or None."""
         return self.result if isinstance(self.result, Any) else None
+
+    @property
+    def failed_attempts(self) -> tuple[FailedAttempt, ...]:
+        """The last failed attempts, the oldest first."""
+        found = self._failures["last"]
+        return tuple(FailedAttempt(n, _EPOCH + at * _MILLISECOND, *more) for n, at, *more in found)
+
+    @property
+    def failure_count(self) -> int:
+        """How many attempts have failed."""
+        count: int = self._failures["count"]
+        return count
+
+    @property
+    def _failures(self) -> typing.Any:
+        return reread(self.failures) if self.failures else {"count": 0, "last": ()}
 
     def visible(self, now: datetime) -> bool:
         """Whether callers can see it: not deleted, not expired (spec §9.4)."""
@@ -898,6 +932,40 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
     return change
+
+
+def retry(attempt: int, due: datetime, now: datetime) -> Change:
+    """Let the work wait after a failed attempt: it is due again then."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        return record.next_version(state=state, owner="", lease_until=due, update_time=now)
+
+    return change
+
+
+def with_failure(change: Change, failed: FailedAttempt) -> Change:
+    """Have a change also store a failed attempt."""
+
+    def noted(record: Record) -> Record | None:
+        changed = change(record)
+        if changed is None:
+            return None
+        shown: list[Json] = [
+            [one.attempt, (one.time - _EPOCH) // _MILLISECOND, one.error, one.text]
+            for one in (*record.failed_attempts, failed)
+        ]
+        kept: Json = {"count": record.failure_count + 1, "last": shown[-KEPT_FAILURES:]}
+        return attrs.evolve(changed, failures=dumps(kept).decode())
+
+    return noted
+
+
+def failed_attempt(attempt: int, now: datetime, error: str, text: str) -> FailedAttempt:
+    """Make a failed attempt whose text any store can keep."""
+    text = text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return FailedAttempt(attempt, now, error, text)
 
 
 def with_losses(change: Change, lost: int) -> Change:

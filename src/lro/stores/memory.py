@@ -678,8 +678,9 @@ class MemoryStore:
         """Begin a new attempt at operations that wait, the earliest due first."""
         now = self._clock()
         with self._lock:
+            times: list[datetime] = []
             if claim.only:
-                found, times = self._wanted(claim, now), []
+                found = self._wanted(claim, now)
             else:
                 found, times = self._work.due(claim, now)
                 times += self._work.next_due(claim, now)

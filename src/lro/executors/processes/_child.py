@@ -19,7 +19,7 @@ from typing import Any
 
 from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, LeaseLost
 from lro._base.status import Status
-from lro._engine.attempt import failure, repeated, repeated_async
+from lro._engine.attempt import failure
 from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
 from lro._engine.job import FinalResult, JobControl, current_job
@@ -104,7 +104,7 @@ class CallInChild:
     # -- by the main thread -------------------------------------------------------------------
 
     def returned(self) -> object:
-        """Call the function, as often as the method says.
+        """Call the function.
 
         Raises:
             NotResolved: It could not be called.
@@ -117,15 +117,12 @@ class CallInChild:
         except BaseException as exc:  # importing the application may raise anything
             raise NotResolved(self.call.name) from exc
         function: Any = spec.function
-        options = spec.options
         arguments = (request, self._control.job) if spec.takes_job else (request,)
         with current_job(self._control):
             if spec.is_async:
                 return asyncio.run(self._awaited(spec, arguments))
             with spec.surroundings(self._control.job):
-                if options.calls == 1:
-                    return function(*arguments)
-                return repeated(options, self._control)(function, *arguments)
+                return function(*arguments)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -152,7 +149,7 @@ class CallInChild:
         outcome = failure(spec, self.call.domain, self._control, error)
         assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
         assert isinstance(outcome.result, Status)
-        return Failed(outcome.result)
+        return Failed(outcome.result, outcome.failure)
 
     def finish(self, last: FinalMessage) -> None:
         """Send the last message; nothing is reported after it.
@@ -184,14 +181,11 @@ class CallInChild:
 
         self._interrupt = interrupt
         function: Any = spec.function
-        options = spec.options
         try:
             if self.why is not None:  # it came before there was anything to interrupt
                 raise self.why.error()
             with spec.surroundings(self._control.job):
-                if options.calls == 1:
-                    return await function(*arguments)
-                return await repeated_async(options, self._control)(function, *arguments)
+                return await function(*arguments)
         finally:
             self._interrupt = None
 

@@ -168,7 +168,7 @@ class CallSupervisor:
         if isinstance(message, Done):
             return message.response
         if isinstance(message, Failed):
-            raise AttemptEnded(FinalResult(message.status))
+            raise AttemptEnded(FinalResult(message.status, failure=message.failure))
         if isinstance(message, Stopped):
             raise message.why.error()
         if isinstance(message, AttemptReplaced):

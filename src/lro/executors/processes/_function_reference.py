@@ -18,6 +18,7 @@ from lro._base.errors import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.methods import Method
+from lro._engine.retry import Retry
 from lro._messages.registry import ClassCodec, TypeRegistry
 
 MAIN: Final = "__main__"
@@ -47,8 +48,8 @@ class FunctionReference:
     response: str
     metadata: str
     types: tuple[tuple[str, str], ...]
-    attempts: int
     retry_on: tuple[str, ...]
+    at_most_once: bool
     limits: Limits = DEFAULT_LIMITS
     around: str = ""
 
@@ -60,7 +61,7 @@ def check_importable(spec: MethodSpec) -> None:
         DeclarationError: None ever will: it is a lambda, a function within a function, a bound
             method, or typed into a shell.
     """
-    for thing in (spec.function, spec.around, *spec.options.retry_on):
+    for thing in (spec.function, spec.around, *_retried(spec)):
         if thing is not None:
             _path(spec.full_name, thing)
 
@@ -79,7 +80,7 @@ def reference_to(spec: MethodSpec) -> FunctionReference:
     types = () if declared else _types(spec)
     classes = (spec.request, spec.response, spec.metadata)
     roles = [_class_path(spec, cls) for cls in classes] if not declared else ["", "", ""]
-    retry_on = tuple(_class_path(spec, error) for error in spec.options.retry_on)
+    retry_on = tuple(_class_path(spec, error) for error in _retried(spec))
     around = "" if declared or spec.around is None else _path(spec.full_name, spec.around)
     paths = (path, around, *roles, *retry_on, *(place for _, place in types))
     return FunctionReference(
@@ -91,11 +92,15 @@ def reference_to(spec: MethodSpec) -> FunctionReference:
         response=roles[1],
         metadata=roles[2],
         types=types,
-        attempts=spec.options.calls,
         retry_on=retry_on,
+        at_most_once=spec.options.at_most_once,
         limits=spec.limits,
         around=around,
     )
+
+
+def _retried(spec: MethodSpec) -> tuple[type[Exception], ...]:
+    return () if spec.options.retry is None else spec.options.retry.on
 
 
 def _is_method_of(found: object, spec: MethodSpec) -> bool:
@@ -191,8 +196,9 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         except BaseException as exc:  # such as SystemExit, of a script that ends itself
             raise MainFailed(reference.main.module or reference.main.file) from exc
     found = _imported(reference.function)
+    retried = tuple(_imported(path) for path in reference.retry_on)
     options = Options(
-        attempts=reference.attempts, retry_on=tuple(_imported(path) for path in reference.retry_on)
+        retry=Retry(on=retried) if retried else None, at_most_once=reference.at_most_once
     )
     if reference.declared:
         if not isinstance(found, Method) or found.full_name != reference.method:

@@ -13,6 +13,7 @@ from cattrs.strategies import configure_tagged_union
 
 from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
 from lro._base.status import Any, Status
+from lro._engine.job import Failure
 from lro._messages.json_text import dumps, reread
 from lro.executors.processes._function_reference import FunctionReference
 
@@ -114,9 +115,10 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The function failed, and callers get this status."""
+    """The function failed, and callers get this status; operators get the failure."""
 
     status: Status
+    failure: Failure | None
 
 
 @attrs.frozen

@@ -408,7 +408,7 @@ LOST: Final = _sql(f"""SELECT {_ROW} FROM operations o WHERE o.owner <> ''
 _LIMITS: Final = (
     "method TEXT, suspect BOOLEAN, keyed BOOLEAN, at_once BIGINT, rate BIGINT, span BIGINT"
 )
-_GIVEN: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
+_ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     SELECT *, %s::bigint AS after, %s::bigint AS now
     FROM json_to_recordset(%s::json) AS l({_LIMITS})
 )"""
@@ -432,7 +432,7 @@ def _lanes(name: str, bound: str) -> str:
     )"""
 
 
-_GIVEN_LANES: Final = f"""{_GIVEN},
+_GIVEN_LANES: Final = f"""{_ASKED},
     {_lanes("ahead", "o.lane > g.after")}, {_lanes("behind", "o.lane <= g.after")},
     lanes AS MATERIALIZED (SELECT *, 0 AS wrapped FROM ahead UNION ALL SELECT *, 1 FROM behind)"""
 _IN_LANE: Final = f"{_KIND} = g.suspect AND o.lane = g.lane AND o.rank = g.rank AND o.lease_until"
@@ -514,7 +514,7 @@ def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> b
     # Gives a row without a record if nothing was taken.
     still = "" if only else " AND o.lease_until <= (SELECT max(now) FROM given)"
     next_due = f"SELECT min(n.lease_until) FROM lanes g CROSS JOIN LATERAL ({_NEXT}) AS n"
-    return _sql(f"""{_GIVEN if only else _GIVEN_LANES}, seen AS MATERIALIZED (
+    return _sql(f"""{_ASKED if only else _GIVEN_LANES}, seen AS MATERIALIZED (
         SELECT *, row_number() OVER (ORDER BY {_ORDER}) AS number FROM ({seen}) AS s
             ORDER BY number LIMIT %s
     ), free AS MATERIALIZED (

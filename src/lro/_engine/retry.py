@@ -1,0 +1,69 @@
+"""When a failed attempt is tried again."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Final
+
+import attrs
+
+from lro._base.arguments import check, check_count, check_span
+
+_MOST_DOUBLINGS: Final = 1_000
+
+
+def _listed(on: object) -> object:
+    return on if isinstance(on, tuple) else (on,)
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """After which errors a method is called again, how often, and when.
+
+    ``attempts``: how often the function may fail in all; after the last time, its error is that of
+    the operation. ``on``: the exceptions after which it is called again, or one of them; not after
+    :class:`lro.Cancelled`. The first pause takes ``first``, each further one ``factor`` times as
+    long, at most ``most``; each is shortened at random by up to the share ``jitter``. ``within``:
+    no attempt begins later than so long after the start; None: whenever.
+    In a pause the operation waits in the store, and occupies no worker.
+
+    Raises:
+        DeclarationError: A value is out of its bounds, or of another type.
+    """
+
+    attempts: int = 5
+    on: tuple[type[Exception], ...] = attrs.field(default=(Exception,), converter=_listed)
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=10)
+    jitter: float = 0.2
+    within: timedelta | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_count("attempts", self.attempts)
+        fine = bool(self.on) and all(map(_is_exception, self.on))
+        check("on", self.on, "an exception class, or a tuple of such", fine=fine)
+        check_span("first", self.first)
+        check_span("most", self.most)
+        if self.within is not None:
+            check_span("within", self.within)
+        for name, low, high in (("factor", 1.0, 100.0), ("jitter", 0.0, 1.0)):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            wanted = f"a number from {low:g} to {high:g}"
+            check(name, value, wanted, fine=number and low <= value <= high)
+
+    def pause(self, failures: int) -> timedelta:
+        """The pause after so many failures, from 1 on."""
+        longest, pause = self.most.total_seconds(), self.first.total_seconds()
+        for _ in range(min(failures - 1, _MOST_DOUBLINGS)):
+            if pause >= longest or self.factor == 1:
+                break
+            pause *= self.factor
+        share = 1 - self.jitter * random.random()  # spreads calls, guards nothing
+        return timedelta(seconds=min(pause, longest) * share)
+
+
+def _is_exception(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Exception)
