@@ -48,6 +48,19 @@ def ended_in_turn(service: Service, name: str) -> Operation:
     return until(looked, lambda found: found.done)
 
 
+def ended_in_time(
+    service: Service, clock: ManualClock, name: str, seconds: float = 1.0
+) -> Operation:
+    """An operation once it is done; these seconds pass between two looks."""
+
+    def looked() -> Operation:
+        service.run_maintenance()
+        clock.advance(seconds)
+        return service.get(name)
+
+    return until(looked, lambda found: found.done)
+
+
 def recovered(service: Service, clock: ManualClock) -> None:
     """Turn a service until it has seen to the leases that are over: that takes two looks."""
     service.run_maintenance()

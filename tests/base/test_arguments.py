@@ -107,13 +107,19 @@ def grpc_method(**options: Any) -> object:
 ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
     lro.Options: [
         *(("concurrency", value, COUNT) for value in (0, True)),
-        ("attempts", 1.0, COUNT),
+        ("retry", 3, "a lro.Retry"),
+        ("priority", 1.0, "a whole number from -100 to 100"),
+        ("priority", True, "a whole number from -100 to 100"),
+        ("priority", -101, "a whole number from -100 to 100"),
+        ("expires", 60, "a timedelta above zero, at most 36500 days"),
+        ("rate", 3, "a tuple of a number and a timedelta"),
+        ("rate", (3,), "a tuple of a number and a timedelta"),
+        ("rate", (0, timedelta(1)), COUNT),
+        ("rate", (3, 60), "a timedelta above zero, at most 36500 days"),
+        ("concurrency_key", "customer", "a function"),
         ("max_lost", "3", COUNT),
         *(("time_limit", value, SPAN) for value in (5, timedelta(), timedelta(-1))),
         *(("keep_for", value, SPAN) for value in (timedelta(), timedelta(days=99_999_999))),
-        ("retry_on", ValueError, "a tuple of exception classes"),
-        ("retry_on", (ValueError, "OSError"), "a tuple of exception classes"),
-        ("retry_on", (BaseException,), "a tuple of exception classes"),
         ("at_most_once", "yes", "True or False"),
         ("exclusive_target", "name", "a function"),
         ("validate", awaited, PLAIN),
@@ -266,25 +272,21 @@ def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wan
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
-def test_attempts_and_retry_on_need_each_other():
-    """Else no second one is ever made; one attempt may have exceptions, which change nothing."""
-    with pytest.raises(lro.DeclarationError, match=r"^attempts: 3 need retry_on, which says after"):
-        lro.Options(attempts=3)
-    with pytest.raises(lro.DeclarationError, match=r"^retry_on: needs attempts, which says how"):
-        lro.Options(retry_on=(OSError,))
-    assert lro.Options(attempts=1, retry_on=(OSError,)).retry_on == (OSError,)
-    assert [lro.Options(attempts=given, retry_on=()).calls for given in (None, 1)] == [1, 1]
+def test_method_that_runs_at_most_once_is_never_tried_again():
+    """Each of the two options says the opposite of the other."""
+    text = r"^at_most_once: means that .* begun: leave out retry, or at_most_once$"
+    with pytest.raises(lro.DeclarationError, match=text):
+        lro.Options(at_most_once=True, retry=lro.Retry())
+    with pytest.raises(lro.DeclarationError, match=text):
+        new_service().method(WORK, at_most_once=True, retry=lro.Retry(attempts=1))
 
 
-@pytest.mark.parametrize("attempts", [1, 2])
-def test_method_that_runs_at_most_once_is_never_tried_again(attempts):
-    """Each of the two options says the opposite of the other; one attempt is what it has."""
-    text = r"^at_most_once: means that .* begun: leave out attempts and retry_on, or at_most_once$"
+def test_a_retry_has_no_more_attempts_than_the_operation():
+    """Else it would end early, with no word why."""
+    text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
-        lro.Options(at_most_once=True, attempts=attempts, retry_on=(OSError,))
-    with pytest.raises(lro.DeclarationError, match=text):
-        new_service().method(WORK, at_most_once=True, attempts=attempts, retry_on=(OSError,))
-    assert lro.Options(at_most_once=True, attempts=1).calls == 1
+        lro.Options(retry=lro.Retry(attempts=21))
+    lro.Options(retry=lro.Retry(attempts=21), max_attempts=21)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +294,15 @@ def test_method_that_runs_at_most_once_is_never_tried_again(attempts):
     [
         ("concurrency", 2),
         ("time_limit", timedelta(minutes=1)),
-        ("attempts", 1),
+        ("retry", lro.Retry()),
         ("at_most_once", True),
         ("max_lost", 1),
         ("max_attempts", 1),
         ("final_metadata", lambda metadata, state: metadata),
+        ("priority", 1),
+        ("expires", timedelta(minutes=1)),
+        ("concurrency_key", str),
+        ("rate", (1, timedelta(minutes=1))),
     ],
 )
 def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, value):

@@ -17,6 +17,7 @@ from lro import (
     InvalidArgument,
     LroError,
     Options,
+    RetryLater,
     Status,
     StatusError,
     TypeRegistry,
@@ -57,6 +58,7 @@ FACT = re.compile(r"[a-z][a-zA-Z0-9-_]+")
 EXAMPLES = {
     InvalidFilter: InvalidFilter("filter", "expected a comparison", 7),
     NotApplied: NotApplied("operations/a", "complete", "FAILED"),
+    RetryLater: RetryLater(timedelta(seconds=3), "the bank is closed"),
     LeaseLost: LeaseLost("operations/a", 1, 2),
     StatusError: StatusError(Code.NOT_FOUND, "no such picture", (), "PICTURE_MISSING"),
     DeclarationError: DeclarationError("acme.v1.Thing", "is declared twice"),

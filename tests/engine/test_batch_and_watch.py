@@ -369,6 +369,7 @@ def test_event_loop_gets_the_same(store, make_service):
 
 SHOWN = "name state method create_time update_time start_time end_time expire_time"
 SHOWN += " cancel_requested cancel_time attempt lost_attempts trace_id"
+SHOWN += " failed_attempts due_time priority origin"
 
 
 def test_nothing_else_of_record_is_shown(make_service):
@@ -385,7 +386,7 @@ def test_large_operations_are_refused_together(make_service):
 
     Descriptions may have more bytes than the operations.
     """
-    service = make_service(MemoryStore(), limits=Limits(page_bytes=2000))
+    service = make_service(MemoryStore(), limits=Limits(page_bytes=2400))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]
     assert len(service.batch_get(names).operations) == 5
@@ -394,5 +395,5 @@ def test_large_operations_are_refused_together(make_service):
         with pytest.raises(BatchTooLarge, match="ask for fewer names at once"):
             service.describe_many(names)
         for name in names:
-            service.reporter(name).complete(WorkResponse("x" * 1500))
+            service.reporter(name).complete(WorkResponse("x" * 2000))
     assert service.describe_many(names[:1]).missing == ()

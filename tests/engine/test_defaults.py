@@ -15,7 +15,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.testing import START
 from tests.engine.engine_parts import declared
-from tests.service_steps import ended, unpacked
+from tests.service_steps import ended, ended_in_time, unpacked
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -120,18 +120,18 @@ def test_the_target_is_that_of_the_work(service):
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
-def test_a_retry_goes_on_from_what_was_seen(service):
+def test_a_retry_goes_on_from_what_was_seen(service, clock):
     """The next attempt keeps the message of the last until it has one of its own."""
     attempts = []
 
-    @service.method(NAME, attempts=2, retry_on=(OSError,))
+    @service.method(NAME, retry=lro.Retry(on=OSError))
     def resize(request: WorkRequest, job: lro.Job) -> None:
         attempts.append(job.metadata.status_message)
         job.progress(0.1 * len(attempts), "first" if len(attempts) == 1 else None)
         if len(attempts) == 1:
             raise OSError
 
-    operation = ended(service, resize.start(WorkRequest()).name)
+    operation = ended_in_time(service, clock, resize.start(WorkRequest()).name)
     assert attempts == ["", "first"]
     assert seen(service, operation).status_message == "first"
 

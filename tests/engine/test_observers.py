@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, State, StatusError
+from lro import Cancelled, Code, Job, Retry, Service, State, StatusError
 from lro._engine import statistics as module
 from lro._engine.events import EventDispatch
 from lro._engine.flow import run
@@ -47,7 +47,7 @@ from lro.testing import START
 from lro.testing._samples import together
 from tests.engine.engine_parts import ID, Held, once, raising, totals
 from tests.executors import process_methods
-from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.service_steps import WORK, Step, ended, ended_in_time, recovered, work
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -470,26 +470,30 @@ def test_records_within_a_function_get_the_facts_of_its_operation(make_service, 
 
 @EACH_EXECUTOR
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_functions_are_called_within_what_is_around_them(make_service, executor, attempts):
-    """Once for all calls of an attempt, with the job, in the thread or task of the function."""
+def test_functions_are_called_within_what_is_around_them(make_service, clock, executor, attempts):
+    """With the job, in the thread or task of the function; each attempt anew."""
     calls = []
 
     @contextlib.contextmanager
     def around(job):
         calls.append(f"enter {job.method} {job.attempt}")
-        yield
-        calls.append("leave")
+        try:
+            yield
+        finally:
+            calls.append("leave")
 
     def body():
         calls.append("call")
-        if len(calls) <= attempts:
+        if calls.count("call") < attempts:
             raise ValueError
 
     service = make_service(None, executor(), around=around)
-    options = {"attempts": 2, "retry_on": (ValueError,)} if attempts == 2 else {}
+    options = {"retry": Retry(on=ValueError)} if attempts == 2 else {}
     method = in_colour(service, executor, body, **options)
-    assert ended(service, method.start(WorkRequest()).name).response is not None
-    assert calls == [f"enter {METHOD} 1", *["call"] * attempts, "leave"]
+    found = ended_in_time(service, clock, method.start(WorkRequest()).name)
+    assert found.response is not None
+    each = [[f"enter {METHOD} {number + 1}", "call", "leave"] for number in range(attempts)]
+    assert calls == [one for calls_of in each for one in calls_of]
 
 
 @EACH_EXECUTOR

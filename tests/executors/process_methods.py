@@ -16,17 +16,32 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import attrs
 
-from lro import Any, Cancelled, Code, Empty, InvalidArgument, Job, Service, StatusError, message
+from lro import (
+    Any,
+    Cancelled,
+    Code,
+    Empty,
+    InvalidArgument,
+    Job,
+    Retry,
+    Service,
+    StatusError,
+    message,
+)
 from lro.adapters import Executor, Store
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.logging import operation_facts
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+SOON: Final = timedelta(microseconds=1)
+"""The pause before another attempt."""
 
 
 @message("acme.v1.Hint")
@@ -516,7 +531,7 @@ def service_of(executor: Executor, store: Store, **options: typing.Any) -> Servi
     options = {"maintenance": False, **options}
     service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)
-    again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
+    again: dict[str, typing.Any] = {"retry": Retry(attempts=3, on=Flaky, first=SOON)}
     service.method("acme.v1.Works.Task")(task)
     service.method("acme.v1.Works.Again", **again)(task)
     service.method("acme.v1.Works.AsyncTask")(async_task)

@@ -15,7 +15,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro import Code, DeclarationError, InvalidArgument, Job, Options, Service, TypeRegistry
+from lro import Code, DeclarationError, InvalidArgument, Job, Options, Retry, Service, TypeRegistry
 from lro._engine.method_spec import MethodSpec
 from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
@@ -224,7 +224,7 @@ def test_some_functions_are_refused_at_once(function, why):
 def test_an_error_to_try_again_after_must_be_found():
     error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
     with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
-        ProcessExecutor(1).admit(spec_of(process_methods.task, attempts=2, retry_on=(error,)))
+        ProcessExecutor(1).admit(spec_of(process_methods.task, retry=Retry(on=error)))
 
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
@@ -255,7 +255,7 @@ def test_a_function_under_another_name_is_refused_when_used(service, caplog):
 
 def test_a_class_under_another_name_is_refused_when_used(service, caplog):
     """The same for errors and message classes."""
-    method = service.method(NAME, attempts=2, retry_on=(Hidden,))(process_methods.task)
+    method = service.method(NAME, retry=Retry(on=Hidden))(process_methods.task)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
     assert f"which is not at {__name__}:Local" in caplog.text
@@ -429,7 +429,7 @@ service = lro.Service(MemoryStore(), ProcessExecutor(1))
 class Mine(Exception):
     pass
 
-@service.method("acme.v1.Works.Work", attempts=2, retry_on=(Mine,))
+@service.method("acme.v1.Works.Work", retry=lro.Retry(on=Mine))
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     if __name__ == "__main__":
         raise AssertionError("this is the parent")

@@ -1,0 +1,289 @@
+"""Failed attempts that are tried again: they wait in the store (queue of the store, `retry=`)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lro
+from lro import Cancelled, Code, Job, Retry, RetryLater, Service
+from lro.adapters import AttemptOver, Observer, Store
+from lro.errors import DeclarationError, LeaseLost
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.engine.engine_parts import EACH_STORE
+from tests.service_fixtures import MakeService
+from tests.service_steps import WORK, ended_in_time, reason
+from tests.waiting import until
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+EACH_EXECUTOR = pytest.mark.parametrize(
+    "executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor]
+)
+PLAIN = {"first": timedelta(seconds=10), "jitter": 0.0}
+
+
+class Outcomes(Observer):
+    """Takes down how attempts have ended."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, str, str]] = []
+
+    def attempt_over(self, event: AttemptOver) -> None:
+        self.found.append((event.attempt, event.outcome, event.error_type))
+
+
+def raising(
+    service: Service, *errors: BaseException, is_async: bool = False, **options: Any
+) -> tuple[Any, list[int]]:
+    """A method that raises these, one in each attempt, and then returns; and its attempts."""
+    attempts: list[int] = []
+
+    def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        attempts.append(job.attempt)
+        if job.attempt <= len(errors):
+            raise errors[job.attempt - 1]
+        return WorkResponse(request.text)
+
+    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.sleep(0)
+        return body(request, job)
+
+    return service.method(WORK, **options)(coroutine if is_async else body), attempts
+
+
+def waits(service: Service, name: str) -> lro.DescribedOperation:
+    """The description of an operation once it waits to be tried again."""
+    return until(lambda: service.describe(name), lambda found: found.due_time is not None)
+
+
+@EACH_EXECUTOR
+@EACH_STORE
+def test_a_failed_attempt_waits_and_is_tried_again(
+    make_service: MakeService, store: Store, clock: ManualClock, executor: Any
+) -> None:
+    """No worker has it meanwhile; the pauses grow, and each failed attempt is kept."""
+    seen = Outcomes()
+    service = make_service(store, executor(), observers=[seen])
+    errors = ConnectionError("away"), ConnectionError("still away\0")
+    is_async = executor is AsyncioExecutor
+    retry = Retry(on=OSError, **PLAIN)
+    method, attempts = raising(service, *errors, is_async=is_async, retry=retry)
+    began = clock()
+    name = method.start(WorkRequest("x")).name
+    found = waits(service, name)
+    assert (found.due_time, found.failed_attempts) == (began + timedelta(seconds=10), 1)
+    assert (found.state, store.get(name).owner) == ("IN_PROGRESS", "")
+    clock.advance(9.9)
+    service.run_maintenance()
+    assert attempts == [1]
+    done = ended_in_time(service, clock, name, 0.1)
+    assert done.response is not None
+    assert attempts == [1, 2, 3]
+    first, second = store.get(name).failed_attempts
+    assert (first.attempt, first.error, first.text) == (1, "ConnectionError", "away")
+    assert (second.attempt, second.text) == (2, "still away\ufffd")
+    assert timedelta(seconds=10) <= second.time - began < timedelta(seconds=11)
+    record = store.get(name)
+    assert record.end_time is not None
+    assert timedelta(seconds=30) <= record.end_time - began < timedelta(seconds=32)
+    until(lambda: len(seen.found) == 3)
+    again = [(1, "retried", "INTERNAL"), (2, "retried", "INTERNAL"), (3, "succeeded", "")]
+    assert seen.found == again
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "attempts", "code"),
+    [
+        ([OSError()] * 3, {"retry": Retry(attempts=2, on=OSError)}, 2, Code.INTERNAL),
+        ([OSError()] * 3, {"retry": Retry(attempts=1)}, 1, Code.INTERNAL),
+        ([OSError()] * 9, {"retry": Retry(attempts=2), "max_attempts": 2}, 2, Code.INTERNAL),
+        ([ValueError()], {"retry": Retry(on=OSError)}, 1, Code.INTERNAL),
+        ([Cancelled()], {"retry": Retry()}, 1, Code.CANCELLED),
+        ([SystemExit()], {"retry": Retry()}, 1, Code.INTERNAL),
+        ([OSError()], {}, 1, Code.INTERNAL),
+        ([RetryLater(timedelta(0))], {"at_most_once": True}, 1, Code.UNAVAILABLE),
+        ([RetryLater(timedelta(0))] * 9, {"max_attempts": 4}, 4, Code.UNAVAILABLE),
+        ([RetryLater(timedelta(0))] * 9, {"retry": Retry(attempts=3)}, 3, Code.UNAVAILABLE),
+        (
+            [OSError()] * 9,
+            {"retry": Retry(**PLAIN, within=timedelta(seconds=29))},
+            2,
+            Code.INTERNAL,
+        ),
+    ],
+)
+def test_when_it_is_not_tried_again(
+    make_service: MakeService,
+    clock: ManualClock,
+    errors: list[BaseException],
+    options: dict[str, Any],
+    attempts: int,
+    code: Code,
+) -> None:
+    """After the last attempt, for other errors, and when it would be too late."""
+    service = make_service()
+    method, made = raising(service, *errors, **options)
+    done = ended_in_time(service, clock, method.start(WorkRequest()).name)
+    assert reason(done)[0] == code
+    assert made == [*range(1, attempts + 1)]
+    last = service.store.get(done.name).failed_attempts
+    assert len(last) == (0 if code == Code.CANCELLED else attempts)
+
+
+def test_a_function_says_when_it_is_tried_again(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """Also a method without ``retry``, up to ``max_attempts``; the error is that of its last."""
+    service = make_service()
+    later = RetryLater(timedelta(minutes=3), "the bank is closed")
+    method, attempts = raising(service, later, retry=Retry(on=OSError, **PLAIN))
+    began = clock()
+    name = method.start(WorkRequest()).name
+    assert waits(service, name).due_time == began + timedelta(minutes=3)
+    assert ended_in_time(service, clock, name, 10.0).response is not None
+    assert attempts == [1, 2]
+
+
+def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
+    """Another worker has the operation: what this one does is of no account."""
+    service = make_service()
+    method, attempts = raising(service, LeaseLost("n", 1, 2), retry=Retry())
+    name = method.start(WorkRequest()).name
+    until(lambda: not service.work.held())
+    assert (attempts, service.store.get(name).failed_attempts) == ([1], ())
+
+
+@EACH_STORE
+def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> None:
+    """At once, as of all work that waits."""
+    service = make_service(store)
+    method, _ = raising(service, OSError(), retry=Retry(**PLAIN))
+    name = method.start(WorkRequest()).name
+    waits(service, name)
+    service.cancel(name)
+    assert service.get(name).state == "CANCELLED"
+    assert len(store.get(name).failed_attempts) == 1
+
+
+def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: ManualClock) -> None:
+    """What a caller has asked to stop is not tried again."""
+    service = make_service()
+
+    def fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        service.cancel(job.name)
+        raise OSError
+
+    method = service.method(WORK, retry=Retry())(fail)
+    done = ended_in_time(service, clock, method.start(WorkRequest()).name)
+    assert done.state == "CANCELLED"
+
+
+@pytest.fixture
+def opened(make_service: MakeService, clock: ManualClock, tmp_path: Path) -> Callable[[], Service]:
+    """Gives services that do their work in the calling thread, each on a store of its own file."""
+
+    def make() -> Service:
+        store = SQLiteStore(tmp_path / "operations.db", clock=clock)
+        return make_service(store, InlineExecutor())
+
+    return make
+
+
+def test_a_pause_survives_the_process(opened: Callable[[], Service], clock: ManualClock) -> None:
+    """Another one on the store goes on, and counts on."""
+    one = opened()
+    retry = Retry(attempts=3, **PLAIN)
+    method, _ = raising(one, OSError("one"), retry=retry)
+    name = method.start(WorkRequest()).name
+    one.close()
+    two = opened()
+    _, attempts = raising(two, *[OSError("two")] * 5, retry=retry)
+    assert ended_in_time(two, clock, name).error is not None
+    assert attempts == [2, 3]
+    assert [one.text for one in two.store.get(name).failed_attempts] == ["one", "two", "two"]
+
+
+def test_a_dependency_is_away_for_ten_minutes(
+    opened: Callable[[], Service], clock: ManualClock
+) -> None:
+    """Twenty operations wait without a worker, three processes come and go, and all succeed."""
+    back = clock() + timedelta(minutes=10)
+
+    def call(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        if clock() < back:
+            raise ConnectionError(f"attempt {job.attempt}")
+        return WorkResponse(request.text)
+
+    retry = Retry(attempts=15, on=ConnectionError, most=timedelta(minutes=2))
+    names: list[str] = []
+    for turn in range(3):
+        service = opened()
+        method = service.method(WORK, retry=retry)(call)
+        for number in range(20 if not turn else 0):
+            names.append(method.start(WorkRequest(str(number))).name)
+        for _ in range(180):
+            service.run_maintenance()
+            clock.advance(1)
+        records = [service.store.get(name) for name in names]
+        assert not any(record.done or record.owner for record in records)
+        service.close()
+    service = opened()
+    service.method(WORK, retry=retry)(call)
+    for name in names:
+        assert ended_in_time(service, clock, name).response is not None
+        failed = service.store.get(name).failed_attempts
+        assert [one.attempt for one in failed] == [*range(1, len(failed) + 1)]
+        assert len(failed) >= 8
+        assert failed[0].text == "attempt 1"
+
+
+def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    retry = Retry(first=timedelta(seconds=1), factor=3, most=timedelta(seconds=20), jitter=0.0)
+    assert [retry.pause(n).total_seconds() for n in (1, 2, 3, 4, 5, 10_000)] == [
+        1,
+        3,
+        9,
+        20,
+        20,
+        20,
+    ]
+    monkeypatch.setattr(random, "random", lambda: 0.5)
+    assert Retry(jitter=0.5).pause(1) == timedelta(seconds=0.75)
+    same = Retry(factor=1, jitter=0.0)
+    assert {same.pause(number) for number in (1, 2, 500)} == {timedelta(seconds=1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("attempts", 0, "a whole number from 1"),
+        ("on", (), "an exception class, or a tuple of such"),
+        ("on", (BaseException,), "an exception class, or a tuple of such"),
+        ("on", "OSError", "an exception class, or a tuple of such"),
+        ("first", 1.0, "a timedelta above zero"),
+        ("most", timedelta(0), "a timedelta above zero"),
+        ("factor", 0.5, "a number from 1 to 100"),
+        ("jitter", 1.5, "a number from 0 to 1"),
+        ("jitter", True, "a number from 0 to 1"),
+        ("within", 60, "a timedelta above zero"),
+    ],
+)
+def test_a_wrong_value_of_a_retry_is_refused(name: str, value: object, wanted: str) -> None:
+    with pytest.raises(DeclarationError, match=rf"^{name}: must be {wanted}"):
+        Retry(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_wrong_time_to_retry_is_the_functions_own_mistake() -> None:
+    with pytest.raises(TypeError, match=r"^after: must be a timedelta, got 3$"):
+        RetryLater(3)  # type: ignore[arg-type]
+    assert RetryLater(timedelta(-1)).retry_after == timedelta(0)
