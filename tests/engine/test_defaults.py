@@ -15,7 +15,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.testing import START
 from tests.engine.engine_parts import declared
-from tests.service_steps import ended, ended_in_time, unpacked
+from tests.service_steps import ended_in_time, unpacked
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

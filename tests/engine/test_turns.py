@@ -1,0 +1,274 @@
+"""When work is due and whose turn it is: delay, priority, expiry, keys and rates (spec §2.8)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from lro import Code, InvalidArgument, Job, Service
+from lro.adapters import Store
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.testing import ManualClock
+from tests.engine.engine_parts import EACH_STORE, Held, declared
+from tests.service_fixtures import MakeService
+from tests.service_steps import WORK, ended_in_time, reason
+from tests.waiting import until
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+MINUTE = timedelta(minutes=1)
+
+
+def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
+    """A method that takes the texts of its requests down."""
+    seen: list[str] = []
+
+    def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        seen.append(request.text)
+        return WorkResponse(request.text)
+
+    return service.method(WORK, **options)(body), seen
+
+
+# -- delay and at ---------------------------------------------------------------------------------
+
+
+@EACH_STORE
+@pytest.mark.parametrize("given", ["delay", "at"])
+def test_work_begins_when_it_is_due(
+    make_service: MakeService, store: Store, clock: ManualClock, given: str
+) -> None:
+    """It waits in the store until then; a moment may have any time zone."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service)
+    due = clock() + MINUTE
+    there = due.astimezone(timezone(timedelta(hours=5)))
+    when: dict[str, Any] = {"delay": MINUTE} if given == "delay" else {"at": there}
+    name = method.start(WorkRequest("x"), **when).name
+    assert service.describe(name).due_time == due
+    clock.advance(59)
+    service.run_maintenance()
+    assert (seen, service.describe(name).start_time) == ([], None)
+    clock.advance(1)
+    service.run_maintenance()
+    assert seen == ["x"]
+    found = service.describe(name)
+    assert (found.due_time, found.start_time) == (None, due)
+
+
+def test_what_is_due_already_begins_at_once(make_service: MakeService, clock: ManualClock) -> None:
+    service = make_service(executor=InlineExecutor())
+    method, seen = noting(service)
+    method.start(WorkRequest("a"), delay=timedelta(0))
+    method.start(WorkRequest("b"), at=clock() - MINUTE)
+    method.start(WorkRequest("c"), at=None, delay=None)
+    assert seen == ["a", "b", "c"]
+
+
+def test_delayed_work_can_be_cancelled(make_service: MakeService, clock: ManualClock) -> None:
+    service = make_service()
+    method, _ = noting(service)
+    name = method.start(WorkRequest(), delay=MINUTE).name
+    service.cancel(name)
+    assert service.get(name).state == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "wanted"),
+    [
+        ("delay", 3, "must be a timedelta from zero"),
+        ("delay", -MINUTE, "must be a timedelta from zero"),
+        ("at", datetime(2030, 1, 1), "must be a datetime with a time zone"),
+        ("at", "noon", "must be a datetime with a time zone"),
+        ("at", datetime(9999, 1, 1, tzinfo=UTC), "must be a datetime with a time zone"),
+        ("priority", 101, "must be a whole number from -100 to 100"),
+        ("priority", "high", "must be a whole number from -100 to 100"),
+        ("expires", timedelta(0), "must be a timedelta above zero"),
+    ],
+)
+def test_a_wrong_value_is_refused(
+    make_service: MakeService, argument: str, value: object, wanted: str
+) -> None:
+    service = make_service()
+    method, _ = noting(service)
+    with pytest.raises(InvalidArgument, match=rf"^{argument}: {wanted}"):
+        method.start(WorkRequest(), **{argument: value})
+    outside = declared(service, "acme.v1.Works.Outside")
+    with pytest.raises(InvalidArgument, match=rf"^{argument}: has no effect on work that is done"):
+        outside.start(WorkRequest(), **{argument: value})
+    with pytest.raises(TypeError, match=r"^start takes no argument 'dellay'$"):
+        method.start(WorkRequest(), dellay=MINUTE)
+    with pytest.raises(InvalidArgument, match=r"^at: cannot be given together with delay$"):
+        method.start(WorkRequest(), at=datetime(2031, 1, 1, tzinfo=UTC), delay=MINUTE)
+
+
+# -- priority -------------------------------------------------------------------------------------
+
+
+@EACH_STORE
+def test_the_highest_priority_begins_first(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """That of the start, or else that of the method; of one priority, the older comes first."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service, concurrency=1, priority=1)
+    given = {"low": -5, "plain": None, "plain too": 1, "high": 7, "least": 0}
+    names = []
+    for text, priority in given.items():
+        names.append(method.start(WorkRequest(text), priority=priority).name)
+        clock.advance(0.001)
+    assert [service.describe(name).priority for name in names] == [-5, 1, 1, 7, 0]
+    for name in names:
+        ended_in_time(service, clock, name, 0.0)
+    assert seen == ["high", "plain", "plain too", "least", "low"]
+
+
+# -- expiry ---------------------------------------------------------------------------------------
+
+
+@EACH_STORE
+def test_work_that_has_not_begun_in_time_ends(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """With DEADLINE_EXCEEDED, reason EXPIRED; the time counts from when it was due."""
+    executor = Held()
+    executor.busy = True
+    service = make_service(store, executor)
+    method, _ = noting(service, expires=MINUTE)
+    late = method.start(WorkRequest("late")).name
+    later = method.start(WorkRequest("later"), expires=3 * MINUTE).name
+    delayed = method.start(WorkRequest("delayed"), delay=MINUTE).name
+    other = make_service(store, InlineExecutor())  # declares no method
+    clock.advance(59)
+    other.run_maintenance()
+    assert not service.get(late).done
+    clock.advance(1)
+    other.run_maintenance()
+    found = service.get(late)
+    assert reason(found) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
+    assert found.error is not None
+    assert found.error.message.startswith("the operation did not begin before 2030-01-01 00:01:00")
+    clock.advance(60)
+    service.run_maintenance()
+    assert [service.get(name).done for name in (later, delayed)] == [False, True]
+    assert store.get(late).attempt == 0
+
+
+def test_an_expiry_is_looked_for_when_it_comes(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """Not only at the next look for lost work; what has begun by then goes on."""
+    executor = Held()
+    service = make_service(None, executor)
+    method, _ = noting(service)
+    begun = method.start(WorkRequest(), expires=MINUTE / 60).name
+    executor.busy = True
+    service.run_maintenance()
+    late = method.start(WorkRequest(), expires=MINUTE / 60).name
+    assert service.run_maintenance() <= 1.0
+    clock.advance(1)
+    service.run_maintenance()
+    assert [service.get(name).done for name in (begun, late)] == [False, True]
+
+
+def test_work_that_is_claimed_too_late_is_not_done(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """Where no process has found it before."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service, concurrency=1, expires=MINUTE)
+    name = method.start(WorkRequest()).name
+    clock.advance(60)
+    service.work.run_operation(name)  # what a Celery worker does that gets the name
+    assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
+    assert seen == []
+
+
+# -- keys and rates -------------------------------------------------------------------------------
+
+
+class Running:
+    """Functions that run until they may go on; how many of each text ran at once."""
+
+    def __init__(self) -> None:
+        self.lock, self.now, self.most = threading.Lock(), Counter[str](), Counter[str]()
+        self.order: list[str] = []
+
+    def run(self, request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        with self.lock:
+            self.order.append(request.text)
+            self.now[request.text] += 1
+            self.most[request.text] = max(self.most[request.text], self.now[request.text])
+        job.sleep(0.002)
+        with self.lock:
+            self.now[request.text] -= 1
+        return WorkResponse(request.text)
+
+
+def all_done(service: Service, names: list[str]) -> bool:
+    service.run_maintenance()
+    return all(service.get(name).done for name in names)
+
+
+@EACH_STORE
+def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> None:
+    """Work over the limit waits, and keys take turns; what has no key has no limit."""
+    service, running = make_service(store, ThreadExecutor(6)), Running()
+    key = {"": "", "a": "ann", "b": "bob"}
+    method = service.method(WORK, concurrency=1, concurrency_key=lambda request: key[request.text])(
+        running.run
+    )
+    names = [method.start(WorkRequest(text)).name for text in ["a"] * 12 + ["b"] * 3 + [""] * 3]
+    until(lambda: all_done(service, names))
+    assert (running.most["a"], running.most["b"]) == (1, 1)
+    assert sorted(running.order) == sorted(["a"] * 12 + ["b"] * 3 + [""] * 3)
+    last = max(place for place, text in enumerate(running.order) if text == "b")
+    assert last <= 3 + 6 + 3  # beside at most one of "a" for each, and what was claimed with them
+
+
+@EACH_STORE
+def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualClock) -> None:
+    """Without a limit too: a customer with much work does not hold up the others."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(
+        service, concurrency_key=lambda request: request.text[0], rate=(99, MINUTE)
+    )
+    texts = [*(f"a{number}" for number in range(9)), "b0", "b1", "c0", "c1"]
+    names = []
+    for text in texts:
+        names.append(method.start(WorkRequest(text)).name)
+        clock.advance(0.001)
+    until(lambda: all_done(service, names))
+    assert {text[0] for text in seen[:3]} == {text[0] for text in seen[3:6]} == {"a", "b", "c"}
+    assert seen[6:] == [f"a{number}" for number in range(2, 9)]
+
+
+@EACH_STORE
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_rate_is_kept(
+    make_service: MakeService, store: Store, clock: ManualClock, keyed: bool
+) -> None:
+    """What is over it waits for its time, in each key if there are keys."""
+    service = make_service(store, InlineExecutor())
+    options: dict[str, Any] = {"concurrency_key": lambda request: request.text} if keyed else {}
+    method, seen = noting(service, rate=(2, MINUTE), **options)
+    names = [method.start(WorkRequest(text)).name for text in "aaaabb"]
+    begun = []
+    for _ in range(3):
+        until(lambda: service.run_maintenance() > 1)
+        begun.append(len(seen))
+        clock.advance(60)
+    assert begun == ([4, 6, 6] if keyed else [2, 4, 6])
+    assert all(service.get(name).done for name in names)
+
+
+def test_a_key_is_a_text(make_service: MakeService) -> None:
+    service = make_service()
+    wrong: Any = lambda request: 3  # noqa: E731
+    method, _ = noting(service, concurrency=1, concurrency_key=wrong)
+    with pytest.raises(InvalidArgument, match=r"^concurrency_key: must be a text, got 3$"):
+        method.start(WorkRequest())
