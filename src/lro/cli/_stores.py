@@ -45,7 +45,7 @@ def check_store(store: Store) -> str:
 def _reason(error: Unavailable) -> str:
     # Only the operator reads this, and the cause helps to mend it.
     why = str(error.__cause__ or "").strip().partition("\n")[0]
-    return f"{error}: {why}" if why else str(error)
+    return str(error) if why in str(error) else f"{error}: {why}"
 
 
 @attrs.frozen(kw_only=True)

@@ -19,7 +19,8 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
-from lro._base.errors import DeclarationError, InvalidArgument, Unavailable
+from lro._base.arguments import check, is_coroutine_function, needs
+from lro._base.errors import DeclarationError, InvalidArgument, Unavailable, interrupts
 from lro.stores._recurring import RecurringLine
 from lro.stores._rows import moment
 
@@ -107,6 +108,10 @@ class NoAnswer(psycopg.OperationalError):
     """The server has not answered in time: whether it does what was asked is not known."""
 
 
+class NoPassword(psycopg.OperationalError):
+    """The application's password function gave no password for a new connection."""
+
+
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no answer is waited for longer than ``patience`` seconds.
 
@@ -146,9 +151,26 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 def unavailable(cause: BaseException) -> Unavailable:
     """The error that callers get for one of the database: its kind, and no details."""
-    error = Unavailable(f"the operations database cannot be used now ({type(cause).__name__})")
+    kind = cause if isinstance(cause, NoPassword) else type(cause).__name__
+    error = Unavailable(f"the operations database cannot be used now ({kind})")
     error.__cause__ = cause
     return error
+
+
+def _ask_for_password(function: Callable[[], str]) -> str:
+    """Return what the password function returns; no error quotes that, or an error of its own."""
+    try:
+        given: object = function()
+        if isinstance(given, str) and given and b"\0" not in given.encode():
+            return given
+    except BaseException as exc:
+        if interrupts(exc):
+            raise
+        wrong = f"raised {type(exc).__name__}"
+    else:
+        empty = "a text that is empty or has a NUL character"
+        wrong = f"returned {empty if isinstance(given, str) else type(given).__name__}"
+    raise NoPassword(f"the password function {wrong}")  # without the cause, which may hold a secret
 
 
 @attrs.frozen(kw_only=True)
@@ -156,10 +178,12 @@ class ServerAddress:
     """Where the database is, which schema is ours, and how long we wait for what, in seconds.
 
     Raises:
-        DeclarationError: The URL is not a connection string of PostgreSQL.
+        DeclarationError: The URL is not a connection string of PostgreSQL; or ``password`` is not
+            a function without arguments, or is given although the URL has a password.
     """
 
     url: str = attrs.field(repr=False)  # it may hold a password
+    password: Callable[[], str] | None = attrs.field(repr=False)
     schema: str
     connect_seconds: float
     statement_seconds: float
@@ -174,6 +198,12 @@ class ServerAddress:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
             raise DeclarationError("url", "is no connection string of PostgreSQL") from None
+        if (ask := self.password) is not None:
+            fine = callable(ask) and not is_coroutine_function(ask) and not needs(ask, 1)
+            wanted = "a plain function without arguments that returns the password"
+            check("password", type(ask), wanted, fine=fine)  # its repr may hold a secret
+            if "password" in given:
+                raise DeclarationError("url", "must have no password if a function gives it")
         hosts = given.get("host") or os.environ.get("PGHOST") or ""
         addresses = given.get("hostaddr") or os.environ.get("PGHOSTADDR") or ""
         if "," in f"{hosts}{addresses}" and "PGTARGETSESSIONATTRS" not in os.environ:
@@ -193,7 +223,7 @@ class ServerAddress:
             psycopg.Error: The server cannot be reached, or does not let us in.
             Unavailable: A pooler between gives the connection no session of its own.
         """
-        connection = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = self._open(prepare_threshold=0)
         try:
             connection.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
@@ -209,6 +239,14 @@ class ServerAddress:
             connection.close()
             raise
         return connection
+
+    def _open(self, *, prepare_threshold: int | None) -> BoundedConnection:
+        return BoundedConnection.connect(
+            self._conninfo,
+            password=None if self.password is None else _ask_for_password(self.password),
+            autocommit=True,
+            prepare_threshold=prepare_threshold,
+        )
 
     def distrust(self) -> None:
         """Judge a pooler once more with the next connection: it may have got another mode."""
@@ -236,7 +274,7 @@ class ServerAddress:
         self._trusted.add(self._conninfo)
 
     def _keeps_session(self, connection: BoundedConnection) -> bool:
-        other = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        other = self._open(prepare_threshold=None)
         with contextlib.closing(other):
             other.patience = self.connect_seconds
             before = _backend(connection)

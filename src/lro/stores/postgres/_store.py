@@ -157,6 +157,10 @@ class PostgresStore:
         url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. What it
             leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
             give each connection a session of its own.
+        password: A function without arguments that returns the password as text, for passwords that
+            expire. It is called for each new connection, by any thread and by several at once, but
+            never on an event loop. If it fails, the call that needs the connection raises
+            Unavailable, and the next one calls it again.
         schema: The schema's name. Stores on different schemas have nothing in common.
         connections: How many connections a process uses at most; each subscription has one more.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
@@ -164,8 +168,8 @@ class PostgresStore:
         clock: Gives the time in UTC in place of the server's clock. For tests.
 
     Raises:
-        DeclarationError: The URL or the schema's name is not valid; or another argument is of a
-            wrong type or out of its bounds.
+        DeclarationError: The URL or the schema's name is not valid; the URL has a password and
+            ``password`` is given; or another argument is of a wrong type or out of its bounds.
     """
 
     reads_block = True
@@ -176,6 +180,7 @@ class PostgresStore:
         self,
         url: str,
         *,
+        password: Callable[[], str] | None = None,
         schema: str = "lro",
         connections: int = 10,
         connect_seconds: float = 5.0,
@@ -191,6 +196,7 @@ class PostgresStore:
             check_function("clock", clock)
         self._address = ServerAddress(
             url=url,
+            password=password,
             schema=schema,
             connect_seconds=connect_seconds,
             statement_seconds=statement_seconds,
