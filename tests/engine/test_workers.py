@@ -164,7 +164,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     insert(store, waiting(clock, "later", seconds=9999, method="acme.v1.Works.Later"))
     service.run_maintenance()
-    assert service.stranded() == [WaitingWork("acme.v1.Works.Old", 1, clock())]
+    assert service.stranded() == [WaitingWork("acme.v1.Works.Old", 1, clock(), 1)]
     assert "no live worker" not in caplog.text
     for _ in range(3):
         clock.advance(60)

@@ -337,7 +337,7 @@ PLANNED = {
     "RENEW": ("us", "", 1, "", "[]", 1, 1, 1, 1, 0, 1, "us", 1, "us", 1),
     "LEAVE": ("us",),
     "HOLDING": (),
-    "WAITING": (),
+    "WAITING": (0,),
     "LOST": ("[]", 9),
     "LOSE": ("us", 1),
     "TOUCH": ("[]",),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import attrs
 import pytest
 
 from lro import Cancelled, Code, Job, Service, State, StatusError
@@ -38,7 +39,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS, METRICS, Telemetry
 from tests.engine.engine_parts import once, raising
 from tests.service_steps import WORK, Step, ended, work
-from tests.stores.samples import end_of, insert, waiting
+from tests.stores.samples import end_of, insert, waiting, worker_of
 from tests.telemetry.collected import Numbers
 from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -286,17 +287,45 @@ def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clo
     for unique_id, method in (("a", GONE), ("b", GONE), ("c", METHOD)):
         insert(store, waiting(clock, unique_id, method=method))
         clock.advance(2)
-    counts = {(GONE, "false"): 2, (METHOD, "true"): 1}
-    assert numbers.points("lro.queue.operations") == counts
-    assert numbers.points("lro.queue.max_age") == {(GONE, "false"): 6, (METHOD, "true"): 2}
+    assert queue_of(numbers) == {(GONE, "false"): (2, 0, 6), (METHOD, "true"): (1, 0, 2)}
     store.update("operations/a", end_of(clock))
     clock.advance(QUEUE_SECONDS - 1)
-    assert numbers.points("lro.queue.operations") == counts
+    assert queue_of(numbers) == {(GONE, "false"): (2, 0, 6), (METHOD, "true"): (1, 0, 2)}
     clock.advance(1)
     once(store, "waiting", raising(Unavailable("away")))
-    assert "lro.queue.operations" not in numbers.metrics()
+    assert not {"lro.queue.operations", "lro.queue.max_age"} & numbers.metrics().keys()
     clock.advance(QUEUE_SECONDS)
-    assert numbers.points("lro.queue.operations") == {**counts, (GONE, "false"): 1}
+    assert queue_of(numbers) == {(GONE, "false"): (1, 0, 34), (METHOD, "true"): (1, 0, 32)}
+
+
+def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
+    """What is due later is counted apart, and makes nothing older."""
+    store = MemoryStore(clock)
+    service = make_service(store, None, telemetry=measured())
+    service.cancel(work(service).start(WorkRequest()).name)
+    store.renew(attrs.evolve(worker_of(clock, seconds=999), methods=(METHOD,)))
+    insert(store, waiting(clock, "a", seconds=60, method=METHOD))
+    insert(store, waiting(clock, "b", seconds=90, method=METHOD))
+    for passed, seen in ((0, (0, 2, 0)), (50, (0, 2, 0)), (20, (1, 1, 10)), (30, (2, 0, 40))):
+        clock.advance(passed)
+        assert queue_of(numbers) == {(METHOD, "true"): seen}
+
+
+def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured, clock):
+    """Also one that only another process declares, and any of this one that nobody serves."""
+    store = MemoryStore(clock)
+    service = make_service(store, None, telemetry=measured())
+    service.cancel(work(service).start(WorkRequest()).name)
+    store.renew(attrs.evolve(worker_of(clock), methods=(GONE,)))
+    assert queue_of(numbers) == {(GONE, "true"): (0, 0, 0), (METHOD, "false"): (0, 0, 0)}
+
+
+def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, float]]:
+    """What waits of each method: how many operations are due and not due, and the age."""
+    counts = numbers.points("lro.queue.operations")
+    ages = numbers.points("lro.queue.max_age")
+    assert {key[:2] for key in counts} == {*ages}
+    return {key: (counts[*key, "true"], counts[*key, "false"], ages[key]) for key in ages}
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -361,6 +390,8 @@ def test_series_stay_few_however_many_operations(numbers, measured):
         "lro.attempt.duration": 2 * 4,
         "lro.operation.duration": 2 * 4,
         "lro.operation.active": 2 * 2,
+        "lro.queue.operations": 2 * 2,
+        "lro.queue.max_age": 2,
         "lro.waiter.active": 2,
         "lro.executor.usage": 1,
     }

@@ -16,11 +16,15 @@ from lro._engine.live_workers import served_methods
 from lro._engine.method_spec import MethodSpec
 from lro._engine.metrics import METHOD, Metric
 from lro._engine.runtime import Runtime
+from lro._engine.store_port import WaitingWork
 from lro._engine.waiting import Waiters
 from lro._engine.workers import Workers
 
 Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
+
+_Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float]
+"""Of a method: attributes, what waits, and for how many seconds the first has been due."""
 
 QUEUE_SECONDS: Final = 15.0
 """How long it is remembered what waits in the store."""
@@ -72,11 +76,12 @@ class Gauges:
                 yield {METHOD: name}, max(0.0, (now - created).total_seconds())
 
     def _queue_counts(self) -> Iterator[Reading]:
-        for attributes, count, _ in self._queue.read():
-            yield attributes, count
+        for attributes, work, _ in self._queue.read(self._methods):
+            yield {**attributes, "lro.due": "true"}, work.due
+            yield {**attributes, "lro.due": "false"}, work.count - work.due
 
     def _queue_ages(self) -> Iterator[Reading]:
-        for attributes, _, age in self._queue.read():
+        for attributes, _, age in self._queue.read(self._methods):
             yield attributes, age
 
     @property
@@ -108,27 +113,30 @@ class _Queue:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._read_at = -math.inf
-        self._known: list[tuple[Mapping[str, str], int, float]] = []
+        self._known: Sequence[_Waiting] = ()
 
-    def read(self) -> Sequence[tuple[Mapping[str, str], int, float]]:
-        """Attributes of what waits, how many operations do, and for how long they have been due."""
+    def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
+        """Read what waits of each method; also of these methods, and those that are served."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:
-                self._read_at, self._known = at, []
+                self._read_at, self._known = at, ()
                 with contextlib.suppress(LroError):  # the store is away, which the log says
-                    self._known = self._counted()
+                    self._known = self._counted(methods)
             return self._known
 
-    def _counted(self) -> list[tuple[Mapping[str, str], int, float]]:
+    def _counted(self, methods: Collection[str]) -> Sequence[_Waiting]:
         store = self._runtime.store
         waiting, now = store.waiting(), store.now()
         served = served_methods(store.workers(), now)
+        # A series that is there only while something waits could not be scaled by.
+        found = {method: WaitingWork(method, 0, now, 0) for method in sorted({*methods, *served})}
+        found |= {work.method: work for work in waiting}
         return [
             (
                 {METHOD: work.method, "lro.served": str(work.method in served).lower()},
-                work.count,
+                work,
                 max(0.0, (now - work.due_time).total_seconds()),
             )
-            for work in waiting
+            for work in found.values()
         ]

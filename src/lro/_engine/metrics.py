@@ -102,8 +102,8 @@ QUEUE_OPERATIONS: Final = Metric(
     name="lro.queue.operations",
     kind="gauge",
     unit="{operation}",
-    description="Operations that wait in the store, due or not.",
-    attributes=(METHOD, "lro.served"),
+    description="Operations that wait in the store.",
+    attributes=(METHOD, "lro.served", "lro.due"),
     observed=True,
 )
 QUEUE_AGE: Final = Metric(

@@ -97,11 +97,16 @@ class Claim:
 
 @attrs.frozen
 class WaitingWork:
-    """How many operations of a method wait, and when the first of them was, or will be, due."""
+    """How many operations of a method wait, and when the first of them was, or will be, due.
+
+    ``due`` says how many of them are due now. The others are delayed, or their names were sent to
+    the workers of a broker.
+    """
 
     method: str
     count: int
     due_time: datetime
+    due: int
 
 
 SUSPECT: Final = 2

@@ -423,15 +423,17 @@ class _Work:
         orders = itertools.chain.from_iterable(map(dict.values, self._waiting.values()))
         return min(most, sum(map(len, orders)))
 
-    def waiting(self) -> list[WaitingWork]:
-        """How many wait of each method, and when the first of them is due."""
+    def waiting(self, now: datetime) -> list[WaitingWork]:
+        """How many wait of each method, when the first of them is due, and how many are."""
         found: dict[str, WaitingWork] = {}
         for (method, _), lanes in self._waiting.items():
             for entries in lanes.values():
-                due, count = entries[0][0], len(entries)
-                if method in found:
-                    due, count = min(due, found[method].due_time), count + found[method].count
-                found[method] = WaitingWork(method, count, due)
+                first, count = entries[0][0], len(entries)
+                due = bisect.bisect_right(entries, now, key=_moment)
+                if (other := found.get(method)) is not None:
+                    first, count = min(first, other.due_time), count + other.count
+                    due += other.due
+                found[method] = WaitingWork(method, count, first, due)
         return [found[method] for method in sorted(found)]
 
     def next_due(self, claim: Claim, now: datetime) -> list[datetime]:
@@ -708,7 +710,7 @@ class MemoryStore:
     def waiting(self) -> list[WaitingWork]:
         """Count the operations that wait, of each method."""
         with self._lock:
-            return self._work.waiting()
+            return self._work.waiting(self._clock())
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""

@@ -192,7 +192,10 @@ def who_renews_is_not_lost(store: Store, clock: ManualClock) -> None:
 
 
 def what_waits_is_counted(store: Store, clock: ManualClock) -> None:
-    """By method, with the first due time; not what has an owner, has ended, or is done outside."""
+    """By method, with the first due time; not what has an owner, has ended, or is done outside.
+
+    What is due at this moment is due.
+    """
     same(list(store.waiting()), [], "what waits in a new store")
     first = clock() + timedelta(seconds=1)
     for unique_id, seconds, method in (("a", 5, "N"), ("b", 1, "M"), ("c", 9, "M"), ("d", 0, "M")):
@@ -201,9 +204,11 @@ def what_waits_is_counted(store: Store, clock: ManualClock) -> None:
     insert(store, held(clock, "held"))
     insert(store, record_of(clock, "outside"))
     store.update("operations/d", end_of(clock))
-    found = [(work.method, work.count, work.due_time) for work in store.waiting()]
-    wanted = [("M", 3, first), ("N", 1, first + timedelta(seconds=4))]
-    same(found, wanted, "what waits")
+    for passed, of_m, of_n in ((0, 0, 0), (5, 1, 1), (2, 2, 1)):
+        clock.advance(passed)
+        found = [(work.method, work.count, work.due_time, work.due) for work in store.waiting()]
+        wanted = [("M", 3, first, of_m), ("N", 1, first + timedelta(seconds=4), of_n)]
+        same(found, wanted, "what waits")
 
 
 def _looks_again(found: Orphans, end: datetime) -> None:

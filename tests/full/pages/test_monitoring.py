@@ -79,6 +79,17 @@ def due(seconds: int, served: str) -> Series:
     return {f'{series}"{process}"}}': f"{seconds}x{MINUTES}" for process in (1, 2)}
 
 
+def waits(due: int, later: int) -> Series:
+    """Two processes that read in one store how many operations of two methods wait."""
+    return {
+        f'lro_queue_operations{{job="work",lro_method="{method}",lro_served="true",'
+        f'lro_due="{word}",process="{process}"}}': f"{number}x{MINUTES}"
+        for method in ("A", "B")
+        for process in (1, 2)
+        for word, number in (("true", due), ("false", later))
+    }
+
+
 def steps(series: str, each: int) -> Series:
     """A number that rises so much each minute."""
     return {series: f"0+{each}x{MINUTES}"}
@@ -113,6 +124,7 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         [{f'lro_store_call_duration_seconds_bucket{{{STORE}le="0.1"}}': f"0+1x{MINUTES}"}],
     ),
     "LroWorkWaits": (due(700, "true"), [due(500, "true"), due(700, "false")]),
+    "LroQueueFills": (waits(30_000, 20_000), [waits(20_000, 10_000)]),
     "LroNobodyWorks": (due(90, "false"), [due(30, "false"), due(90, "true")]),
 }
 """For each alert what makes it fire, and what must not."""

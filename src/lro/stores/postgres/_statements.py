@@ -542,8 +542,9 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
 """What a claim has begun whose answer was lost, by its lease, owner and time."""
 
-WAITING: Final = _sql(f"""SELECT method, count(*), min(lease_until) FROM operations o
-    WHERE {WAITS} GROUP BY method ORDER BY method""")
+WAITING: Final = _sql(f"""SELECT method, count(*), min(lease_until),
+    count(*) FILTER (WHERE lease_until <= %s)
+    FROM operations o WHERE {WAITS} GROUP BY method ORDER BY method""")
 COUNT_WAITING: Final = _sql(
     f"SELECT count(*) FROM (SELECT 1 FROM operations o WHERE {WAITS} LIMIT %s) AS waiting"
 )

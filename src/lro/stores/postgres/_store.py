@@ -360,8 +360,8 @@ class PostgresStore:
 
     def waiting(self) -> list[WaitingWork]:
         """Count the operations that wait, of each method."""
-        rows = self._rows(statements.WAITING)
-        return [WaitingWork(method, count, moment(due)) for method, count, due in rows]
+        rows = self._rows(statements.WAITING, micros(self._clock()))
+        return [WaitingWork(method, count, moment(at), due) for method, count, at, due in rows]
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""

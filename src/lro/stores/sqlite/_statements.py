@@ -308,8 +308,8 @@ _TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.reque
     FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
     CROSS JOIN inputs AS i ON i.name = o.name"""
 
-WAITING: Final = f"""SELECT method, count(*), min(lease_until) FROM operations
-    WHERE {WAITS} GROUP BY method ORDER BY method"""
+WAITING: Final = f"""SELECT method, count(*), min(lease_until), sum(lease_until <= ?)
+    FROM operations WHERE {WAITS} GROUP BY method ORDER BY method"""
 COUNT_WAITING: Final = f"SELECT count(*) FROM (SELECT 1 FROM operations WHERE {WAITS} LIMIT ?)"
 
 EXPIRED: Final = f"""SELECT name, method FROM operations

@@ -291,8 +291,8 @@ class SQLiteStore:
 
     def waiting(self) -> list[WaitingWork]:
         """Count the operations that wait, of each method."""
-        rows = self._file.rows(sql.WAITING)
-        return [WaitingWork(method, count, moment(due)) for method, count, due in rows]
+        rows = self._file.rows(sql.WAITING, (micros(self._clock()),))
+        return [WaitingWork(method, count, moment(at), due) for method, count, at, due in rows]
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives, not waiting for the disk; None if it counts as lost."""
