@@ -427,9 +427,11 @@ class Attempt:
             if control.cancel_requested:
                 yield from self._store(self._failure(control, Cancelled()))
                 return None
-            if (error := too_late(self._record, self._runtime.store)) is not None:
-                yield from self._store(self._failure(control, error))
-                return None
+            if self._record.begin_before is not None:
+                error = too_late(self._record, self._runtime.store)
+                if error is not None:
+                    yield from self._store(self._failure(control, error))
+                    return None
             if self._request is None and not (yield from self._read_request()):
                 return None
             with self._lock:  # a request to hand it back comes before this or after

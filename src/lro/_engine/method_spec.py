@@ -205,8 +205,16 @@ class Options:
     body: str | None = None
     parent: Callable[[typing.Any], str] | None = None
     aliases: tuple[str, ...] = attrs.field(default=(), converter=_listed)
+    is_limited: bool = attrs.field(init=False, repr=False, eq=False)
+    """True if the store has to count what runs, or has begun, before work may begin."""
+    has_turns: bool = attrs.field(init=False, repr=False, eq=False)
+    """True if an option says something of the turn of its work."""
 
     def __attrs_post_init__(self) -> None:
+        limited = self.concurrency is not None or self.rate is not None
+        turns = bool(self.priority) or self.expires is not None or self.concurrency_key is not None
+        object.__setattr__(self, "is_limited", limited)  # attributes: each start reads them
+        object.__setattr__(self, "has_turns", turns)
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency)
         if self.retry is not None:
@@ -252,16 +260,6 @@ class Options:
             DeclarationError: There is no such rule.
         """
         return HttpRule.of("path", path, self.http_method, self.body)
-
-    @property
-    def queueing_is_plain(self) -> bool:
-        """True if no option says anything of the turn of its work."""
-        return not self.priority and self.expires is None and self.concurrency_key is None
-
-    @property
-    def is_limited(self) -> bool:
-        """True if the store has to count what runs, or has begun, before work may begin."""
-        return self.concurrency is not None or self.rate is not None
 
     def check_outside(self) -> None:
         """Check that each option has an effect on work that is done outside.

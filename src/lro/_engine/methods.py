@@ -235,7 +235,9 @@ class Starter:
                 parent = yield application_call("parent", spec.options.parent, request)
             if parent != "":
                 parent = _checked_parent(parent)
-            turn = yield from self._turn(spec, request, origin, queueing)
+            turn = PLAIN_TURN
+            if queueing or origin or spec.options.has_turns:
+                turn = yield from self._turn(spec, request, origin, queueing)
             packed = _packed(spec, request)
             key = None
             if request_id:
@@ -333,8 +335,6 @@ class Starter:
             HookFailed: The ``concurrency_key`` of the method fails.
         """
         options = spec.options
-        if not queueing and not origin and options.queueing_is_plain:
-            return PLAIN_TURN
         if unknown := queueing.keys() - Queueing.__annotations__.keys():
             raise TypeError(f"start takes no argument {min(unknown)!r}")
         given = {name: value for name, value in queueing.items() if value is not None}

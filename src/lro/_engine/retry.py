@@ -13,7 +13,7 @@ from lro._base.arguments import check, check_count, check_span
 _MOST_DOUBLINGS: Final = 1_000
 
 
-def _listed(on: object) -> object:
+def _listed(on: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
     return on if isinstance(on, tuple) else (on,)
 
 
