@@ -37,7 +37,7 @@ BRIDGES = ["a2a", "mcp"]
 """The extras of bridges that have tests of their own, in the folder of tests/full of that name."""
 WITH_EXTRAS = (
     f".[a2a,aiohttp,celery,cli,fast,{','.join(FRAMEWORKS)},google,grpc,mcp,postgres,"
-    "progress,protobuf"
+    "progress,protobuf,schedules"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""

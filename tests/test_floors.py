@@ -17,7 +17,7 @@ from tests.sources import SRC, source
 
 FLOORS: Final = {
     "lro": """
-        _base _messages _model _filters _engine
+        _base _messages _model _filters _schedules _engine
         stores executors _http _console _prometheus _bridge _webhooks
         errors types adapters wire
         logging telemetry webhooks http console openapi asgi wsgi prometheus
@@ -64,9 +64,9 @@ ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (
-    "a2a celery click cryptography django fastapi flask google.auth google.protobuf grpc httpx2"
-    " hypercorn kombu litestar mcp numpy opentelemetry prometheus_client psycopg pydantic quart"
-    " rich starlette tqdm uvicorn"
+    "a2a celery click cronsim cryptography django fastapi flask google.auth google.protobuf"
+    " grpc httpx2 hypercorn kombu litestar mcp numpy opentelemetry prometheus_client psycopg"
+    " pydantic quart rich starlette tqdm uvicorn"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

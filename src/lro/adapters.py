@@ -46,6 +46,7 @@ from lro._engine.store_port import (
 )
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
+from lro._schedules.schedule import Schedule, ScheduleStore
 
 __all__ = [
     "WORK_WAITS",
@@ -83,6 +84,8 @@ __all__ = [
     "Record",
     "Renewed",
     "RequestKey",
+    "Schedule",
+    "ScheduleStore",
     "ServiceEvent",
     "Slot",
     "StartOutcome",

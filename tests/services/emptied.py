@@ -10,7 +10,7 @@ import pytest
 from lro.adapters import Store
 from tests.services.postgres import UNHURRIED, PostgresServer
 
-TABLES = ("operations", "inputs", "starts", "workers")
+TABLES = ("operations", "inputs", "starts", "workers", "schedules")
 
 
 class Emptied:

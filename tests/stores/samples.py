@@ -12,7 +12,17 @@ import attrs
 
 from lro import Any as Message
 from lro._model.operation import claim, end, report, request_cancel, with_debt
-from lro.adapters import Change, Claim, Claimed, Done, Inserted, Record, RequestKey, Worker
+from lro.adapters import (
+    Change,
+    Claim,
+    Claimed,
+    Done,
+    Inserted,
+    Record,
+    RequestKey,
+    Schedule,
+    Worker,
+)
 from tests.waiting import PATIENCE, joined
 
 REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
@@ -42,6 +52,17 @@ def worker_of(clock: Clock, owner: str = "us", *, seconds: float = 15) -> Worker
     """A worker that says now that it lives for these seconds."""
     until = clock() + timedelta(seconds=seconds)
     return Worker(owner, "host", 1, "0.1.0", ("M",), 4, clock(), clock(), until)
+
+
+def schedule_of(clock: Clock, name: str = "nightly", **fields: Any) -> Schedule:
+    values: dict[str, Any] = {
+        "method": "M",
+        "expression": "0 3 * * *",
+        "timezone": "Europe/Berlin",
+        "tick": clock(),
+        "next_tick": clock() + timedelta(days=1),
+    }
+    return Schedule(name=name, **(values | fields))
 
 
 def waiting(clock: Clock, unique_id: str = "a", *, seconds: float = 0, **fields: Any) -> Record:

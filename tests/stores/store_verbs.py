@@ -16,6 +16,7 @@ from tests.stores.samples import (
     made_later,
     record_of,
     removal,
+    schedule_of,
     worker_of,
 )
 
@@ -52,6 +53,8 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "read_load": lambda: store.read_load([""], 9),
         "claim_due": lambda: store.claim_due(clock(), 9),
         "next_due": lambda: store.next_due(),
+        "schedules": lambda: store.schedules(),
+        "note_tick": lambda: store.note_tick(schedule_of(clock)),
         "listen": lambda: store.listen(),
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 from lro import Any, InvalidArgument
 from lro._model.operation import settle_notifications
-from lro.adapters import OutboxStore, StatisticsStore, Store
+from lro.adapters import OutboxStore, ScheduleStore, StatisticsStore, Store
 from lro.errors import LeaseLost, NotApplied, OperationNotFound, TargetBusy, Unavailable
 from lro.stores._rows import RecordCache
 from tests.stores.samples import (
@@ -55,7 +55,7 @@ def two(one, place, clock):
 
 def test_the_table_of_verbs_has_every_verb():
     """Also one that is new: what a fault does to it is tested, too."""
-    ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore)
+    ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore) | vars(ScheduleStore)
     functions = {name for name, found in ports.items() if inspect.isfunction(found)}
     public = {name for name in functions if not name.startswith("_")}
     assert public - set(verbs(None, None)) == WITHOUT_DATABASE

@@ -23,6 +23,7 @@ from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
 from lro._engine.workers import Workers, installed_version
 from lro._model.operation import Record
+from lro._schedules.runner import Schedules
 
 log = logging.getLogger("lro")
 
@@ -68,6 +69,9 @@ class Maintenance:
     """
 
     def __init__(self, runtime: Runtime, workers: Workers, specs: Mapping[str, MethodSpec]) -> None:
+        self.schedules: Schedules = Schedules(
+            runtime.store, runtime.clock, lambda: self._wake.set()
+        )
         lease = runtime.lease
         self._runtime = runtime
         self._store = runtime.store
@@ -82,6 +86,7 @@ class Maintenance:
 
     def reset_after_fork(self) -> None:
         """Begin again without a thread: that of the parent process does not come along."""
+        self.schedules.reset_after_fork()
         self._renew_at = self._idle_at = self._clock()
         self._scan_at = self._calm_until = self._expire_at = self._clock()
         self._renew_asked_at = self._scan_asked_at = math.inf
@@ -112,6 +117,7 @@ class Maintenance:
     def stop(self) -> None:
         """End the thread."""
         self._stopped = True
+        self.schedules.stop()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -180,7 +186,13 @@ class Maintenance:
         }
         if self._statistics is not None:
             table[self._statistics.flush] = self._statistics.flush_at
+        if not self._workers.stopping:
+            table[self._run_schedules] = self._clock() + self.schedules.due_in()
         return table
+
+    def _run_schedules(self) -> None:
+        # Apart from the lease: hooks of the application may block.
+        self.schedules.run(apart=self._thread is threading.current_thread())
 
     def _follow_clock(self) -> None:
         # The store's clock was set: all leases seem over, or to last too long.

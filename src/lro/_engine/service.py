@@ -65,6 +65,8 @@ from lro._model.operation import (
     parse_name,
     parse_names,
 )
+from lro._schedules.runner import request_maker
+from lro._schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -369,6 +371,62 @@ class Service:
             metadata=metadata,
         )
         return Method(spec, self._starter, self._calls)
+
+    def schedule(
+        self,
+        name: str,
+        when: str | timedelta,
+        method: Method[Req, Any, Any] | str,
+        request: Req | Callable[[datetime], Req],
+        *,
+        timezone: str = "UTC",
+        catch_up: int = 1,
+        caller: str = "",
+        parent: str = "",
+    ) -> None:
+        """Start an operation of a method at each tick, whichever processes have this schedule.
+
+        ``when`` is a cron expression, which goes by ``timezone``, or an interval: it ticks at whole
+        multiples since 1970 UTC. ``name`` is the schedule's own on its store. ``request`` is the
+        message for each start, or a function of the tick's time that makes one. ``catch_up`` is how
+        many of the latest ticks are started late that came while nothing ran. ``caller`` and
+        ``parent`` are those of ``Method.start``; hooks are asked as there. Processes in which the
+        service is not used start nothing.
+
+        Raises:
+            DeclarationError: An argument is refused, the method is not one of this service, the
+                expression has no ticks, or the store keeps no schedules.
+            MissingExtra: A cron expression needs the extra ``schedules``.
+        """
+        spec = method.spec if isinstance(method, Method) else self.methods.spec(method)
+        self.methods.check_own(spec)
+        check_text("caller", caller)
+        check_text("parent", parent)
+        start = functools.partial(self._starter.start, spec, caller=caller, parent=parent)
+        self._background.maintenance.schedules.add(
+            name,
+            when,
+            timezone,
+            method=spec.full_name,
+            catch_up=catch_up,
+            make=request_maker(request, spec.request.__name__, spec.instances[spec.request]),
+            start=lambda request, request_id: run(start(request, request_id=request_id)),
+        )
+
+    @verb
+    def schedules(self) -> Flow[Sequence[Schedule]]:
+        """Return the schedules of all processes on the store, by name; for operators: no hook.
+
+        Raises:
+            Unavailable: The store cannot be reached now.
+        """
+        read = self._background.maintenance.schedules.read
+        found: Sequence[Schedule] = yield MayBlock(read, blocks=self.store.writes_block)
+        return found
+
+    async def schedules_async(self) -> Sequence[Schedule]:
+        """:meth:`schedules` for coroutines: a thread reads where the store may block."""
+        return await on_loop(flow_of(self.schedules)())
 
     def check_own(self, method: Method[Any, Any, Any]) -> None:
         """Check that a method is one of this service; edges check the methods that they start.

@@ -24,6 +24,7 @@ from lro._base.errors import LroError
 from lro._base.plain_text import plain
 from lro.cli._commands import breaking, lint, openapi, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending
+from lro.cli._schedule_commands import schedules
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
 from lro.cli._worker_commands import workers
@@ -160,7 +161,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
 
 
 _CHECKING: Final = (lint, breaking, proto, openapi)
-_RUNNING: Final = (serve, worker, workers, schema, purge, webhooks)
+_RUNNING: Final = (serve, worker, workers, schedules, schema, purge, webhooks)
 
 
 @click.group(

@@ -107,12 +107,17 @@ def _print_blocks(findings: Sequence[Finding]) -> None:
 
 def _print_lines(findings: Sequence[Finding]) -> None:
     """Print findings to a pipe or a log: one line each, in columns, the last one unpadded."""
-    rows = [_HEADINGS, *((_where(one), one.method, one.code, one.message) for one in findings)]
+    rows = [(_where(one), one.method, str(one.code), one.message) for one in findings]
+    print_rows([_HEADINGS, *rows])
+
+
+def print_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns, each in one line, the last column unpadded."""
     shown = [[plain(text) for text in row] for row in rows]
     widths = [min(max(map(len, column)), _MAX_PADDED) for column in zip(*shown, strict=True)]
-    for *columns, what in shown:
+    for *columns, last in shown:
         padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
-        click.echo(" ".join([*padded, what]))
+        click.echo(" ".join([*padded, last]))
 
 
 def _where(finding: Finding) -> str:

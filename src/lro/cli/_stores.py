@@ -15,6 +15,7 @@ from lro.cli._output import Unusable
 from lro.stores import sqlite
 
 if TYPE_CHECKING:
+    from lro._engine.service import Service
     from lro.stores.postgres import PostgresStore
 
 _SQLITE: Final = "sqlite:///"
@@ -40,6 +41,22 @@ def check_store(store: Store) -> str:
             raise Unusable(str(exc)) from exc
         return _reason(exc)
     return ""
+
+
+def read_shared(target: str) -> Service:
+    """Return the service of ``module:service``, whose store can be read, here and elsewhere.
+
+    Raises:
+        InvalidArgument: There is no such service, or only its own process can read its store.
+        Unusable: The store cannot be read now.
+    """
+    service = read_service(target)
+    if not service.store.shared:
+        kind = type(service.store).__name__
+        raise InvalidArgument(target, f"has a {kind}, which only its own process can read")
+    if why := check_store(service.store):
+        raise Unusable(why)
+    return service
 
 
 def _reason(error: Unavailable) -> str:

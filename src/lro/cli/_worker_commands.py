@@ -10,13 +10,11 @@ from typing import Any, Final
 
 import click
 
-from lro._base.errors import InvalidArgument
 from lro._base.plain_text import plain
 from lro._engine.live_workers import WorkerState, state_of
 from lro._engine.store_port import Worker
 from lro._messages.times import datetime_text
-from lro.cli._commands import read_service
-from lro.cli._output import Unusable
+from lro.cli._output import print_rows
 
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
 _FOLDED: Final = ("host", "methods")
@@ -49,14 +47,9 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     Exit status: 0, also if there are none; 2 if there is no such service, or if the store cannot
     be read.
     """
-    from lro.cli._stores import check_store
+    from lro.cli._stores import read_shared
 
-    service = read_service(target)
-    if not service.store.shared:
-        kind = type(service.store).__name__
-        raise InvalidArgument(target, f"has a {kind}, which only its own process can read")
-    if why := check_store(service.store):
-        raise Unusable(why)
+    service = read_shared(target)
     found, now = service.workers(all=everyone), service.store.now()
     nobodys = {work.method for work in service.stranded()}
     for work in service.store.waiting():
@@ -112,11 +105,7 @@ def _print_table(found: Sequence[Worker], now: datetime) -> None:
 
 def _print_lines(found: Sequence[Worker], now: datetime) -> None:
     """Print workers to a pipe or a log: one line each, in columns without spaces in them."""
-    rows = [_HEADINGS, *(_cells(one, now, ",") for one in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for *columns, methods in rows:
-        padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
-        click.echo(" ".join([*padded, methods]))
+    print_rows([_HEADINGS, *(_cells(one, now, ",") for one in found)])
 
 
 def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, boun
 from lro._model.operation import Change, Record, State
 from lro._model.operation import claim as begin
 from lro._model.page_tokens import KEY_BYTES, Cursor
+from lro._schedules.schedule import Schedule
 from lro.stores._counting import (
     LoadRow,
     added,
@@ -543,6 +544,7 @@ class MemoryStore:
         self._targets: dict[str, str] = {}
         self._work = _Work()
         self._workers: dict[str, Worker] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._inputs: dict[str, Any] = {}
         self._starts = _FirstStarts(request_ids)
         self._counts = _Counts()
@@ -777,6 +779,20 @@ class MemoryStore:
             elif known is None or (not known.lost and known.alive_until != alive_until):
                 return False
             self._workers[owner] = attrs.evolve(known, lost=True)
+            return True
+
+    def schedules(self) -> list[Schedule]:
+        """Read all schedules, by name."""
+        with self._lock:
+            return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def note_tick(self, schedule: Schedule) -> bool:
+        """Keep a schedule, if it follows the version that is there."""
+        with self._lock:
+            known = self._schedules.get(schedule.name)
+            if known is not None and known.version != schedule.version - 1:
+                return False
+            self._schedules[schedule.name] = schedule
             return True
 
     def _forget_workers(self, now: datetime) -> None:

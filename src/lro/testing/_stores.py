@@ -12,7 +12,7 @@ from lro._base.arguments import check_function
 from lro._base.status import Any
 from lro._engine.store_port import Inserted, RequestKey, Store
 from lro._model.operation import Change, Record
-from lro.testing import _claiming, _counting, _finding, _keeping, _owing, _working
+from lro.testing import _claiming, _counting, _finding, _keeping, _owing, _scheduling, _working
 from lro.testing._samples import ManualClock, StoreCheck, made_later
 
 MakeStore = Callable[[ManualClock], Store]
@@ -20,7 +20,7 @@ MakeStore = Callable[[ManualClock], Store]
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
-    for part in (_keeping, _finding, _claiming, _working, _counting, _owing)
+    for part in (_keeping, _finding, _claiming, _working, _counting, _owing, _scheduling)
     for check in vars(part).values()
     if inspect.isfunction(check)
     and check.__module__ == part.__name__

@@ -17,6 +17,8 @@ CREATE INDEX begins_over ON begins (until);
 CREATE TABLE workers (owner TEXT COLLATE "C" NOT NULL PRIMARY KEY, host TEXT COLLATE "C" NOT NULL, pid BIGINT NOT NULL,
     version TEXT COLLATE "C" NOT NULL, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
     seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);
+CREATE TABLE schedules (name TEXT COLLATE "C" NOT NULL PRIMARY KEY, version BIGINT NOT NULL,
+    schedule TEXT NOT NULL);
 CREATE INDEX operations_expiry ON operations ((expire_time
     + CASE WHEN notify_at IS NULL THEN 0 ELSE 345600000000 END)) WHERE expire_time IS NOT NULL;
 CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;

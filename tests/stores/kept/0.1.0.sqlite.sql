@@ -29,6 +29,8 @@ INSERT INTO "totals" VALUES('acme.kept.v1.Kept.Copy','{"starts.started": 1, "que
 INSERT INTO "totals" VALUES('acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
 INSERT INTO "totals" VALUES('acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
 INSERT INTO "totals" VALUES('','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
+CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
+    schedule TEXT NOT NULL);
 CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
     pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,

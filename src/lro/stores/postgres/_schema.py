@@ -18,6 +18,7 @@ from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._counting import WAITS
 from lro.stores._rows import COLUMNS, SWEEP_TIME, added_columns
+from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
 from lro.stores._turns import IS_SUSPECT, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores.postgres._connections import (
@@ -66,7 +67,9 @@ CREATE INDEX begins_latest ON begins (method, lane, at);
 CREATE INDEX begins_over ON begins (until);
 CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
     version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
-    seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);"""
+    seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);
+CREATE TABLE schedules (name {_TEXT} PRIMARY KEY, version BIGINT NOT NULL,
+    schedule TEXT NOT NULL);"""
 
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
@@ -102,6 +105,7 @@ _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
     f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers LIMIT 0",
     "SELECT method, lane, at, until FROM begins LIMIT 0",
+    f"SELECT {SCHEDULE_COLUMNS} FROM schedules LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )

@@ -19,6 +19,8 @@ from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
+from lro.stores._schedules import LIST_SCHEDULES as SCHEDULES_LISTED
+from lro.stores._schedules import NOTE_TICK as TICK_NOTED
 from lro.stores._turns import IS_SUSPECT, MOST_LANES, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import HOLDS
@@ -392,6 +394,9 @@ LOSE: Final = _sql("""UPDATE workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
 LOSE_UNKNOWN: Final = _sql(f"""WITH entered AS ({_NEW_WORKER} DO NOTHING RETURNING 1)
 SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost = 1""")
+
+LIST_SCHEDULES: Final = _sql(SCHEDULES_LISTED)
+NOTE_TICK: Final = _sql(TICK_NOTED.replace("?", "%s"))
 
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
 _LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"

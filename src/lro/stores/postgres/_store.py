@@ -46,6 +46,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
+from lro._schedules.schedule import Schedule
 from lro.stores._counting import load_of, numbers, oldest_minute, step_since, step_time, steps_of
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
@@ -407,6 +408,15 @@ class PostgresStore:
     def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
         """Run a statement that waits only shortly for what others have locked."""
         return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
+
+    def schedules(self) -> list[Schedule]:
+        """Read all schedules, by name."""
+        return [Schedule.from_text(text) for (text,) in self._rows(statements.LIST_SCHEDULES)]
+
+    def note_tick(self, schedule: Schedule) -> bool:
+        """Keep a schedule, if it follows the version that is there."""
+        row = schedule.name, schedule.version, schedule.as_text()
+        return bool(self._rows(statements.NOTE_TICK, *row))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys."""

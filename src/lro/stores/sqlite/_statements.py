@@ -33,6 +33,7 @@ from lro.stores._rows import (
     repeats_start,
     textual,
 )
+from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
 from lro.stores._turns import IS_SUSPECT, MAX_LANE, MOST_LANES, UNBEGUN, Due, in_turn
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_worker
@@ -78,6 +79,9 @@ _WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
     lost INTEGER NOT NULL)"""
 
+_SCHEDULES: Final = """CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
+    schedule TEXT NOT NULL)"""
+
 _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
@@ -90,6 +94,7 @@ _TABLES: Final = (
     " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
     "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL)",
     _WORKERS,
+    _SCHEDULES,
     "CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT,"
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
@@ -106,7 +111,7 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
     "DROP INDEX IF EXISTS starts_names",
     "DROP INDEX IF EXISTS operations_waiting",
-    *[one.replace("TABLE", "TABLE IF NOT EXISTS", 1) for one in (_BEGINS, _WORKERS)],
+    *[one.replace("TABLE", "TABLE IF NOT EXISTS", 1) for one in (_BEGINS, _WORKERS, _SCHEDULES)],
     *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
     CHANGE_NOTHING,
 )
@@ -117,6 +122,7 @@ _COLUMNS: Final = {
     "inputs": "name, request",
     "workers": ", ".join(WORKER_COLUMNS),
     "begins": "method, lane, at, until",
+    "schedules": SCHEDULE_COLUMNS,
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
     "totals": "method, counts",

@@ -41,6 +41,7 @@ from lro._engine.store_port import (
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import KEY_BYTES, Cursor
+from lro._schedules.schedule import Schedule
 from lro.stores._counting import LoadRow, load_of, numbers, oldest_minute, step_since, step_time
 from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
@@ -53,6 +54,7 @@ from lro.stores._rows import (
     text_length,
     unpack,
 )
+from lro.stores._schedules import LIST_SCHEDULES, NOTE_TICK
 from lro.stores._workers import HOLDS, LIST_WORKERS, orphans_of
 from lro.stores._workers import from_row as worker_of
 from lro.stores.sqlite import _pages as pages
@@ -340,6 +342,15 @@ class SQLiteStore:
         if is_lost:
             self._locks.remove(owner)
         return is_lost
+
+    def schedules(self) -> list[Schedule]:
+        """Read all schedules, by name."""
+        return [Schedule.from_text(text) for (text,) in self._file.rows(LIST_SCHEDULES)]
+
+    def note_tick(self, schedule: Schedule) -> bool:
+        """Keep a schedule, if it follows the version that is there."""
+        row = schedule.name, schedule.version, schedule.as_text()
+        return self._file.write(lambda writer: bool(writer.execute(NOTE_TICK, row).fetchall()))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few in each transaction."""

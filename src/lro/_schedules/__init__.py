@@ -1,0 +1,1 @@
+"""Schedules: the ticks of periodic jobs, and what starts an operation at each."""

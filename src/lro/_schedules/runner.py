@@ -1,0 +1,267 @@
+"""What starts the operations of schedules in a process.
+
+Each process that has a schedule does so. What is common stands in the store: the latest tick, and
+whether an operation was started for it. A process notes a tick as begun, starts the operation, and
+then notes that it was started. Notes carry a version, so that of several processes one begins a
+tick; others see to it a second later, if it is still only begun: the one that began it may have
+been killed, or was refused. The request id of the start is derived from the schedule's name and the
+tick, so that they all start the same operation. A store knows request ids for a day: for so long,
+and not longer, a tick is tried that was begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, cast
+
+import attrs
+
+from lro._base.arguments import check, check_count, check_plain_function, check_takes, contained
+from lro._base.errors import DeclarationError, LroError, RequestIdConflict
+from lro._schedules.schedule import Schedule, ScheduleStore, keeps_schedules
+from lro._schedules.ticks import Ticks, read_ticks
+
+log = logging.getLogger("lro")
+
+_ON_TIME: Final = timedelta(minutes=1)
+"""A tick counts as missed if no process has begun it by then."""
+_TRIED: Final = timedelta(hours=23)
+"""For how long after it was begun a tick is tried: the store forgets request ids an hour later."""
+_AHEAD: Final = timedelta(hours=1)
+_TURN: Final = timedelta(seconds=1)
+"""For how long a tick is left to the process that has begun it."""
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+"""Seconds between two tries."""
+_LOOK_SECONDS: Final = 60.0
+"""How often at least it is looked whether the store's clock was set."""
+_STOP_SECONDS: Final = 1.0
+_MOST: Final = 1000
+_NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@attrs.define(kw_only=True)
+class _Entry:
+    """A schedule that this process has declared, and when it is to be looked at again."""
+
+    name: str
+    method: str
+    ticks: Ticks
+    catch_up: int
+    make: Callable[[datetime], object]
+    """Makes the request for a tick."""
+    start: Callable[[object, str], object]
+    """Starts an operation with a request and a request id."""
+    next: datetime = _LONG_AGO
+    not_before: float = -math.inf
+    pause: float = _FIRST_PAUSE
+    mine: datetime | None = None
+    """The tick that this process has begun."""
+    entered: bool = False
+
+
+def request_maker(request: object, name: str, cls: type) -> Callable[[datetime], object]:
+    """Return what makes the request for a tick: a function, or one that gives this message.
+
+    Raises:
+        DeclarationError: It is neither.
+    """
+    wanted = f"a {name}, or a function of a tick's time that makes one"
+    if isinstance(request, cls):
+        return lambda _: request
+    check("request", request, wanted, fine=callable(request) and not isinstance(request, type))
+    check_plain_function("request", request)
+    check_takes("request", request, 1, wanted)
+    return cast("Callable[[datetime], object]", request)
+
+
+class Schedules:
+    """The schedules of a process: :meth:`run` starts what is due in :meth:`due_in` seconds.
+
+    ``clock`` gives the seconds of pauses; ticks go by the store's clock. ``wake`` is called when
+    :meth:`due_in` may have become less.
+    """
+
+    def __init__(self, store: object, clock: Callable[[], float], wake: Callable[[], None]) -> None:
+        self._store = cast(ScheduleStore, store)  # which :meth:`add` checks
+        self._clock = clock
+        self._wake = wake
+        self._entries: dict[str, _Entry] = {}
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def reset_after_fork(self) -> None:
+        """Begin again without a thread: that of the parent process does not come along."""
+        self._thread = None
+        for entry in self._entries.values():
+            entry.next, entry.not_before, entry.mine = _LONG_AGO, -math.inf, None
+
+    def add(
+        self,
+        name: str,
+        when: str | timedelta,
+        timezone: str,
+        *,
+        method: str,
+        catch_up: int,
+        make: Callable[[datetime], object],
+        start: Callable[[object, str], object],
+    ) -> None:
+        """Declare a schedule.
+
+        Raises:
+            DeclarationError: There is one of this name, or an argument is refused.
+            MissingExtra: A cron expression needs the extra ``schedules``.
+        """
+        fine = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
+        check("name", name, "a text of 1 to 200 characters in one line", fine=fine)
+        if name in self._entries:
+            raise DeclarationError(repr(name), "is a schedule of this service already")
+        check_count("catch_up", catch_up, least=0, most=_MOST)
+        if not keeps_schedules(self._store):
+            raise DeclarationError("schedule", "needs a store that is a lro.adapters.ScheduleStore")
+        ticks = read_ticks(when, timezone)
+        self._entries[name] = _Entry(
+            name=name, method=method, ticks=ticks, catch_up=catch_up, make=make, start=start
+        )
+        self._wake()
+
+    def read(self) -> Sequence[Schedule]:
+        """Read the schedules of all processes from the store, if it keeps any."""
+        return self._store.schedules() if keeps_schedules(self._store) else ()
+
+    def due_in(self) -> float:
+        """Return the seconds until :meth:`run` is to be called, in which nothing is read."""
+        if not self._entries or self._thread is not None:
+            return math.inf
+        return min(_LOOK_SECONDS, *map(self._due_in, [*self._entries.values()]))
+
+    def _due_in(self, entry: _Entry) -> float:
+        left = (entry.next - self._store.now()).total_seconds()
+        return max(left, entry.not_before - self._clock())
+
+    def run(self, *, apart: bool) -> None:
+        """Start the operations that are due; ``apart``: in a thread, since hooks may block."""
+        if self.due_in() > 0:
+            return
+        if not apart:
+            self._run()
+            return
+        thread = threading.Thread(target=self._run_apart, name="lro-schedules", daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError as exc:  # too many threads
+            self._thread = None
+            log.warning("schedules wait: %s", exc)
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopped, thread = True, self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_SECONDS)
+
+    def _run_apart(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._thread = None
+            self._wake()
+
+    def _run(self) -> None:
+        for entry in [*self._entries.values()]:
+            try:
+                while not self._stopped and self._due_in(entry) <= 0:
+                    self._step(entry)
+            except Exception as exc:  # whatever hooks of the application raise
+                self._pause(entry, exc)
+
+    def _pause(self, entry: _Entry, error: Exception) -> None:
+        if entry.pause == _FIRST_PAUSE and not self._stopped:
+            known = None if isinstance(error, LroError) else error
+            line = "schedule %s: no operation is started now, which is tried again: %s"
+            log.warning(line, entry.name, error, exc_info=known)
+        entry.not_before = self._clock() + entry.pause
+        entry.pause = min(2 * entry.pause, _LONGEST_PAUSE)
+
+    def _step(self, entry: _Entry) -> None:
+        """Do what comes next for a schedule, or find out when that will be."""
+        now, ticks = self._store.now(), entry.ticks
+        known = next((one for one in self._store.schedules() if one.name == entry.name), None)
+        plan = ticks.expression, ticks.timezone
+        if known is None or (not entry.entered and (known.expression, known.timezone) != plan):
+            # Of what is new, nothing was missed.
+            self._note(entry, known, tick=now if known is None else max(now, known.tick))
+            return
+        if not entry.entered and known.tick > now + _AHEAD:
+            line = "schedule %s: nothing is started before %s: the store's clock was ahead once"
+            log.warning(line, entry.name, known.next_tick)
+        entry.entered, begun_time = True, known.begun_time
+        if begun_time is not None and now - begun_time >= _TRIED:
+            line = "schedule %s: an operation may have been started for %s: it is not tried again"
+            log.warning(line, entry.name, known.tick)
+            self._note(entry, known, tick=known.tick)
+            return
+        first = entry.next = known.tick if begun_time else ticks.after(known.tick)
+        if first > now:
+            return
+        due = ticks.latest(known.tick, now, max(1, entry.catch_up))
+        if begun_time:
+            due.insert(0, known.tick)
+        on_time = now - due[-1] <= _ON_TIME or (begun_time is not None and len(due) == 1)
+        count = max(entry.catch_up, int(on_time))
+        wanted = due[-count:] if count else []
+        if begun_time and wanted[:1] == [first]:
+            if entry.mine != first and timedelta(0) <= now - begun_time < _TURN:
+                entry.not_before = self._clock() + _TURN.total_seconds()
+                return
+        else:
+            tick = wanted[0] if wanted else due[-1]
+            changed = self._note(entry, known, tick=tick, begun_time=now if wanted else None)
+            if changed is None:  # another process was first
+                return
+            if first < tick or not wanted:
+                line = "schedule %s: missed, and not started any more: ticks from %s to before %s"
+                log.warning(line, entry.name, first, tick if wanted else now)
+            if not wanted:
+                return
+            known, entry.mine, entry.pause = changed, tick, _FIRST_PAUSE
+        self._start(entry, known)
+
+    def _start(self, entry: _Entry, begun: Schedule) -> None:
+        text = f"{entry.name}\n{begun.tick.isoformat()}"
+        request = contained("request", entry.make, begun.tick.astimezone(entry.ticks.zone))
+        with contextlib.suppress(RequestIdConflict):  # it was started, with another request
+            entry.start(request, str(uuid.uuid5(_NAMESPACE, text)))
+        self._note(entry, begun, tick=begun.tick, last_tick=begun.tick)
+        entry.pause = _FIRST_PAUSE
+
+    def _note(
+        self,
+        entry: _Entry,
+        known: Schedule | None,
+        *,
+        tick: datetime,
+        begun_time: datetime | None = None,
+        last_tick: datetime | None = None,
+    ) -> Schedule | None:
+        """Write the next version of a schedule; None: another process has done so before."""
+        schedule = Schedule(
+            name=entry.name,
+            method=entry.method,
+            expression=entry.ticks.expression,
+            timezone=entry.ticks.timezone,
+            last_tick=last_tick or (None if known is None else known.last_tick),
+            next_tick=entry.ticks.after(tick),
+            tick=tick,
+            begun_time=begun_time,
+            version=known.version + 1 if known else 1,
+        )
+        return schedule if self._store.note_tick(schedule) else None

@@ -1,0 +1,127 @@
+"""When a schedule ticks: by a cron expression in a time zone, or at whole multiples of a time.
+
+The library cronsim reads the expressions. What it does where clocks are changed is what Debian's
+cron does: a job at fixed times that would be skipped is done right after the change, and is not
+done twice if its time comes twice; a job whose minutes or hours begin with ``*`` goes by the clock
+on the wall. The latter is done here: it loses ticks in the library where a clock is changed by less
+than an hour.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import attrs
+
+from lro._base.arguments import check, check_text
+from lro._base.errors import DeclarationError, MissingExtra
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+
+
+@attrs.frozen
+class Ticks:
+    """The ticks of a schedule: moments in UTC, of whole seconds."""
+
+    expression: str
+    timezone: str
+    zone: tzinfo
+    interval: timedelta | None = None
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first tick after a moment."""
+        if self.interval is not None:
+            return _EPOCH + ((moment - _EPOCH) // self.interval + 1) * self.interval
+        fields = self.expression.split()
+        if len(fields) == 5 and not any(one.startswith("*") for one in fields[:2]):
+            return self._fixed_after(moment)
+        start, back = moment.replace(microsecond=0), timedelta(0)
+        while True:
+            offset = self._offset(start)
+            wall = next(self._matches((start + offset - back).replace(tzinfo=None)), None)
+            if wall is None:
+                return _NEVER
+            tick = wall.replace(tzinfo=UTC) - offset
+            # A change within a day may bring back what the clock has shown before ``start``.
+            probes = (min(tick, start + _DAY), tick)
+            changed = [probe for probe in probes if self._offset(probe) != offset]
+            if not changed:
+                return tick
+            start, back = self._change(start, changed[0], offset), _SECOND
+
+    def latest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
+        """Return the latest ticks after one moment up to another, at most so many, in order."""
+        span = timedelta(minutes=1)
+        while True:  # further and further back: there may be millions
+            since = max(after, until - span)
+            found = deque(itertools.takewhile(lambda tick: tick <= until, self._from(since)), most)
+            if since == after or len(found) == most:
+                return list(found)
+            span = min(2 * span, until - after)
+
+    def _from(self, moment: datetime) -> Iterator[datetime]:
+        while True:
+            moment = self.after(moment)
+            yield moment
+
+    def _fixed_after(self, moment: datetime) -> datetime:
+        found = (tick.astimezone(UTC) for tick in self._matches(moment.astimezone(self.zone)))
+        return next((tick for tick in found if tick > moment), _NEVER)
+
+    def _matches(self, start: datetime) -> Iterator[datetime]:
+        from cronsim import CronSim
+
+        return CronSim(self.expression, start)
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self.zone).utcoffset() or timedelta(0)
+
+    def _change(self, before: datetime, after: datetime, offset: timedelta) -> datetime:
+        """Return the first second whose offset is another one than that of ``before``."""
+        while (left := int((after - before).total_seconds())) > 1:
+            middle = before + timedelta(seconds=left // 2)
+            if self._offset(middle) == offset:
+                before = middle
+            else:
+                after = middle
+        return after
+
+
+def read_ticks(when: str | timedelta, timezone: str) -> Ticks:
+    """Return the ticks of a cron expression in a time zone, or of an interval.
+
+    Raises:
+        DeclarationError: There are no such ticks, or no such time zone.
+        MissingExtra: An expression needs the extra ``schedules``.
+    """
+    if isinstance(when, timedelta):
+        fine = _SECOND <= when <= timedelta(days=3650) and not when.microseconds
+        check("when", when, "whole seconds, from 1 s to ten years", fine=fine)
+        check("timezone", timezone, "UTC for an interval", fine=timezone == "UTC")
+        return Ticks(f"every {when}", "UTC", UTC, when)
+    check("when", when, "a cron expression or a timedelta", fine=isinstance(when, str))
+    check_text("timezone", timezone, empty=False)
+    try:
+        zone: tzinfo = UTC if timezone == "UTC" else ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError):
+        text = "is not a time zone that this machine knows, such as Europe/Berlin"
+        raise DeclarationError(repr(timezone), text) from None
+    found = Ticks(when, timezone, zone)
+    try:
+        never = found.after(datetime.now(UTC)) == _NEVER
+    except ImportError as exc:
+        raise MissingExtra("a cron expression", "schedules") from exc
+    except Exception as exc:  # of a parser of others
+        wanted = "is not a cron expression of minute, hour, day, month and day of the week"
+        raise DeclarationError(repr(when), f"{wanted}: {exc}") from exc
+    if never:
+        raise DeclarationError(repr(when), "never comes, within 50 years")
+    return found
