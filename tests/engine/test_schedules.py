@@ -1,0 +1,566 @@
+"""Schedules: each tick starts one operation, also where clocks are changed and processes end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lro
+from lro.adapters import Record, Schedule, Store
+from lro.errors import MissingExtra
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.waiting import PATIENCE, until
+
+NAME: Final = "acme.reports.v1.Reports.Write"
+MINUTE: Final = timedelta(minutes=1)
+DAY: Final = timedelta(days=1)
+NOON: Final = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+@lro.message("acme.reports.v1.WriteRequest")
+@attrs.frozen
+class WriteRequest:
+    tick: str = ""
+
+
+class Reports:
+    """A process with a method; ``written`` are the ticks of its requests, by UTC."""
+
+    def __init__(self, store: Store, clock: ManualClock, **options: Any) -> None:
+        self.written: list[datetime] = []
+        self.clock = clock
+        self.seconds, self._looked = 0.0, clock()
+        self.service = lro.Service(
+            store, InlineExecutor(), maintenance=False, clock=lambda: self.seconds, **options
+        )
+
+        @self.service.method(NAME)
+        def write(request: WriteRequest) -> None:
+            self.written.append(datetime.fromisoformat(request.tick).astimezone(UTC))
+
+        self.write = write
+
+    def schedule(self, when: str | timedelta, name: str = "reports", **options: Any) -> Reports:
+        """Have a report written at each tick."""
+        self.service.schedule(name, when, self.write, request_of, **options)
+        return self
+
+    def run(self) -> Sequence[datetime]:
+        """Start what is due, and return what was written anew.
+
+        If the store's clock stands still or was set back, pauses are over all the same.
+        """
+        before, moved = len(self.written), (self.clock() - self._looked).total_seconds()
+        self.seconds, self._looked = self.seconds + (moved if moved > 0 else 61), self.clock()
+        self.service.run_maintenance()
+        return self.written[before:]
+
+    def run_until(self, end: datetime, step: timedelta = MINUTE) -> Sequence[datetime]:
+        """Look again and again, a step of the clock apart."""
+        before = len(self.written)
+        while self.clock() < end:
+            self.clock.advance(step.total_seconds())
+            self.run()
+        return self.written[before:]
+
+    @property
+    def known(self) -> Schedule:
+        """The one schedule, as the store has it."""
+        (found,) = self.service.schedules()
+        return found
+
+
+def request_of(tick: datetime) -> WriteRequest:
+    return WriteRequest(tick.isoformat())
+
+
+def reports_at(moment: datetime, when: str | timedelta = "0 3 * * *", **options: Any) -> Reports:
+    """A process that has its schedule since a moment, on a store of its own."""
+    if isinstance(when, str):
+        pytest.importorskip("cronsim")
+    clock = ManualClock(moment)
+    made = Reports(MemoryStore(clock), clock).schedule(when, **options)
+    assert made.run() == []
+    return made
+
+
+# -- ticks --------------------------------------------------------------------------------------
+
+TIMES: Final = [
+    # zone, the day of the change, expression, the ticks on that day by UTC
+    ("Europe/Berlin", "2026-03-29", "30 2 * * *", "01:00"),
+    ("Europe/Berlin", "2026-03-29", "30 3 * * *", "01:30"),
+    ("Europe/Berlin", "2026-03-29", "*/30 1-3 * * *", "00:00 00:30 01:00 01:30"),
+    ("Europe/Berlin", "2026-10-25", "30 2 * * *", "00:30"),
+    ("Europe/Berlin", "2026-10-25", "30 3 * * *", "02:30"),
+    ("Europe/Berlin", "2026-10-25", "*/30 2 * * *", "00:00 00:30 01:00 01:30"),
+    ("Europe/Berlin", "2026-10-25", "*/30 2 25 10 *", "00:00 00:30 01:00 01:30"),
+    ("America/New_York", "2026-03-08", "30 2 * * *", "07:00"),
+    ("America/New_York", "2026-03-08", "*/30 1-3 * * *", "06:00 06:30 07:00 07:30"),
+    ("America/New_York", "2026-11-01", "30 1 * * *", "05:30"),
+    ("America/New_York", "2026-11-01", "*/30 1 * * *", "05:00 05:30 06:00 06:30"),
+    ("Australia/Lord_Howe", "2026-10-04", "15 2 * * *", "15:30"),
+    ("Australia/Lord_Howe", "2026-10-04", "*/15 1-2 * * *", "14:30 14:45 15:00 15:15 15:30 15:45"),
+    ("Australia/Lord_Howe", "2026-04-05", "45 1 * * *", "14:45"),
+    ("Australia/Lord_Howe", "2026-04-05", "*/15 1 * * *", "14:00 14:15 14:30 14:45 15:00 15:15"),
+    ("Australia/Lord_Howe", "2026-04-05", "5 */2 * * *", "13:05 15:35 17:35 19:35"),
+    ("UTC", "2026-03-29", "30 2 * * *", "02:30"),
+]
+
+
+@pytest.mark.parametrize(("zone", "day", "expression", "times"), TIMES)
+def test_ticks_where_the_clock_is_changed(zone: str, day: str, expression: str, times: str) -> None:
+    """Skipped and repeated times, as the page says; by UTC, on the day of the change there."""
+    begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    reports = reports_at(begin - timedelta(seconds=1), expression, timezone=zone)
+    found = [f"{tick:%H:%M}" for tick in reports.run_until(begin + timedelta(hours=8))]
+    assert found == times.split()
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
+def test_each_day_of_a_year_has_one_tick(zone: str) -> None:
+    """Also those without that hour, and those that have it twice."""
+    begin = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    reports = reports_at(begin, "15 2 * * *", timezone=zone)
+    end = datetime(2027, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    found = reports.run_until(end, timedelta(hours=6))
+    days = [tick.astimezone(ZoneInfo(zone)).date() for tick in found]
+    assert days == [datetime(2026, 1, 1).date() + number * DAY for number in range(365)]
+
+
+@st.composite
+def fields(draw: st.DrawFn, most: int) -> tuple[str, frozenset[int]]:
+    """A field of a cron expression, and the numbers that it stands for."""
+    numbers = range(most + 1)
+    if draw(st.booleans()):
+        step = draw(st.sampled_from([1, 2, 7, 15, 20]))
+        return ("*" if step == 1 else f"*/{step}"), frozenset(numbers[::step])
+    chosen = draw(st.sets(st.sampled_from(numbers), min_size=1, max_size=4))
+    return ",".join(map(str, sorted(chosen))), frozenset(chosen)
+
+
+CHANGED: Final = [
+    ("Europe/Berlin", datetime(2026, 3, 28, 20, tzinfo=UTC)),
+    ("Europe/Berlin", datetime(2026, 10, 24, 20, tzinfo=UTC)),
+    ("America/New_York", datetime(2026, 3, 8, 1, tzinfo=UTC)),
+    ("America/New_York", datetime(2026, 11, 1, 1, tzinfo=UTC)),
+    ("Australia/Lord_Howe", datetime(2026, 4, 4, 10, tzinfo=UTC)),
+    ("Australia/Lord_Howe", datetime(2026, 10, 3, 10, tzinfo=UTC)),
+    ("UTC", datetime(2026, 3, 28, 20, tzinfo=UTC)),
+]
+"""Zones, and moments some hours before their clocks are changed."""
+
+
+def expected(
+    zone: str, begin: datetime, end: datetime, fits: Callable[[datetime], bool], *, fixed: bool
+) -> Iterator[datetime]:
+    """The ticks after a moment: each minute is looked at."""
+    shown = begin.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    moment = begin
+    while (moment := moment + MINUTE) <= end:
+        local = moment.astimezone(ZoneInfo(zone))
+        before, shown = shown, local.replace(tzinfo=None, fold=0)
+        skipped = range(1, (shown - before) // MINUTE)
+        if not fixed:
+            if fits(shown):
+                yield moment
+        elif (fits(shown) and not local.fold) or any(fits(before + n * MINUTE) for n in skipped):
+            yield moment
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(CHANGED),
+    fields(59),
+    fields(23),
+    st.lists(st.integers(1, 400), min_size=1, max_size=9),
+)
+def test_each_tick_around_a_change_comes_once(
+    change: tuple[str, datetime],
+    minutes: tuple[str, frozenset[int]],
+    hours: tuple[str, frozenset[int]],
+    steps: list[int],
+) -> None:
+    """Whenever it is looked what is due, and none is left out where all missed ones are started."""
+    (zone, begin), (minute, m), (hour, h) = change, minutes, hours
+    reports = reports_at(begin, f"{minute} {hour} * * *", timezone=zone, catch_up=1000)
+    end = begin + timedelta(hours=12)
+    number = 0
+    while reports.clock() < end:
+        reports.clock.advance(
+            minutes=min(steps[number % len(steps)], (end - reports.clock()) / MINUTE)
+        )
+        reports.run()
+        number += 1
+
+    def fits(shown: datetime) -> bool:
+        return shown.minute in m and shown.hour in h
+
+    fixed = "*" not in minute + hour
+    assert reports.written == [*expected(zone, begin, end, fits, fixed=fixed)]
+
+
+def test_intervals_tick_at_whole_multiples() -> None:
+    """Since 1970, whenever the process began."""
+    reports = reports_at(NOON + timedelta(minutes=7), timedelta(minutes=20))
+    assert reports.known.expression == "every 0:20:00"
+    found = reports.run_until(NOON + timedelta(hours=1))
+    assert found == [NOON + timedelta(minutes=20 * number) for number in (1, 2, 3)]
+
+
+# -- what was missed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "days"), [(0, []), (1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])]
+)
+def test_missed_ticks_are_started_up_to_catch_up(
+    catch_up: int, days: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The latest ones, oldest first; those that are left out are logged."""
+    reports = reports_at(NOON, catch_up=catch_up)
+    reports.clock.advance(days=4)
+    assert [tick.day - 1 for tick in reports.run()] == days
+    assert ("missed, and not started" in caplog.text) == (len(days) < 4)
+    assert reports.known.next_tick == NOON.replace(day=6, hour=3)
+    assert reports.run() == []
+
+
+def test_a_tick_is_on_time_for_a_minute() -> None:
+    """Without catch_up it is not started later."""
+    reports = reports_at(NOON, timedelta(hours=1), catch_up=0)
+    reports.clock.advance(hours=1, seconds=60)
+    assert reports.run() == [NOON + timedelta(hours=1)]
+    reports.clock.advance(hours=1, seconds=1)
+    assert reports.run() == []
+    assert reports.known.last_tick == NOON + timedelta(hours=1)
+
+
+def test_of_a_new_schedule_nothing_was_missed() -> None:
+    """Nor of one whose expression or time zone is another one now."""
+    reports = reports_at(NOON, "0 3 * * *")
+    assert (reports.known.last_tick, reports.known.tick) == (None, NOON)
+    reports.clock.advance(days=1)
+    other = Reports(reports.service.store, reports.clock).schedule("0 11 * * *")
+    assert other.run() == []
+    assert other.known.next_tick == NOON.replace(day=3, hour=11)
+
+
+def test_a_process_that_comes_back_knows_what_was_missed() -> None:
+    """From the store; also if nothing was started yet."""
+    reports = reports_at(NOON)
+    reports.clock.advance(days=1)
+    again = Reports(reports.service.store, reports.clock).schedule("0 3 * * *")
+    assert again.run() == [NOON.replace(day=2, hour=3)]
+
+
+# -- several processes --------------------------------------------------------------------------
+
+
+def operations(store: Store) -> list[Record]:
+    """All records, the oldest first."""
+    return sorted(store.page("", None, 1000).records, key=lambda record: record.create_time)
+
+
+def test_processes_start_a_tick_once() -> None:
+    """Whichever is first; the others look once, a second later at most."""
+    pytest.importorskip("cronsim")
+    clock = ManualClock(NOON)
+    store = MemoryStore(clock)
+    crowd = [Reports(store, clock).schedule("*/10 * * * *") for _ in range(4)]
+    for _ in range(60):
+        clock.advance(minutes=1)
+        for one in crowd:
+            one.run()
+    assert len(operations(store)) == 6
+    assert [len(one.written) for one in crowd] == [6, 0, 0, 0]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Dying:
+    """A store whose process is killed at a call that ``at`` picks, before or after it is made."""
+
+    def __init__(self, store: Store, at: Callable[[str, Any], bool], *, after: bool) -> None:
+        self._store, self._at, self._after = store, at, after
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in ("note_tick", "insert", "insert_later"):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            if self._after:
+                answer = found(*given, **named)
+            if self._at(name, given[0]):
+                raise Killed
+            return answer if self._after else found(*given, **named)
+
+        return call
+
+
+POINTS: Final[dict[str, Callable[[str, Any], bool]]] = {
+    "begun": lambda name, given: name == "note_tick" and given.begun_time is not None,
+    "insert": lambda name, _: name.startswith("insert"),
+    "started": lambda name, given: name == "note_tick" and given.last_tick is not None,
+}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("later", [timedelta(seconds=2), timedelta(hours=22), timedelta(hours=25)])
+def test_a_tick_is_started_once_whoever_is_killed(
+    point: str, after: bool, later: timedelta
+) -> None:
+    """At most; and if another process comes within 23 hours, exactly once."""
+    clock = ManualClock(NOON)
+    store = MemoryStore(clock)
+    week = timedelta(days=7)
+    dying: Any = Dying(store, POINTS[point], after=after)
+    first = Reports(dying, clock).schedule(week)
+    first.run()
+    clock.advance(days=3, hours=12)  # Thursday, since 1970 was one
+    with pytest.raises(Killed):
+        first.run()
+    clock.advance(later.total_seconds())
+    second = Reports(store, clock).schedule(week)
+    second.run()
+    clock.advance(2)
+    second.run()
+    was_begun = point != "begun" or after
+    was_started = (point, after) in (("insert", True), ("started", False), ("started", True))
+    started = was_started or later < timedelta(hours=23) or not was_begun
+    assert len(operations(store)) == int(started)
+    assert second.known.begun_time is None
+    assert second.known.next_tick == datetime(2026, 6, 11, tzinfo=UTC)
+
+
+def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> None:
+    """Then it is started here too, which gives the same operation."""
+    reports = reports_at(NOON, timedelta(hours=1))
+    store = reports.service.store
+    tick = reports.clock.advance(hours=1)
+    begun = attrs.evolve(reports.known, tick=tick, begun_time=tick, version=2)
+    assert isinstance(store, MemoryStore)
+    assert store.note_tick(begun)
+    assert reports.run() == []
+    reports.clock.advance(1)
+    assert reports.run() == [tick]
+
+
+# -- clocks and refusals ------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by minutes nor by days; a process that begins then says what it waits for."""
+    reports = reports_at(NOON, timedelta(hours=1))
+    first = reports.run_until(NOON + timedelta(hours=3))
+    for back in (timedelta(minutes=90), timedelta(days=3)):
+        reports.clock.advance(-back.total_seconds())
+        assert reports.run() == []
+        again = Reports(reports.service.store, reports.clock).schedule(timedelta(hours=1))
+        again.run()
+        assert again.run_until(NOON + timedelta(hours=3)) == []
+    assert "nothing is started before 2026-06-01 16:00" in caplog.text
+    assert [*first, *reports.run_until(NOON + timedelta(hours=5))] == [
+        NOON + timedelta(hours=number) for number in range(1, 6)
+    ]
+
+
+def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, and then as missed; no other tick suffers."""
+    allowed = False
+    asked: list[str] = []
+
+    def authorize(caller: str, rpc: str, resource: str) -> bool:
+        asked.append(f"{caller} {rpc}")
+        return allowed
+
+    clock = ManualClock(NOON)
+    reports = Reports(MemoryStore(clock), clock, authorize=authorize)
+    reports.schedule(timedelta(hours=1), caller="clock")
+    reports.run()
+    reports.run_until(NOON + timedelta(minutes=90))
+    assert 20 < len(asked) <= 31
+    assert {*asked} == {f"clock {NAME}"}
+    assert caplog.text.count("no operation is started now") == 1
+    assert "missed" not in caplog.text
+    reports.run_until(NOON + timedelta(hours=2))
+    assert "missed, and not started any more: ticks from 2026-06-01 13:00" in caplog.text
+    allowed = True
+    assert reports.run() == [NOON + timedelta(hours=2)]
+    assert [record.caller for record in operations(reports.service.store)] == ["clock"]
+
+
+def test_a_begun_tick_is_tried_for_23_hours(caplog: pytest.LogCaptureFixture) -> None:
+    """The store may have forgotten the request id after that: it is not started twice."""
+    clock = ManualClock(NOON)
+    reports = Reports(MemoryStore(clock), clock, authorize=lambda *_: False)
+    reports.schedule(timedelta(days=7))
+    reports.run()
+    reports.run_until(NOON + timedelta(days=4), timedelta(minutes=30))
+    assert "may have been started for 2026-06-04 00:00:00+00:00: it is not tried" in caplog.text
+    assert reports.known.begun_time is None
+    assert operations(reports.service.store) == []
+
+
+def test_a_function_of_the_tick_that_fails_is_called_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the time in the zone of the schedule; another request for one tick is no second one."""
+    clock, ticks = ManualClock(NOON), list[datetime]()
+    pytest.importorskip("cronsim")
+
+    def request(tick: datetime) -> WriteRequest:
+        ticks.append(tick)
+        if len(ticks) == 1:
+            raise ValueError("not ready")
+        return request_of(tick)
+
+    reports = Reports(MemoryStore(clock), clock)
+    reports.service.schedule(
+        "reports", "0 15 * * *", reports.write, request, timezone="Europe/Berlin"
+    )
+    reports.run()
+    clock.advance(hours=1)
+    assert reports.run() == []
+    assert "not ready" in caplog.text
+    assert reports.run() == [NOON + timedelta(hours=1)]
+    assert [f"{tick:%H:%M %Z}" for tick in ticks] == ["15:00 CEST"] * 2
+
+
+def test_nothing_is_read_between_ticks() -> None:
+    """The next tick is computed."""
+    read = 0
+
+    class Counted(MemoryStore):
+        def schedules(self) -> list[Schedule]:
+            nonlocal read
+            read += 1
+            return super().schedules()
+
+    clock = ManualClock(NOON)
+    reports = Reports(Counted(clock), clock).schedule(timedelta(hours=1))
+    reports.run()
+    before = read
+    reports.run_until(NOON + timedelta(minutes=59))
+    assert read == before
+    reports.run_until(NOON + timedelta(minutes=60))
+    assert 0 < read - before <= 3
+
+
+# -- services -----------------------------------------------------------------------------------
+
+
+def test_a_service_in_use_starts_what_is_due() -> None:
+    """In a thread apart from the maintenance, which no hook holds up; also without workers."""
+    named, go = list[str](), threading.Event()
+
+    def request(tick: datetime) -> WriteRequest:
+        named.append(threading.current_thread().name)
+        assert go.wait(PATIENCE)
+        return request_of(tick)
+
+    with lro.Service(MemoryStore(), None) as service:
+        write = service.declare(NAME, request=WriteRequest, response=lro.Empty)
+        service.schedule("reports", timedelta(seconds=1), write, request, parent="projects/p")
+        until(lambda: named)
+        assert named == ["lro-schedules"]
+        go.set()
+        wanted = lro.ListOperationsRequest(name="projects/p/operations")
+        until(lambda: len(service.list(wanted).operations), lambda count: count >= 2)
+        (known,) = asyncio.run(service.schedules_async())
+        assert known.last_tick is not None
+        assert (known.name, known.method, known.timezone) == ("reports", NAME, "UTC")
+
+
+def test_a_closed_service_starts_nothing() -> None:
+    reports = reports_at(NOON, timedelta(hours=1))
+    reports.clock.advance(hours=1)
+    reports.service.close()
+    assert reports.run() == []
+
+
+REFUSED: Final = [
+    ({"when": "0 25 * * *"}, r"'0 25 \* \* \*': is not a cron expression of .*: Bad hour"),
+    ({"when": "hourly"}, "is not a cron expression"),
+    ({"when": "0 0 30 2 *"}, "Bad day-of-month"),
+    ({"when": "* * */20 * 1L"}, "never comes, within 50 years"),
+    ({"when": 60}, "when: must be a cron expression or a timedelta, got 60"),
+    ({"when": timedelta(seconds=0.5)}, "when: must be whole seconds, from 1 s to ten years"),
+    ({"when": timedelta(hours=1), "timezone": "Europe/Berlin"}, "must be UTC for an interval"),
+    ({"timezone": "Europe/Bonn"}, "'Europe/Bonn': is not a time zone that this machine knows"),
+    ({"timezone": "Europe"}, "is not a time zone"),
+    ({"timezone": None}, "timezone: must be a text"),
+    ({"name": ""}, "name: must be a text of 1 to 200 characters in one line"),
+    ({"name": "taken"}, "'taken': is a schedule of this service already"),
+    ({"catch_up": -1}, "catch_up: must be a whole number from 0 to 1000, got -1"),
+    ({"request": "x"}, "request: must be a WriteRequest, or a function of a tick's time"),
+    ({"request": WriteRequest}, "request: must be a WriteRequest, or a function"),
+    ({"request": lambda: WriteRequest()}, "request: must be a WriteRequest, or a function"),
+    ({"method": "acme.reports.v1.Reports.Other"}, "is not declared by this service"),
+    ({"caller": 5}, "caller: must be a text"),
+]
+
+
+@pytest.mark.parametrize(("changed", "text"), REFUSED)
+def test_a_schedule_that_cannot_be_is_refused(changed: dict[str, Any], text: str) -> None:
+    """When it is declared."""
+    pytest.importorskip("cronsim")
+    clock = ManualClock(NOON)
+    service = Reports(MemoryStore(clock), clock).schedule("0 3 * * *", "taken").service
+    given = {"name": "n", "when": "0 3 * * *", "method": NAME, "request": WriteRequest()}
+    with pytest.raises(lro.DeclarationError, match=text):
+        service.schedule(**(given | changed))
+
+
+def test_methods_of_other_services_are_refused() -> None:
+    clock = ManualClock(NOON)
+    one, other = (Reports(MemoryStore(clock), clock) for _ in range(2))
+    with pytest.raises(lro.DeclarationError, match="is not declared by this service"):
+        one.service.schedule("n", timedelta(hours=1), other.write, WriteRequest())
+
+
+def test_a_store_without_schedules_is_refused() -> None:
+    """A store of the application's own need not keep them: then it has none."""
+
+    class Without:
+        def __init__(self, store: Store) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("schedules", "note_tick"):
+                raise AttributeError(name)
+            return getattr(self._store, name)
+
+    clock = ManualClock(NOON)
+    store: Any = Without(MemoryStore(clock))
+    reports = Reports(store, clock)
+    assert reports.service.schedules() == ()
+    with pytest.raises(lro.DeclarationError, match=r"lro\.adapters\.ScheduleStore"):
+        reports.schedule(timedelta(hours=1))
+
+
+def test_a_cron_expression_without_its_library_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Intervals need none."""
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    clock = ManualClock(NOON)
+    reports = Reports(MemoryStore(clock), clock).schedule(timedelta(hours=1))
+    with pytest.raises(MissingExtra, match=r"a cron expression needs the extra 'schedules'"):
+        reports.schedule("0 3 * * *", "nightly")
