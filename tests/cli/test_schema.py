@@ -116,6 +116,7 @@ COMMANDS = [
     ["serve", "work:service", "--port", "0"],
     ["worker", "work:service"],
     ["workers", "work:service"],
+    ["schedules", "work:service"],
     ["purge", "work:service"],
 ]
 OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older one, and a newer one

@@ -1,0 +1,83 @@
+"""``lro schedules``: the periodic jobs of a service, as its store knows them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lro.stores.sqlite import SQLiteStore
+from tests.cli.asking import Lro
+from tests.cli.serving import MEMORY, SQLITE, write_service
+from tests.stores.samples import schedule_of
+
+TICK = datetime(2026, 3, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+def here_lro(command: Lro) -> Iterator[Lro]:
+    """The command, whose services are closed and forgotten."""
+    before = {*sys.modules}
+    yield command
+    for name in {*sys.modules} - before:
+        if name == "work":
+            sys.modules.pop(name).service.close(0)
+
+
+@pytest.fixture
+def known(here: Path) -> None:
+    """A store that knows two schedules; one has not ticked yet."""
+    write_service(here, SQLITE)
+    with closing(SQLiteStore("operations.db")) as store:
+        times = {"tick": TICK, "next_tick": TICK + timedelta(days=1)}
+        store.note_tick(schedule_of(lambda: TICK, **times, last_tick=TICK))
+        every = {"expression": "every 1:00:00", "timezone": "UTC"}
+        store.note_tick(schedule_of(lambda: TICK, "a b\x1b", **times, **every))
+
+
+@pytest.mark.usefixtures("known")
+def test_schedules_are_lines(here_lro: Lro) -> None:
+    """The expression, which has spaces, comes last; nothing controls the terminal."""
+    assert [line.split() for line in here_lro("schedules", "work:service", status=0).lines] == [
+        ["name", "method", "timezone", "last_tick", "next_tick", "expression"],
+        ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00Z", "every", "1:00:00"],
+        [
+            *("nightly", "M", "Europe/Berlin", "2026-03-01T02:00:00Z", "2026-03-02T02:00:00Z"),
+            *("0", "3", "*", "*", "*"),
+        ],
+    ]
+
+
+@pytest.mark.usefixtures("known")
+def test_schedules_as_json(here_lro: Lro) -> None:
+    """What has not been yet is null."""
+    found = json.loads(here_lro("schedules", "work:service", "--json", status=0).out)
+    assert [(one["name"], one["last_tick"]) for one in found] == [
+        ("a b\x1b", None),
+        ("nightly", "2026-03-01T02:00:00Z"),
+    ]
+    assert found[1] == {
+        "name": "nightly",
+        "method": "M",
+        "timezone": "Europe/Berlin",
+        "last_tick": "2026-03-01T02:00:00Z",
+        "next_tick": "2026-03-02T02:00:00Z",
+        "expression": "0 3 * * *",
+    }
+
+
+def test_no_schedules(here_lro: Lro, here: Path) -> None:
+    write_service(here, SQLITE)
+    assert here_lro("schedules", "work:service", status=0).lines == ["no schedules"]
+
+
+def test_store_of_one_process_is_refused(here_lro: Lro, here: Path) -> None:
+    """Nobody else can read it."""
+    write_service(here, MEMORY)
+    said = here_lro("schedules", "work:service", status=2)
+    assert "has a MemoryStore, which only its own process can read" in said.err
