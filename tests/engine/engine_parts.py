@@ -106,6 +106,7 @@ class FakeWorkers:
         self.clock = clock
         self.names = set(held)
         self.cancelled: list[str] = []
+        self.stopping = False
 
     def held(self) -> frozenset[str]:
         return frozenset(self.names)
