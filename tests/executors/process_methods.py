@@ -35,7 +35,7 @@ from lro import (
     message,
 )
 from lro.adapters import Executor, Store
-from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
+from lro.errors import DeadlineExceeded, EncodingError, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.logging import operation_facts
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -89,6 +89,37 @@ def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     before = job.metadata
     job.report(HALF)
     return _learnt(job, before)
+
+
+def stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """Four steps; the process dies in the midst of the third of the first attempt."""
+
+    def effect(number: int) -> int:
+        if (job.attempt, number) == (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(request.text, "a") as log:
+            log.write(f"{number} ")
+        return number
+
+    total = sum(job.step(f"step {n}", effect, n) for n in range(3))
+    job.checkpoint("message", HALF)
+    large = job.step("large", "x".__mul__, 200_000)
+    job.checkpoint("far", {"total": total, "long": len(large)})
+    with contextlib.suppress(EncodingError):
+        job.checkpoint("wrong", (1, 2))
+    return WorkResponse(f"{job.checkpointed('far')} {job.checkpointed('message').note}")
+
+
+async def await_stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    return await asyncio.to_thread(stepped, request, job)
+
+
+def keep_large(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """A checkpoint of as many bytes as the request says; the process dies behind it once."""
+    job.checkpoint("large", "x" * request.size)
+    if job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return WorkResponse(str(len(job.checkpointed("large"))))
 
 
 def _learnt(job: Job[WorkMetadata], before: WorkMetadata | None) -> WorkResponse:

@@ -313,6 +313,9 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
 """What asks for so much, and where it is bounded if not at the number of the table."""
 
 ELSEWHERE: Final = {
+    "checkpoint or result of a step, bytes",  # tests/engine/test_checkpoints.py
+    "all checkpoints of an operation, bytes",
+    "key of a checkpoint or step, characters",
     "request over gRPC, bytes",
     "page of a list, bytes",
     "page of a list over gRPC, bytes",

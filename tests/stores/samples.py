@@ -191,6 +191,10 @@ class Later:
         """Hand in a change."""
         self.store.update_later(f"operations/{unique_id}", change, self._done())
 
+    def checkpoint(self, unique_id: str, key: str, attempt: int = 0) -> None:
+        """Hand in the sample request as a checkpoint."""
+        self.store.checkpoint_later(f"operations/{unique_id}", attempt, key, REQUEST, self._done())
+
     def all(self) -> list[Any]:
         """The answer or the error of each that was handed in since; each is over once."""
         found = sorted((self._over.get(timeout=PATIENCE) for _ in range(self._count)), key=_first)
@@ -224,6 +228,13 @@ def changed_later(store: Any, unique_id: str, change: Change) -> Any:
     later = Later(store)
     later.update(unique_id, change)
     return _answer(later)
+
+
+def kept_later(store: Any, unique_id: str, key: str = "key", attempt: int = 0) -> None:
+    """Hand a checkpoint in, and wait for it, or raise its error."""
+    later = Later(store)
+    later.checkpoint(unique_id, key, attempt)
+    _answer(later)
 
 
 def _answer(later: Later) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 from tests.stores.samples import (
     METHODS,
+    REQUEST,
     Clock,
     called,
     changed_later,
     claim_work,
     insert,
+    kept_later,
     key_of,
     made_later,
     record_of,
@@ -35,6 +37,9 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "insert_later": lambda: made_later(store, record_of(clock, "later")),
         "update": lambda: store.update(name, called("x")),
         "update_later": lambda: changed_later(store, "a", called("y")),
+        "checkpoint": lambda: store.checkpoint(name, 0, "key", REQUEST),
+        "checkpoint_later": lambda: kept_later(store, "a"),
+        "checkpoints": lambda: store.checkpoints(name),
         "remove": lambda: store.update(name, removal),
         "claim": lambda: claim_work(store, clock),
         "claim within a limit": lambda: claim_work(store, clock, limits={"M": 2}),

@@ -17,7 +17,10 @@ from tests.stores.samples import called, end_of, held, ids, insert, key_of, list
 from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
 
-TABLES = ("operations", "inputs", "starts", "minutes", "totals", "workers", "schedules", "secrets")
+TABLES = (
+    *("operations", "inputs", "checkpoints", "starts", "minutes", "totals", "workers"),
+    *("schedules", "secrets"),
+)
 
 
 @pytest.fixture(autouse=True)

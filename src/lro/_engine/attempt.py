@@ -50,12 +50,13 @@ from lro._engine.events import (
     error_type,
 )
 from lro._engine.executor_port import RemoteCall
-from lro._engine.flow import Flow, Pause, on_loop, run
+from lro._engine.flow import CheckpointWrite, Flow, MayBlock, Pause, on_loop, only, run
 from lro._engine.job import (
     NO_ATTEMPT_TRACE,
     AttemptEnded,
     AttemptOutcome,
     AttemptTrace,
+    Checkpoints,
     Failure,
     FinalResult,
     JobControl,
@@ -453,6 +454,7 @@ class Attempt:
             stop_at=None if limit is None else clock() + limit.total_seconds(),
             domain=self._runtime.domain,
             awaits=self.is_async,
+            remember=self._checkpoints,
         )
         self._control = control
         if record.cancel_requested or self._asked:  # the latter may have come since
@@ -570,16 +572,7 @@ class Attempt:
 
     def _report(self, control: JobControl, metadata: object) -> Flow[None]:
         attempt, packed = control.attempt, self.spec.pack_metadata(metadata)
-        try:
-            yield from self._once_available(self._store_report, attempt, packed)
-        except Unavailable as exc:  # the store is not asked again: this process stops
-            raise Cancelled() from exc
-        except (LeaseLost, NotApplied, OperationNotFound) as exc:
-            if not control.is_over:  # else the end of this very attempt has overtaken its report
-                self._refused(attempt, f"metadata of attempt {attempt}", exc)
-            if isinstance(exc, LeaseLost):
-                raise
-            raise LeaseLost(self.name, attempt, attempt) from exc
+        yield from self._accepted(control, "metadata", self._store_report, attempt, packed)
         if events := self._runtime.events:
             method = self.spec.full_name
             events.emit(MetadataReported(name=self.name, method=method, attempt=attempt))
@@ -588,6 +581,48 @@ class Attempt:
         now = self._runtime.store.now()
         change = report(packed, attempt, now)
         return self._runtime.updater.applied(self.name, change, self.spec.stamp)
+
+    def _accepted(
+        self,
+        control: JobControl,
+        what: str,
+        action: Callable[P, Flow[T]],
+        *args: P.args,
+        **more: P.kwargs,
+    ) -> Flow[T]:
+        """Do something with the store that only the current attempt may do.
+
+        Raises:
+            Cancelled: The store is away, and this process stops.
+            LeaseLost: Another worker has the operation, or it is over.
+        """
+        attempt = control.attempt
+        try:
+            return (yield from self._once_available(action, *args, **more))
+        except Unavailable as exc:  # the store is not asked again: this process stops
+            raise Cancelled() from exc
+        except (LeaseLost, NotApplied, OperationNotFound) as exc:
+            if not control.is_over:  # else the end of this very attempt has overtaken this
+                self._refused(attempt, f"{what} of attempt {attempt}", exc)
+            if isinstance(exc, LeaseLost):
+                raise
+            raise LeaseLost(self.name, attempt, attempt) from exc
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def _checkpoints(self, control: JobControl) -> Checkpoints:
+        load = functools.partial(self._load, control) if control.attempt > 1 else None
+        keep = functools.partial(self._keep, control)
+        return Checkpoints(self.spec.types, self.spec.limits, keep, load)
+
+    def _keep(self, control: JobControl, key: str, value: PackedMessage) -> Flow[None]:
+        write = CheckpointWrite(self._runtime.store, self.name, control.attempt, key, value)
+        return self._accepted(control, f"checkpoint {key!r}", only, write)
+
+    def _load(self, control: JobControl) -> Flow[Mapping[str, PackedMessage]]:
+        store = self._runtime.store
+        read = MayBlock(functools.partial(store.checkpoints, self.name), blocks=store.writes_block)
+        return self._accepted(control, "what is read", only, read)
 
     # -- end ----------------------------------------------------------------------------------
 

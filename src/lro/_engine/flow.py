@@ -125,6 +125,22 @@ class UpdateWrite(Write):
         self.store.update_later(self._name, self._change, done)
 
 
+class CheckpointWrite(Write):
+    """A step: ``Store.checkpoint``."""
+
+    def __init__(self, store: Store, name: str, attempt: int, key: str, value: Any) -> None:
+        super().__init__(store)
+        self._kept = name, attempt, key, value
+
+    def here(self) -> None:
+        """Keep the value, and wait until that is committed."""
+        self.store.checkpoint(*self._kept)
+
+    def hand_in(self, done: Done[None]) -> None:
+        """Have the value kept."""
+        self.store.checkpoint_later(*self._kept, done)
+
+
 class Read:
     """A step: ``Store.get``. Those that a loop takes at once are made by one ``Store.find``."""
 
@@ -152,6 +168,11 @@ def read(store: Store, name: str) -> Flow[Record]:
     """
     record: Record = yield Read(store, name)
     return record
+
+
+def only(step: Step) -> Flow[Any]:
+    """Take one step, and return what comes of it."""
+    return (yield step)
 
 
 def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:

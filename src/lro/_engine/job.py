@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import math
 import sys
 import threading
 import time
 import typing
-from collections.abc import Callable
-from typing import Final, Generic, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Final, Generic, Literal, ParamSpec, TypeAlias
 
 import attrs
 
-from lro._base.errors import Cancelled, DeadlineExceeded, got
-from lro._base.status import Any, Code, Status
+from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, MessageTooLarge, got
+from lro._base.status import Any, Code, Json, Status
 from lro._engine.flow import Flow, MayBlock, on_loop, run
+from lro._engine.limits import size_of
+from lro._engine.store_port import KEY_LENGTH
+from lro._messages.json_text import MAX_MESSAGE_DEPTH, plain_copy
 from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
 
 if typing.TYPE_CHECKING:
     from typing_extensions import TypeVar  # a plain ``Job`` is one of the default metadata
 
+    from lro._engine.limits import Limits
+    from lro._messages.registry import TypeRegistry
+
     M = TypeVar("M", default=OperationMetadata)
 else:
     M = typing.TypeVar("M")
+
+P = ParamSpec("P")
+R = typing.TypeVar("R")
 
 _HOLDS_UP_LOOP: Final = (
     "job.{0} would hold up the event loop that runs in this thread: "
@@ -78,8 +88,7 @@ class Job(Generic[M]):
             EncodingError: The metadata cannot be encoded.
             RuntimeError: An async function calls it on its event loop, which it would hold up.
         """
-        if self._control.awaits and event_loop_runs():
-            raise RuntimeError(_HOLDS_UP_LOOP.format("report"))
+        self._check_may_block("report")
         self._control.report(metadata)
 
     async def report_async(self, metadata: M) -> None:
@@ -102,8 +111,7 @@ class Job(Generic[M]):
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
             RuntimeError: An async function calls it on its event loop, which it would hold up.
         """
-        if self._control.awaits and event_loop_runs():
-            raise RuntimeError(_HOLDS_UP_LOOP.format("progress"))
+        self._check_may_block("progress")
         self._control.report(self._control.progressed(fraction, message))
 
     async def progress_async(
@@ -116,6 +124,107 @@ class Job(Generic[M]):
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
         """
         await self._control.report_async(self._control.progressed(fraction, message))
+
+    def checkpoint(self, key: str, value: object) -> None:
+        """Store a value, which this and later attempts get from :meth:`checkpointed`.
+
+        A value is a JSON value, or a message whose class is registered. A second one replaces the
+        first. All are removed when the operation ends.
+
+        Raises:
+            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`. If the work is only to
+                stop, the value is stored first.
+            EncodingError: The value cannot be stored; says of which key, and why.
+            MessageTooLarge: The value, or all of the operation, are beyond ``Limits``.
+            TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
+            RuntimeError: An async function calls it on its event loop, which it would hold up.
+        """
+        self._check_may_block("checkpoint")
+        run(self._control.checkpoints.store(key, value))
+        self._control.raise_if_cancelled()
+
+    async def checkpoint_async(self, key: str, value: object) -> None:
+        """:meth:`checkpoint` for async functions: other work goes on until the value is stored.
+
+        Raises:
+            Cancelled, DeadlineExceeded, LeaseLost, EncodingError, MessageTooLarge, TypeError,
+                ValueError: As for :meth:`checkpoint`.
+        """
+        await on_loop(self._control.checkpoints.store(key, value))
+        self._control.raise_if_cancelled()
+
+    def checkpointed(self, key: str, default: object = None) -> typing.Any:
+        """Return what this or an earlier attempt stored last under a key, or else the default.
+
+        Of a step, that is its result. A JSON value comes back as it is, a message as its class. Not
+        before the second attempt anything is read, and then once, all together.
+
+        Raises:
+            Cancelled, DeadlineExceeded: As for :meth:`report`.
+            InvalidArgument: What an earlier release stored cannot be read.
+            UnknownType: It is a message whose class is not registered any more.
+            TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
+            RuntimeError: An async function calls it on its event loop, which it would hold up.
+        """
+        self._check_may_block("checkpointed")
+        return next(iter(run(self._control.recalled(key))), default)
+
+    async def checkpointed_async(self, key: str, default: object = None) -> typing.Any:
+        """:meth:`checkpointed` for async functions: other work goes on while values are read.
+
+        Raises:
+            Cancelled, DeadlineExceeded, InvalidArgument, UnknownType, TypeError, ValueError: As for
+                :meth:`checkpointed`.
+        """
+        return next(iter(await on_loop(self._control.recalled(key))), default)
+
+    def step(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function and store what it returns; return that if an attempt stored it before.
+
+        So a completed step never runs again, in no later attempt; an interrupted step does. In a
+        loop each step needs a key of its own. Steps and checkpoints share their keys.
+
+        Raises:
+            Cancelled, DeadlineExceeded: The work is to stop; the function is not called.
+            LeaseLost, EncodingError, MessageTooLarge: The result is not stored, as for
+                :meth:`checkpoint`.
+            InvalidArgument, UnknownType: As for :meth:`checkpointed`.
+            TypeError, ValueError: As for :meth:`checkpoint`; or it is a coroutine function.
+            RuntimeError: An async function calls it on its event loop, which it would hold up.
+        """
+        self._check_may_block("step")
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f"step {key!r}: for a coroutine function use `await job.step_async(...)`"
+            )
+        for known in run(self._control.recalled(key)):
+            return typing.cast(R, known)
+        result = function(*args, **kwargs)
+        run(self._control.checkpoints.store(key, result))
+        return result
+
+    async def step_async(
+        self, key: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """:meth:`step` for a coroutine function, in an async function.
+
+        Raises:
+            Cancelled, DeadlineExceeded, LeaseLost, EncodingError, MessageTooLarge, InvalidArgument,
+                UnknownType, ValueError: As for :meth:`step`.
+            TypeError: As for :meth:`step`; or what the function returns cannot be awaited.
+        """
+        for known in await on_loop(self._control.recalled(key)):
+            return typing.cast(R, known)
+        awaited = function(*args, **kwargs)
+        if not inspect.isawaitable(awaited):
+            raise TypeError(f"step {key!r}: must be a coroutine function, got {got(function)}")
+        result = await awaited
+        await on_loop(self._control.checkpoints.store(key, result))
+        return result
+
+    def _check_may_block(self, verb: str) -> None:
+        if self._control.awaits and event_loop_runs():
+            raise RuntimeError(_HOLDS_UP_LOOP.format(verb))
 
     def raise_if_cancelled(self) -> None:
         """Do nothing, or stop the work; call it at every unit of it.
@@ -156,22 +265,134 @@ class Job(Generic[M]):
         self._control.raise_if_cancelled()
 
 
+class Checkpoints:
+    """The values that the attempts at an operation have stored, packed, by their keys.
+
+    ``keep`` stores one. ``load`` reads those of earlier attempts; None for a first attempt. A JSON
+    value is packed without a type.
+    """
+
+    def __init__(
+        self,
+        types: TypeRegistry,
+        limits: Limits,
+        keep: Callable[[str, Any], Flow[None]],
+        load: Callable[[], Flow[Mapping[str, Any]]] | None,
+    ) -> None:
+        self.keep = keep
+        self.load = load
+        self._types = types
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Any, int]] = {}
+        self._bytes = 0
+        self._loaded = load is None
+
+    def find(self, key: str) -> Flow[tuple[object, ...]]:
+        """Return the value of a key, or nothing if no attempt has stored one."""
+        _check_key(key)
+        yield from self._read()
+        return (self.unpacked(key, self._known[key][0]),) if key in self._known else ()
+
+    def store(self, key: str, value: object) -> Flow[None]:
+        """See :meth:`Job.checkpoint`."""
+        _check_key(key)
+        packed = self._packed(key, value)
+        what, limits, size = f"the checkpoint {key!r}", self._limits, _checkpoint_size(key, packed)
+        if size > limits.checkpoint_bytes:
+            raise MessageTooLarge(what, size, limits.checkpoint_bytes, "checkpoint_bytes")
+        yield from self._read()
+        total = self._bytes + size - self._known.get(key, (None, 0))[1]
+        if total > limits.checkpoints_bytes:
+            what = f"{what}, with all others of the operation,"
+            raise MessageTooLarge(what, total, limits.checkpoints_bytes, "checkpoints_bytes")
+        yield from self.keep(key, packed)
+        self._note(key, packed)
+
+    def unpacked(self, key: str, packed: Any) -> object:
+        """Return a new copy of a packed value."""
+        return self._types.unpack_any(packed) if packed.type_url else _json(packed.payload, key)
+
+    def _packed(self, key: str, value: object) -> Any:
+        types, cls = self._types, type(value)
+        message = types.knows(cls) and types.codec(types.name_of(cls)).python is cls
+        if isinstance(value, Any) or not message:
+            return Any("", _json(value, key))
+        try:
+            return types.pack(value)
+        except EncodingError as exc:
+            what = f"the checkpoint {key!r}, a {exc.type_name}"
+            raise EncodingError(what, exc.path, exc.description) from exc
+
+    def _read(self) -> Flow[None]:
+        if self.load is None or self._loaded:
+            return
+        for key, packed in (yield from self.load()).items():
+            if key not in self._known:  # else another thread has stored it meanwhile
+                self._note(key, packed)
+        self._loaded = True
+
+    def _note(self, key: str, packed: Any) -> None:
+        size = _checkpoint_size(key, packed)
+        with self._lock:
+            self._bytes += size - self._known.get(key, (None, 0))[1]
+            self._known[key] = packed, size
+
+
+_CHECKPOINT_BYTES: Final = 100
+"""What a checkpoint counts for beside its key and value, so that their number is bounded too."""
+
+
+def _checkpoint_size(key: str, packed: Any) -> int:
+    return _CHECKPOINT_BYTES + len(key.encode()) + size_of(packed)
+
+
+def _json(value: object, key: str) -> Json:
+    copy = plain_copy([value], MAX_MESSAGE_DEPTH)
+    if not isinstance(copy, list):
+        wanted = "a JSON value that comes back equal, or a message of a registered class"
+        raise EncodingError(f"the checkpoint {key!r}", "", f"must be {wanted}, got {got(value)}")
+    return copy[0]
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"key: must be a text, got {got(key)}")
+    if not 0 < len(key) <= KEY_LENGTH or not key.isprintable():
+        text = f"key: must be a printable text of 1 to {KEY_LENGTH} characters, got {got(key)}"
+        raise ValueError(text)
+
+
 def job_alone(
-    publish: Callable[[typing.Any], object] | None = None, metadata: object | None = None
+    types: TypeRegistry,
+    limits: Limits,
+    *,
+    publish: Callable[[typing.Any], object] | None = None,
+    metadata: object | None = None,
+    checkpoints: MutableMapping[str, typing.Any] | None = None,
 ) -> Job[typing.Any]:
     """The job of a function that is called by itself: see :func:`lro.testing.job`."""
+    kept = {} if checkpoints is None else checkpoints
 
     def published(_: JobControl, reported: object) -> Flow[None]:
         if publish is not None:
             yield MayBlock(functools.partial(publish, reported))
 
+    def keep(key: str, packed: Any) -> Flow[None]:
+        kept[key] = found.unpacked(key, packed)
+        yield from ()
+
+    found = Checkpoints(types, limits, keep, None)
+    for key, value in dict(kept).items():
+        run(found.store(key, value))
     control = JobControl(
         name="operations/test",
         method="test.v1.Tests.Test",
-        attempt=1,
+        attempt=2 if kept else 1,
         publish=published,
         seen=metadata,
         clock=time.monotonic,
+        remember=lambda _: found,
     )
     return control.job
 
@@ -208,6 +429,10 @@ def _nothing() -> None:
 NO_ATTEMPT_TRACE: Final = AttemptTrace()
 
 
+_REMEMBERING: Final = threading.RLock()
+"""Held while the checkpoints of a job are made, so that its threads share one object."""
+
+
 @attrs.define(kw_only=True, eq=False)
 class JobControl:
     """A job as the process holds it that runs the function: how it reports, and is stopped.
@@ -215,7 +440,8 @@ class JobControl:
     ``publish`` is the flow that stores metadata. ``seen`` is the metadata that callers saw when the
     attempt began; if there is a ``recall``, it makes the message of that when it is asked for.
     ``stop_at`` is when the time limit is over, in seconds of ``clock``. ``domain`` names the
-    service in error details. ``awaits``: the function is an async one.
+    service in error details. ``awaits``: the function is an async one. ``remember`` makes its
+    checkpoints, when they are first asked for.
     """
 
     name: str
@@ -228,6 +454,10 @@ class JobControl:
     stop_at: float | None = None
     domain: str = ""
     awaits: bool = False
+    _remember: Callable[[JobControl], Checkpoints] | None = attrs.field(
+        default=None, alias="remember"
+    )
+    _checkpoints: Checkpoints | None = attrs.field(init=False, default=None)
     trace: AttemptTrace = attrs.field(init=False, default=NO_ATTEMPT_TRACE)
     """What the function's own spans and log lines belong to."""
     _metadata: object = attrs.field(init=False)
@@ -292,6 +522,20 @@ class JobControl:
         self.raise_if_cancelled()
         self._metadata, self._recall = metadata, None
         yield from self._publish(self, metadata)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What this and earlier attempts have stored."""
+        if self._checkpoints is None:
+            assert self._remember is not None  # who has the function called has said how
+            with _REMEMBERING:
+                self._checkpoints = self._checkpoints or self._remember(self)
+        return self._checkpoints
+
+    def recalled(self, key: str) -> Flow[tuple[object, ...]]:
+        """See :meth:`Job.checkpointed`."""
+        self.raise_if_cancelled()
+        return self.checkpoints.find(key)
 
     def raise_if_cancelled(self) -> None:
         """See :meth:`Job.raise_if_cancelled`."""

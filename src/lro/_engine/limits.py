@@ -312,6 +312,8 @@ class Limits:
     held at once, ``watched`` the operations in all streams. The bounds "per caller" are for callers
     whom ``authenticate`` has named. ``backlog`` bounds how many operations wait in the store for a
     worker: a start that would have to wait is refused beyond it, with RESOURCE_EXHAUSTED.
+    ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all of
+    an operation; each counts with its key and 100 bytes more.
 
     Raises:
         DeclarationError: A number is not one from 1, or ``replies_bytes`` is below ``page_bytes``.
@@ -327,6 +329,8 @@ class Limits:
     streams_per_caller: int = 500
     watched: int = 200_000
     backlog: int = 100_000
+    checkpoint_bytes: int = 256 * _KIB
+    checkpoints_bytes: int = 4 * _MIB
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(Limits):

@@ -769,7 +769,9 @@ class Method(Generic[Req, Resp, Meta]):
             raise TypeError(f"{self.full_name} has no function: its work is done outside")
         if not spec.takes_job:
             return spec.function(request)
-        return spec.function(request, job or job_alone(metadata=spec.first_metadata("")))
+        if job is None:
+            job = job_alone(spec.types, spec.limits, metadata=spec.first_metadata(""))
+        return spec.function(request, job)
 
     def _returned(self, found: object) -> object:
         return Empty() if found is None and self.spec.response is Empty else found

@@ -25,6 +25,10 @@ Messages of many small objects take twelve times this memory, until they are sho
 """
 
 
+KEY_LENGTH: Final = 200
+"""How many characters the key of a checkpoint has at most."""
+
+
 @attrs.frozen
 class RequestKey:
     """What makes a repeated start the same one: method, caller, request id (spec §9.2(2))."""
@@ -412,6 +416,36 @@ class Store(Protocol):
         """Take what :meth:`update` takes, and return without waiting: as for ``insert_later``.
 
         ``change`` is called in any thread.
+        """
+        ...
+
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        """Keep a value beside the request, in place of an earlier one with this key.
+
+        The record stays as it is. All values of an operation go with its end, in the same step, and
+        with its record. A key is a printable text of at most ``KEY_LENGTH`` characters.
+
+        Raises:
+            OperationNotFound: There is no record of this name.
+            NotApplied: The operation is over.
+            LeaseLost: This is not its current attempt.
+        """
+        ...
+
+    def checkpoint_later(
+        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+    ) -> None:
+        """Take what :meth:`checkpoint` takes, and return without waiting.
+
+        As for :meth:`insert_later`.
+        """
+        ...
+
+    def checkpoints(self, name: str) -> Mapping[str, Any]:
+        """Read the values that :meth:`checkpoint` has kept for this operation, by their keys.
+
+        Raises:
+            Unavailable: The store cannot be read now.
         """
         ...
 

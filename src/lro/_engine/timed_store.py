@@ -16,7 +16,7 @@ Called: TypeAlias = Callable[[str, float, str], None]
 
 _NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
 """Verbs that read and write no records."""
-_LATER: Final = frozenset(("insert_later", "update_later"))
+_LATER: Final = frozenset(("insert_later", "update_later", "checkpoint_later"))
 """Verbs that return before they are done; the last argument is called then."""
 
 

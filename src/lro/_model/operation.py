@@ -845,6 +845,17 @@ def _reported(metadata: Any, attempt: int | None, now: datetime, record: Record)
     return record.next_version(state=state, metadata=metadata, update_time=now)
 
 
+def check_reporting(record: Record, attempt: int) -> None:
+    """Check that this attempt may store something now, as :func:`report` would.
+
+    Raises:
+        NotApplied: The operation is over.
+        LeaseLost: Another attempt is the current one.
+    """
+    step(record, Event.REPORT, record.update_time)
+    _fence(record, attempt)
+
+
 def request_cancel(now: datetime) -> Change:
     """Mark that a caller wants the work to stop; no effect once it is done (spec §2.6)."""
 

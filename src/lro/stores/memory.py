@@ -44,7 +44,7 @@ from lro._engine.store_port import (
     place_of,
 )
 from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, bounds_of
-from lro._model.operation import Change, Record, State
+from lro._model.operation import Change, Record, State, check_reporting
 from lro._model.operation import claim as begin
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._schedules.schedule import Schedule
@@ -546,6 +546,7 @@ class MemoryStore:
         self._workers: dict[str, Worker] = {}
         self._schedules: dict[str, Schedule] = {}
         self._inputs: dict[str, Any] = {}
+        self._checkpoints: dict[str, dict[str, Any]] = {}
         self._starts = _FirstStarts(request_ids)
         self._counts = _Counts()
         self._secret = secrets.token_bytes(KEY_BYTES)
@@ -649,6 +650,24 @@ class MemoryStore:
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
         """Replace or remove a record at once."""
         done(self.update(name, change), None)
+
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        """Keep a value beside the request."""
+        with self._lock:
+            check_reporting(self.get(name), attempt)
+            self._checkpoints.setdefault(name, {})[key] = value
+
+    def checkpoint_later(
+        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+    ) -> None:
+        """Keep a value at once."""
+        self.checkpoint(name, attempt, key, value)
+        done(None, None)
+
+    def checkpoints(self, name: str) -> dict[str, Any]:
+        """The values that are kept for an operation, by their keys."""
+        with self._lock:
+            return dict(self._checkpoints.get(name, {}))
 
     def page(
         self,
@@ -892,6 +911,7 @@ class MemoryStore:
 
     def _end(self, record: Record) -> None:
         self._inputs.pop(record.name, None)
+        self._checkpoints.pop(record.name, None)
         if self._targets.get(record.target) == record.name:
             del self._targets[record.target]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import typing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -12,6 +13,7 @@ import attrs
 
 from lro._base.errors import (
     InvalidArgument,
+    LeaseLost,
     NotApplied,
     OperationNotFound,
     RequestIdConflict,
@@ -19,8 +21,8 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Any, Code, Status
-from lro._engine.store_port import Inserted, StateSummary, Store
-from lro._model.operation import Change, Record, delete, report, request_cancel
+from lro._engine.store_port import KEY_LENGTH, Claim, Inserted, StateSummary, Store
+from lro._model.operation import Change, Record, delete, release, report, request_cancel
 from lro.testing._samples import (
     DONE,
     METHODS,
@@ -106,12 +108,101 @@ def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
         same(store.get(record.name).metadata, binary, "the metadata")
 
 
+def checkpoints_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
+    """Each under its key, the last one of a key, beside a record that stays as it is."""
+    for unique_id in "ab":
+        insert(store, held(clock, unique_id, attempt=1))
+    same(dict(store.checkpoints("operations/a")), {}, "the checkpoints of a new operation")
+    values = {
+        "of/\u00fc \u2713": REQUEST,
+        "k" * KEY_LENGTH: Any("x/acme.Binary", bytes(range(256))),
+        "\U0001f600" * KEY_LENGTH: Any("", "a text \0"),
+        "null": Any("", None),
+        "json": Any("", {"list": [1, 1.5, True, None, {"\u2028": "\u00dcn\u00ef"}], "empty": {}}),
+    }
+    for key in values:
+        store.checkpoint("operations/a", 1, key, DONE)
+    for key, value in values.items():
+        store.checkpoint("operations/a", 1, key, value)
+    same(dict(store.checkpoints("operations/a")), values, "the checkpoints")
+    same(dict(store.checkpoints("operations/b")), {}, "the checkpoints of another operation")
+    same(dict(store.checkpoints("operations/x")), {}, "the checkpoints of no operation")
+    same(store.get("operations/a"), held(clock, attempt=1), "the record")
+    same(store.request("operations/a"), REQUEST, "the request")
+
+
+def only_the_current_attempt_keeps_checkpoints(store: Store, clock: ManualClock) -> None:
+    """Of work in progress, deleted for callers or not; who comes later gets what was kept."""
+    insert(store, held(clock, attempt=1, owner="us", target="t"))
+    store.checkpoint("operations/a", 1, "first", DONE)
+    store.update("operations/a", release(1, clock()))
+    store.claim(Claim("them", clock() + timedelta(seconds=15), {"M": None}, 9))
+    late = refuses(LeaseLost, lambda: _checkpoint(store, 1, "late"), "one of an attempt before")
+    same((late.attempt, late.current), (1, 2), "the attempts")
+    refuses(LeaseLost, lambda: _checkpoint(store, 3, "early"), "one of an attempt to come")
+    store.update("operations/a", delete(clock()))
+    _checkpoint(store, 2, "second")
+    kept = {"first": DONE, "second": DONE}
+    same(dict(store.checkpoints("operations/a")), kept, "the checkpoints")
+
+
+def checkpoints_go_with_the_end(store: Store, clock: ManualClock) -> None:
+    """In the same step, however it ends, or when the record is removed; then none is kept."""
+    failed = Status(Code.NOT_FOUND, "no")
+    for number, result in enumerate((DONE, failed, None)):
+        _kept(store, clock, str(number))
+        store.update(f"operations/{number}", end_of(clock, result))
+    _kept(store, clock, "others", parent="p/1")
+    _kept(store, clock, "hidden", target="t")
+    store.update("operations/hidden", delete(clock()))
+    store.update("operations/hidden", end_of(clock))
+    _kept(store, clock, "removed", owner="", lease_until=None)
+    store.update("operations/removed", delete(clock()))
+    for name in ("0", "1", "2", "hidden", "removed"):
+        same(dict(store.checkpoints(f"operations/{name}")), {}, f"the checkpoints of {name}")
+    for name, error in (("0", NotApplied), ("1", NotApplied), ("removed", OperationNotFound)):
+        call = partial(store.checkpoint, f"operations/{name}", 1, "key", DONE)
+        refuses(error, call, f"a checkpoint of {name}")
+    same(len(store.checkpoints("p/1/operations/others")), 2, "those of another one")
+
+
+def a_checkpoint_and_an_end_exclude_each_other(store: Store, clock: ManualClock) -> None:
+    """Of those that come at once, one is first: what has ended has no checkpoint."""
+    for number in range(8):
+        _kept(store, clock, str(number))
+        name = f"operations/{number}"
+
+        def act(turn: int, name: str = name) -> object:
+            if turn == 0:
+                return store.update(name, end_of(clock))
+            store.checkpoint(name, 1, f"key {turn}", DONE)
+            return None
+
+        found = together(4, act)
+        for error in found[1:]:
+            expect(error is None or isinstance(error, NotApplied), f"a late one says so: {error}")
+        expect(isinstance(found[0], Record), "it has ended")
+        same(dict(store.checkpoints(name)), {}, "its checkpoints")
+
+
+def _kept(store: Store, clock: ManualClock, unique_id: str, **fields: typing.Any) -> None:
+    record = held(clock, unique_id, attempt=1, **fields)
+    insert(store, record)
+    for key in ("one", "two"):
+        store.checkpoint(record.name, 1, key, DONE)
+
+
+def _checkpoint(store: Store, attempt: int, key: str) -> None:
+    store.checkpoint("operations/a", attempt, key, DONE)
+
+
 def what_is_not_there_is_not_found(store: Store, _: ManualClock) -> None:
     """Every verb that needs a record raises OperationNotFound without one."""
     for call in (
         lambda: store.get("operations/x"),
         lambda: store.request("operations/x"),
         lambda: store.update("operations/x", lambda record: record),
+        lambda: store.checkpoint("operations/x", 1, "key", DONE),
     ):
         refuses(OperationNotFound, call, "there is no such record")
     same(list(store.page("", None, 9).records), [], "a page of nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Final, TypeAlias, TypeVar
@@ -13,7 +13,10 @@ from lro._base.arguments import check
 from lro._base.errors import OperationNotFound
 from lro._base.status import Any, Status
 from lro._engine.job import Job, job_alone
+from lro._engine.limits import Limits
 from lro._engine.store_port import Done, Inserted, RequestKey, Store, Worker
+from lro._messages.registry import TypeRegistry, full_name
+from lro._messages.shapes import is_message_class
 from lro._model.operation import Change, Record, end
 
 E = TypeVar("E", bound=Exception)
@@ -101,14 +104,32 @@ def made_later(hand_in: Callable[[Done[typing.Any]], None]) -> typing.Any:
 
 
 def job(
-    publish: Callable[[typing.Any], object] | None = None, *, metadata: object | None = None
+    publish: Callable[[typing.Any], object] | None = None,
+    *,
+    metadata: object | None = None,
+    checkpoints: MutableMapping[str, typing.Any] | None = None,
 ) -> Job[typing.Any]:
     """Return the job of a first attempt without a time limit, for a test of a function alone.
 
     ``publish`` is called with each report, and what it raises is raised by ``job.report``: a list's
-    ``append`` collects them. ``metadata`` is what callers see before the first report.
+    ``append`` collects them. ``metadata`` is what callers see before the first report. The mapping
+    ``checkpoints`` takes what the function stores, results of steps included. With one that is not
+    empty, it is the job of a second attempt, whose first one has stored that.
     """
-    return job_alone(publish, metadata)
+    return job_alone(
+        _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints
+    )
+
+
+class _AllTypes(TypeRegistry):
+    """Knows every message class, as the service would that has the method."""
+
+    def knows(self, cls: type) -> bool:
+        known = super().knows(cls)
+        if not known and (full_name(cls) or is_message_class(cls)):
+            self.register(cls, f"test.v1.{cls.__name__}")
+            return True
+        return known
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]

@@ -83,6 +83,9 @@ class _WritesLater:
         inserted: Inserted = made_later(hand_in)
         return inserted
 
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        made_later(functools.partial(self._store.checkpoint_later, name, attempt, key, value))
+
     def update(self, name: str, change: Change) -> Record | None:
         hand_in = functools.partial(self._store.update_later, name, change)
         changed: Record | None = made_later(hand_in)

@@ -99,6 +99,30 @@ def gone(pid):
     return False
 
 
+# -- checkpoints --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("do", ["stepped", "await_stepped"])
+def test_completed_steps_do_not_run_again_after_the_death_of_a_child(harness, tmp_path, do):
+    """The next attempt is in another child; only what the dead one was in begins anew."""
+    awaits = do.startswith("await")
+    service, method = harness(process_methods.async_task if awaits else process_methods.task)
+    log = tmp_path / "log"
+    found = ended(service, method.start(request(do, text=str(log))))
+    assert answer(service, found) == "{'total': 3, 'long': 200000} half"
+    assert log.read_text() == "0 1 2 "
+    assert service.store.get(found.name).attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "end"), [(299_000, "299000"), (300_000, (Code.INTERNAL, "MESSAGE_TOO_LARGE"))]
+)
+def test_limits_of_checkpoints_hold_in_children(harness, size, end):
+    service, method = harness(limits=Limits(checkpoint_bytes=300_000))
+    found = ended(service, method.start(request("keep_large", size=size)))
+    assert (answer(service, found) if found.response else reason(found)) == end
+
+
 # -- the contract ------------------------------------------------------------------------------
 
 

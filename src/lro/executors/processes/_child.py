@@ -12,32 +12,36 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
 from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, LeaseLost
+from lro._base.status import Any as PackedMessage
 from lro._base.status import Status
 from lro._engine.attempt import failure
 from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
-from lro._engine.job import FinalResult, JobControl, current_job
+from lro._engine.job import Checkpoints, FinalResult, JobControl, current_job
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork, mark_worker_process
 from lro._engine.telemetry import ParentTrace
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
+    Answer,
     AttemptReplaced,
     Done,
     Failed,
     FinalMessage,
     FromChild,
     FunctionNotFound,
+    Keep,
+    Load,
     LogLine,
     Ready,
     Report,
-    ReportAnswer,
+    Request,
     RunFunction,
     Shutdown,
     Stop,
@@ -71,7 +75,7 @@ class CallInChild:
         self._interrupt: Callable[[], None] | None = None
         self._reporting = threading.Lock()
         self._numbers = itertools.count(1)
-        self._answers: SimpleQueue[ReportAnswer] = SimpleQueue()
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._finished = False
         self._control = JobControl(
             name=call.name,
@@ -82,6 +86,7 @@ class CallInChild:
             clock=time.monotonic,
             stop_at=call.stop_at,
             domain=call.domain,
+            remember=self._remembered,
         )
         if call.trace_context:
             self._control.trace = ParentTrace(call.trace_context)
@@ -97,8 +102,8 @@ class CallInChild:
         if interrupt is not None:
             interrupt()
 
-    def answered(self, answer: ReportAnswer) -> None:
-        """Pass an answer to the report that waits for it."""
+    def answered(self, answer: Answer) -> None:
+        """Pass an answer to the request that waits for it."""
         self._answers.put(answer)
 
     # -- by the main thread -------------------------------------------------------------------
@@ -199,17 +204,37 @@ class CallInChild:
 
     def _send_report(self, metadata: object) -> None:
         assert self._spec is not None  # the function has the job, so it was prepared
-        packed = self._spec.pack_metadata(metadata)
+        self._ask(Report, self._spec.pack_metadata(metadata))
+
+    def _remembered(self, control: JobControl) -> Checkpoints:
+        assert self._spec is not None  # as above
+        load = self._load if control.attempt > 1 else None
+        return Checkpoints(self._spec.types, self._spec.limits, self._keep, load)
+
+    def _keep(self, key: str, value: PackedMessage) -> Flow[None]:
+        yield MayBlock(functools.partial(self._ask, Keep, key, value))
+
+    def _load(self) -> Flow[Mapping[str, PackedMessage]]:
+        answer: Answer = yield MayBlock(functools.partial(self._ask, Load))
+        return answer.checkpoints
+
+    def _ask(self, request: Callable[..., Request], *facts: object) -> Answer:
+        """Send a request with the next number, and wait for its answer.
+
+        Raises:
+            LroError: It is refused.
+        """
         with self._reporting:
-            if self._finished:  # a thread that the function left behind: its work goes on unseen
-                return
             number = next(self._numbers)
-            self._send(Report(number, packed))
+            if self._finished:  # a thread that the function left behind: its work goes on unseen
+                return Answer(number)
+            self._send(request(number, *facts))
             answer = self._answers.get()
             while answer.number != number:  # that one's sender was interrupted
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
+        return answer
 
 
 def main(connection: Connection, level: int) -> None:
@@ -341,7 +366,7 @@ class ChildMain:
         log.propagate = True
 
     @staticmethod
-    def _pass_on(attempt: CallInChild, message: Stop | ReportAnswer) -> None:
+    def _pass_on(attempt: CallInChild, message: Stop | Answer) -> None:
         if isinstance(message, Stop):
             attempt.stop(message.why)
         else:

@@ -15,6 +15,7 @@ from lro._base.errors import DeclarationError, LeaseLost, Unavailable
 from lro._base.status import Any
 from lro._engine.attempt import facts_of, internal
 from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.flow import run
 from lro._engine.job import AttemptEnded, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import is_worker_process
@@ -24,16 +25,17 @@ from lro.executors.processes._function_reference import (
     reference_to,
 )
 from lro.executors.processes._messages import (
+    Answer,
     AttemptReplaced,
     Done,
     Failed,
     FinalMessage,
     FromChild,
+    Keep,
     LogLine,
     Ready,
     Report,
-    ReportAnswer,
-    ReportRefusal,
+    Request,
     RunFunction,
     Stop,
     Stopped,
@@ -148,21 +150,27 @@ class CallSupervisor:
 
     # -- what the child says ------------------------------------------------------------------
 
-    def _handle(self, message: Ready | LogLine | Report) -> None:
+    def _handle(self, message: Ready | LogLine | Request) -> None:
         if isinstance(message, Ready):
             self._process.started = True
         elif isinstance(message, LogLine):
             line = logging.getLogger(message.logger)
             line.log(message.level, "%s", message.text, extra=facts_of(self._control))
         else:
-            self._process.send(ReportAnswer(message.number, self._published(message)))
+            self._process.send(self._answer(message))
 
-    def _published(self, report: Report) -> ReportRefusal | None:
+    def _answer(self, request: Request) -> Answer:
+        control = self._control
         try:
-            self._control.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
+            if isinstance(request, Report):
+                control.report(self._spec.types.unpack(request.metadata, self._spec.metadata))
+            elif isinstance(request, Keep):
+                run(control.checkpoints.keep(request.key, request.value))
+            elif (load := control.checkpoints.load) is not None:
+                return Answer(request.number, None, dict(run(load())))
         except Exception as exc:  # raised where the function waits
-            return refusal(exc)
-        return None
+            return Answer(request.number, refusal(exc))
+        return Answer(request.number)
 
     def _result(self, message: FinalMessage) -> Any:
         if isinstance(message, Done):

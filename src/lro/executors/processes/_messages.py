@@ -60,8 +60,8 @@ class Stop:
 
 
 @attrs.frozen
-class ReportRefusal:
-    """Why a report was refused: the name of an error, and its facts."""
+class Refusal:
+    """Why a request was refused: the name of an error, and its facts."""
 
     error: str
     text: str
@@ -69,11 +69,12 @@ class ReportRefusal:
 
 
 @attrs.frozen
-class ReportAnswer:
-    """Whether the report of this number was stored."""
+class Answer:
+    """Whether the request of this number was done; the checkpoints, if it was for these."""
 
     number: int
-    refusal: ReportRefusal | None
+    refusal: Refusal | None = None
+    checkpoints: dict[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -81,7 +82,7 @@ class Shutdown:
     """There is no more work."""
 
 
-ToChild: TypeAlias = RunFunction | Stop | ReportAnswer | Shutdown
+ToChild: TypeAlias = RunFunction | Stop | Answer | Shutdown
 
 
 @attrs.frozen
@@ -95,6 +96,26 @@ class Report:
 
     number: int
     metadata: Any
+
+
+@attrs.frozen
+class Keep:
+    """A checkpoint to store; the function waits for the answer."""
+
+    number: int
+    key: str
+    value: Any
+
+
+@attrs.frozen
+class Load:
+    """Asks for the checkpoints of earlier attempts; the function waits for the answer."""
+
+    number: int
+
+
+Request: TypeAlias = Report | Keep | Load
+"""What an :class:`Answer` is given to."""
 
 
 @attrs.frozen
@@ -146,7 +167,7 @@ FinalMessage: TypeAlias = Done | Failed | Stopped | AttemptReplaced | FunctionNo
 """The last message of a call."""
 
 FromChild: TypeAlias = (
-    Ready | Report | LogLine | Done | Failed | Stopped | AttemptReplaced | FunctionNotFound
+    Ready | Request | LogLine | Done | Failed | Stopped | AttemptReplaced | FunctionNotFound
 )
 
 
@@ -172,15 +193,15 @@ def to_child(text: bytes) -> ToChild:
     return message
 
 
-def refusal(error: Exception) -> ReportRefusal:
-    """Why a report was refused, for the child; an error unknown there becomes UNAVAILABLE."""
+def refusal(error: Exception) -> Refusal:
+    """Why a request was refused, for the child; an error unknown there becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
-        return ReportRefusal("LeaseLost", "", error.current)
+        return Refusal("LeaseLost", "", error.current)
     name = type(error).__name__
-    return ReportRefusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
+    return Refusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
 
 
-def refusal_error(refusal: ReportRefusal, name: str, attempt: int) -> LroError:
+def refusal_error(refusal: Refusal, name: str, attempt: int) -> LroError:
     """The same error in the child, which does the work of this name."""
     if refusal.error in _REFUSALS:
         return _REFUSALS[refusal.error](refusal.text)

@@ -16,7 +16,7 @@ from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Una
 from lro._base.status import Any
 from lro._engine.store_port import Done, Found, Inserted, RequestKey
 from lro._messages.json_text import reread
-from lro._model.operation import Change, Record
+from lro._model.operation import Change, Record, check_reporting
 from lro.stores._group_commit import GroupCommit
 from lro.stores._rows import (
     COLUMNS,
@@ -44,6 +44,7 @@ from lro.stores.postgres._statements import (
     GET_IF_CHANGED,
     RecordWrite,
     WriteKind,
+    checkpointing,
     id_of,
     ids_of,
     insertion,
@@ -201,11 +202,13 @@ class RecordTable:
         self._connections = connections
         self._writer = GroupWriter(connections)
         self._remover = GroupWriter(connections)
+        self._keeper = GroupWriter(connections)
         self._aside = ThreadPoolExecutor(_THREADS_ASIDE, "lro-writes-aside")
 
     def close(self) -> None:
         """Let the threads end when what was handed in is over."""
         self._writer.close()
+        self._keeper.close()
         self._aside.shutdown(wait=False)
 
     def get(self, name: str) -> Record:
@@ -317,7 +320,7 @@ class RecordTable:
             done(over.value, None)
             return
         write.on_over = functools.partial(self._resume, steps, done)
-        self._writer.hand_in(write)
+        self._writer_of(write).hand_in(write)
 
     def _resume(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
         """Go on where nobody is there for an error but ``done``."""
@@ -327,7 +330,8 @@ class RecordTable:
             done(None, exc)
 
     def _writer_of(self, write: RecordWrite) -> GroupWriter:
-        return self._remover if write.kind is WriteKind.REMOVE else self._writer
+        aside = {WriteKind.REMOVE: self._remover, WriteKind.KEEP: self._keeper}
+        return aside.get(write.kind, self._writer)
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
@@ -369,6 +373,28 @@ class RecordTable:
             changed = change(record)
             if not _differs(changed, record) or (yield from self._write(record, changed)):
                 return changed
+
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        """Keep a checkpoint of the current attempt.
+
+        Raises:
+            OperationNotFound, NotApplied, LeaseLost: It is refused.
+            Unavailable: The database cannot be used now; whether it was kept may be unknown.
+        """
+        self._wait_for(self._checkpoint(name, attempt, key, value))
+
+    def checkpoint_later(
+        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+    ) -> None:
+        """Have a checkpoint kept; why it is refused is read by another thread."""
+        self._go_on(self._checkpoint(name, attempt, key, value), done)
+
+    def _checkpoint(self, name: str, attempt: int, key: str, value: Any) -> _Steps[None]:
+        write = checkpointing(name, attempt, key, value)
+        while not (yield from _made(write)):
+            yield None
+            check_reporting(self.get(name), attempt)
+            write = write.again()
 
     def _write(self, old: Record, new: Record | None) -> _Steps[bool]:
         """Write a change; return False if the record was no longer as it was."""

@@ -69,12 +69,24 @@ CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NU
     version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
     seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);
 CREATE TABLE schedules (name {_TEXT} PRIMARY KEY, version BIGINT NOT NULL,
-    schedule TEXT NOT NULL);"""
+    schedule TEXT NOT NULL);
+CREATE TABLE checkpoints (id UUID, key {_TEXT}, value TEXT NOT NULL, PRIMARY KEY (id, key));
+CREATE FUNCTION forget_checkpoints() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT
+    AS 'BEGIN DELETE FROM checkpoints WHERE id = old.id; RETURN NULL; END';
+CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH ROW
+    WHEN (old.has_checkpoints AND new.state NOT IN ('IN_PROGRESS', 'HIDDEN'))
+    EXECUTE FUNCTION forget_checkpoints();
+CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
+    WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
+# Triggers, because the statement that ends an operation does not see what is kept while it waits
+# for its lock; and what has no checkpoints only costs a look at the row that it has.
+_MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
 _TABLES: Final = f"""
-CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED})
+CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED},
+    {_MARK})
     WITH (fillfactor = 80);
 CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
 CREATE INDEX operations_by_state ON operations {index_columns("state")};{_WORK}
@@ -96,7 +108,7 @@ INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 _UPGRADE: Final = f"""
 DROP INDEX IF EXISTS operations_leases;
 DROP INDEX IF EXISTS starts_operation;
-ALTER TABLE operations {_ADD_COLUMNS};{_WORK}
+ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
 """Makes version 2 of version 1. Indexes are dropped first, which takes the strongest locks."""
@@ -106,6 +118,7 @@ _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers LIMIT 0",
     "SELECT method, lane, at, until FROM begins LIMIT 0",
     f"SELECT {SCHEDULE_COLUMNS} FROM schedules LIMIT 0",
+    "SELECT id, key, value FROM checkpoints LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )

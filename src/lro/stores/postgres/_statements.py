@@ -78,6 +78,7 @@ class WriteKind(enum.Enum):
     CHANGE = "change"
     END = "change to done"
     REMOVE = "remove"
+    KEEP = "keep a checkpoint"
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -158,6 +159,17 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
 def removal(old: Record) -> RecordWrite:
     """The removal of a record, if it is still as it was."""
     return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
+
+
+def checkpointing(name: str, attempt: int, key: str, value: Any) -> RecordWrite:
+    """The write of a checkpoint, if this is still the attempt.
+
+    Raises:
+        ValueError, TypeError: The value is not JSON.
+    """
+    id_ = id_of(name)
+    text = dumps({"id": id_, "attempt": attempt, "key": key, "value": pack(value)})
+    return RecordWrite(name=name, kind=WriteKind.KEEP, text=text, touches=(id_,), order=id_)
 
 
 def start_id(key: RequestKey) -> str:
@@ -304,6 +316,18 @@ REMOVE: Final = _sql(f"""WITH removed AS (
 )
 SELECT name FROM removed""")
 
+# The mark, which also locks the record, has its end remove the checkpoints.
+KEEP: Final = _sql(f"""WITH given AS (
+    UPDATE operations o SET has_checkpoints = true FROM json_to_recordset(%s::json)
+        AS g(id UUID, attempt BIGINT, key TEXT, value TEXT)
+    WHERE o.id = g.id AND o.attempt = g.attempt AND o.{_IN_PROGRESS}
+    RETURNING o.id, o.name, g.key, g.value
+), kept AS (
+    INSERT INTO checkpoints SELECT id, key, value FROM given
+        ON CONFLICT (id, key) DO UPDATE SET value = excluded.value
+)
+SELECT name FROM given""")
+
 
 def statement_of(writes: Sequence[RecordWrite]) -> tuple[bytes, str]:
     """The statement that makes these writes, and the text that is its one value."""
@@ -322,7 +346,8 @@ _WRITING: Final = (
     ({WriteKind.CHANGE, WriteKind.END}, END),
     ({WriteKind.INSERT, WriteKind.START}, START),
     ({WriteKind.REMOVE}, REMOVE),
-    (set(WriteKind) - {WriteKind.REMOVE}, WRITE),
+    ({WriteKind.KEEP}, KEEP),
+    (set(WriteKind) - {WriteKind.REMOVE, WriteKind.KEEP}, WRITE),
 )
 
 # Why an insert was not carried out: what is there of this name, key and target.
@@ -352,6 +377,7 @@ FIND: Final = _sql(f"""SELECT place, over, CASE
     ) AS o""")
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
+CHECKPOINTS: Final = _sql("SELECT key, value FROM checkpoints WHERE id = %s::uuid")
 
 POLL_STATES: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
         OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}

@@ -317,6 +317,21 @@ class PostgresStore:
         """Have a record replaced or removed with the next group of writes."""
         self._resources.records.update_later(name, change, done)
 
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        """Keep a value beside the request."""
+        self._resources.records.checkpoint(name, attempt, key, value)
+
+    def checkpoint_later(
+        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+    ) -> None:
+        """Have a value kept with the next group of checkpoints."""
+        self._resources.records.checkpoint_later(name, attempt, key, value, done)
+
+    def checkpoints(self, name: str) -> dict[str, Any]:
+        """The values that are kept for an operation, by their keys."""
+        rows = self._rows(statements.CHECKPOINTS, id_of(name))
+        return {key: unpack(value) for key, value in rows}
+
     def page(
         self,
         parent: str,

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, TypeVar
 from lro._base.errors import OperationNotFound, TargetBusy
 from lro._base.status import Any
 from lro._engine.store_port import Inserted, RequestKey
-from lro._model.operation import Change, Record
+from lro._model.operation import Change, Record, check_reporting
 from lro.stores._rows import (
     COLUMNS,
     STAMP_COLUMNS,
@@ -157,6 +157,24 @@ class UpdateRecord:
         elif length is not None:
             self._cache.keep(changed, length)
         return changed
+
+
+class KeepCheckpoint:
+    """Keeps a value beside the request of an operation, if this is its current attempt."""
+
+    def __init__(self, cache: RecordCache, name: str, attempt: int, key: str, value: Any) -> None:
+        self._cache = cache
+        self._row = key, pack(value), name, attempt
+
+    def __call__(self, writer: sqlite3.Connection) -> None:
+        """Keep it.
+
+        Raises:
+            OperationNotFound, NotApplied, LeaseLost: It is refused.
+        """
+        if not writer.execute(sql.KEEP_CHECKPOINT, self._row).rowcount:
+            _, _, name, attempt = self._row
+            check_reporting(known(self._cache, sql.rows_of(writer), name)[0], attempt)
 
 
 def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:

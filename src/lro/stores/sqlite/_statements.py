@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -78,6 +79,17 @@ _WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT
     pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
     lost INTEGER NOT NULL)"""
+_CHECKPOINTS: Final = (
+    "CREATE TABLE checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key))",
+    *[  # triggers: an operation without checkpoints ends with no statement more
+        f"CREATE TRIGGER checkpoints_{after} ON operations{when}"
+        " BEGIN DELETE FROM checkpoints WHERE name = old.name; END"
+        for after, when in (
+            ("ended AFTER UPDATE OF state", " WHEN new.state NOT IN ('IN_PROGRESS', 'HIDDEN')"),
+            ("removed AFTER DELETE", ""),
+        )
+    ],
+)
 
 _SCHEDULES: Final = """CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
     schedule TEXT NOT NULL)"""
@@ -95,6 +107,7 @@ _TABLES: Final = (
     "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL)",
     _WORKERS,
     _SCHEDULES,
+    *_CHECKPOINTS,
     "CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT,"
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
@@ -111,8 +124,10 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
     "DROP INDEX IF EXISTS starts_names",
     "DROP INDEX IF EXISTS operations_waiting",
-    *[one.replace("TABLE", "TABLE IF NOT EXISTS", 1) for one in (_BEGINS, _WORKERS, _SCHEDULES)],
-    *[one.replace("INDEX", "INDEX IF NOT EXISTS", 1) for one in _INDEXES],
+    *[
+        re.sub("(INDEX|TABLE|TRIGGER)", r"\1 IF NOT EXISTS", one, count=1)
+        for one in (_BEGINS, _WORKERS, _SCHEDULES, *_CHECKPOINTS, *_INDEXES)
+    ],
     CHANGE_NOTHING,
 )
 """Makes version 2 of version 1; also of a version 2 that old code has marked as 1 again."""
@@ -123,6 +138,7 @@ _COLUMNS: Final = {
     "workers": ", ".join(WORKER_COLUMNS),
     "begins": "method, lane, at, until",
     "schedules": SCHEDULE_COLUMNS,
+    "checkpoints": "name, key, value",
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
     "totals": "method, counts",
@@ -248,6 +264,10 @@ _NAMES: Final = "name IN (SELECT value FROM json_each(?))"
 FIND: Final = f"SELECT {_ROW} FROM operations WHERE {_NAMES}"
 STAMPS: Final = f"SELECT name, {', '.join(STAMP_COLUMNS)} FROM operations WHERE {_NAMES}"
 INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
+KEEP_CHECKPOINT: Final = """INSERT INTO checkpoints SELECT name, ?, ? FROM operations
+    WHERE name = ? AND attempt = ? AND state IN ('IN_PROGRESS', 'HIDDEN')
+    ON CONFLICT (name, key) DO UPDATE SET value = excluded.value"""
+CHECKPOINTS: Final = "SELECT key, value FROM checkpoints WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
 INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"

@@ -64,6 +64,7 @@ from lro.stores.sqlite._file import is_lost_index
 from lro.stores.sqlite._locks import WorkerLocks
 from lro.stores.sqlite._record_writes import (
     InsertRecord,
+    KeepCheckpoint,
     TogetherWriter,
     UpdateRecord,
     checked,
@@ -241,6 +242,20 @@ class SQLiteStore:
         """Have a record replaced or removed with the next group of writes."""
         update = UpdateRecord(self._cache, name, change)
         self._file.write_later(update, done, update.committed)
+
+    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+        """Keep a value beside the request, committed with the group of writes."""
+        self._file.write(KeepCheckpoint(self._cache, name, attempt, key, value))
+
+    def checkpoint_later(
+        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+    ) -> None:
+        """Have a value kept with the next group of writes."""
+        self._file.write_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
+
+    def checkpoints(self, name: str) -> dict[str, Any]:
+        """The values that are kept for an operation, by their keys."""
+        return {key: unpack(value) for key, value in self._file.rows(sql.CHECKPOINTS, (name,))}
 
     def page(
         self,
