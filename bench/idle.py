@@ -20,7 +20,16 @@ WAITERS: Final = 100
 ASKED: Final = (
     *("insert", "insert_later", "request", "get", "find", "update", "update_later", "page"),
     *("claim", "count_waiting", "waiting", "renew", "leave", "workers", "orphans", "lose"),
-    *("expire", "poll_states", "add_counts", "claim_due", "next_due"),
+    *(
+        "expire",
+        "poll_states",
+        "add_counts",
+        "claim_due",
+        "next_due",
+        "checkpoint",
+        "checkpoint_later",
+        "checkpoints",
+    ),
 )
 
 

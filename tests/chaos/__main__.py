@@ -18,6 +18,7 @@ from tests.chaos.kill import ROWS, kill_trial
 from tests.chaos.locks import LOCKS, lock_trial, spans
 from tests.chaos.loops import loop_trial
 from tests.chaos.outage import outage_trial
+from tests.chaos.steps import step_trial
 from tests.chaos.verdict import Verdict
 from tests.chaos.webhooks import webhook_trial
 from tests.chaos.world import Ground
@@ -77,6 +78,24 @@ def _webhooks(options: argparse.Namespace) -> int:
             f" {found.operations} operations {dict(found.ends)}; {found.events} events,"
             f" {found.repeats} of them sent again; {len(found.faults)} violations"
         )
+    return int(faults > 0)
+
+
+def _steps(options: argparse.Namespace) -> int:
+    faults = 0
+    for store in options.stores.split(","):
+        for executor in options.executors.split(","):
+            with tempfile.TemporaryDirectory(prefix="lro-steps-") as folder:
+                found = step_trial(store, executor, Path(folder), options.kills, options.first)
+            faults += len(found.faults) + (found.resumed == 0 or found.skipped == 0)
+            for fault in found.faults:
+                print(f"{store}, {executor}: {fault}")
+            print(
+                f"{store}, {executor}: {found.kills} processes killed, {found.sprung} of them by"
+                f" traps; {found.operations} operations of three steps, {found.resumed} of them"
+                f" resumed; {found.skipped} completed steps, {found.again} interrupted ones that"
+                f" ran again; {len(found.faults)} violations"
+            )
     return int(faults > 0)
 
 
@@ -155,6 +174,11 @@ COMMANDS: Final[dict[str, tuple[Any, str, dict[str, tuple[Any, str]]]]] = {
         _loops,
         "servers that live shorter than their leases",
         {"lease": (4.0, "in seconds"), "executors": ("threads,processes", "with which executors")},
+    ),
+    "steps": (
+        _steps,
+        "kill processes that do work in steps",
+        {"kills": (200, "for each store"), "executors": ("threads,loop", "with which executors")},
     ),
     "webhooks": (_webhooks, "kill processes that send webhooks", {"kills": (60, "for each store")}),
 }

@@ -40,6 +40,15 @@ class TrappedStore:
         block = self._updating(name, change)
         _later(block, lambda watched, over: call(name, watched, over), done)
 
+    def checkpoint(self, *facts: Any) -> None:
+        with self._keeping():
+            self._store.checkpoint(*facts)
+
+    def checkpoint_later(self, *facts: Any) -> None:
+        *kept, done = facts
+        call = self._store.checkpoint_later
+        _later(self._keeping(), lambda _, over: call(*kept, over), done)
+
     def claim(self, claim: Claim) -> Claimed:
         with writing():
             claimed = self._store.claim(claim)
@@ -89,6 +98,13 @@ class TrappedStore:
             step_on(Point.INSERT, Moment.AFTER)
             if record.attempt:  # stored as begun
                 step_on(Point.CLAIM, Moment.AFTER)
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        step_on(Point.CHECKPOINT, Moment.BEFORE)
+        with writing():
+            yield
+            step_on(Point.CHECKPOINT, Moment.AFTER)
 
     @contextlib.contextmanager
     def _updating(self, name: str, change: Change) -> Iterator[Change]:

@@ -24,6 +24,7 @@ class Point(enum.StrEnum):
     CLAIM = "claim"
     RENEW = "renew"
     REPORT = "report"
+    CHECKPOINT = "keep a checkpoint"
     WORK = "work"
     ENCODE = "encode"
     END = "end"

@@ -41,6 +41,8 @@ LEASE = 3
         ("store --executors threads,loop --seconds 5", {"lease": "15"}),
         # Each end is notified, at least once, with one id; nothing is that has not ended.
         ("webhooks --kills 4", {}),
+        # Completed steps are not done again, and each operation has the result of its steps.
+        ("steps --kills 6", {}),
     ],
 )
 def test_campaign_finds_nothing_wrong(command: str, options: dict[str, str]) -> None:

@@ -1,0 +1,243 @@
+"""Kills of processes that do work in steps: is a completed step ever done again, or lost?
+
+One process at a time works on a store and is killed, at any time or by a trap before or after the
+commit of a checkpoint. Each run of a step appends a line to a log after its effect. A step is
+completed if the store has its result when its process is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.threads import ThreadExecutor
+from tests.chaos.campaign import new_store
+from tests.chaos.server import store_at
+from tests.chaos.servers import FORKS
+from tests.chaos.trapped import trapped
+from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
+from tests.waiting import PATIENCE, until
+
+LEASE: Final = timedelta(seconds=1)
+STEPS: Final = ("fetch", "change", "send")
+_SPRING_SECONDS: Final = 3.0
+"""How long a trap has to spring; then the process is killed all the same."""
+_LONGEST: Final = 0.02
+"""Seconds before and after the effect of a step, at most."""
+_MANY: Final = 1_000
+
+
+@attrs.frozen
+class Job:
+    """The request: what the result begins with."""
+
+    text: str = ""
+
+
+@attrs.frozen
+class Sent:
+    """The response: the result of each step in the end, which names the run that made it."""
+
+    runs: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Run:
+    """A line of the log: a run of a step, by a name of its own, and the run before it."""
+
+    operation: str
+    step: str
+    run: str
+    before: str
+
+
+@attrs.frozen
+class Tally:
+    """What a campaign has seen."""
+
+    kills: int
+    sprung: int
+    """How many of the kills were done by a trap."""
+    operations: int
+    resumed: int
+    """How many operations took more than one attempt."""
+    skipped: int
+    """How many steps were completed when their process was killed."""
+    again: int
+    """How many runs of steps were interrupted, so that others followed."""
+    faults: Sequence[str]
+
+
+def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
+    """A service on this store, and its method of three steps."""
+    loop = executor == "loop"
+    service = lro.Service(
+        trapped(store_at(place)),
+        AsyncioExecutor(4) if loop else ThreadExecutor(4),
+        lease=LEASE,
+        drain=timedelta(0),
+    )
+    file, chance = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), random.Random()
+
+    def effect(name: str, step: str, before: str) -> str:
+        run = uuid.uuid4().hex
+        os.write(file, f"{name} {step} {run} {before}\n".encode())  # in one piece
+        return run
+
+    def run(name: str, step: str, before: str) -> str:
+        time.sleep(chance.uniform(0, _LONGEST))
+        found = effect(name, step, before)
+        time.sleep(chance.uniform(0, _LONGEST))
+        return found
+
+    async def arun(name: str, step: str, before: str) -> str:
+        await asyncio.sleep(chance.uniform(0, _LONGEST))
+        found = effect(name, step, before)
+        await asyncio.sleep(chance.uniform(0, _LONGEST))
+        return found
+
+    def three(request: Job, job: lro.Job[lro.OperationMetadata]) -> Sent:
+        runs = [request.text]
+        for step in STEPS:
+            runs.append(job.step(step, run, job.name, step, runs[-1]))
+        return Sent(tuple(runs))
+
+    async def athree(request: Job, job: lro.Job[lro.OperationMetadata]) -> Sent:
+        runs = [request.text]
+        for step in STEPS:
+            runs.append(await job.step_async(step, arun, job.name, step, runs[-1]))
+        return Sent(tuple(runs))
+
+    function: Any = athree if loop else three
+    options = {"max_lost": _MANY, "max_attempts": _MANY}
+    return service, service.method("acme.v1.Letters.Send", **options)(function)
+
+
+def live(
+    place: str, folder: Path, executor: str, seed: int, armed: bool, ready: Connection
+) -> None:
+    """Start operations and do their work, until the process is killed."""
+    chance = random.Random(seed)
+    os.setpgid(0, 0)
+    os.environ[SERVER] = str(os.getpid())
+    if armed:
+        moment = chance.choice((Moment.BEFORE, Moment.AFTER))
+        arm(Trap(point=Point.CHECKPOINT, moment=moment, count=chance.randint(1, 20)))
+    service, method = service_on(place, folder / "log", executor)
+    with service, (folder / "names").open("ab", buffering=0) as names:
+        ready.send(True)
+        for number in range(sys.maxsize):
+            names.write(f"{method.start(Job(str(number))).name}\n".encode())
+            time.sleep(chance.uniform(0, 0.1))
+
+
+def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) -> Tally:
+    """Kill so many processes that do work in steps, and see which steps were done again."""
+    chance, place, log = random.Random(seed), new_store(kind, folder), folder / "log"
+    log.touch()
+    faults: list[str] = []
+    completed: dict[tuple[str, str], str] = {}
+    sprung = 0
+    with contextlib.closing(store_at(place)) as reader:
+        for number in range(kills):
+            armed = number % 2 == 0
+            sprung += _killed(place, folder, executor, seed * _MANY + number, armed, chance)
+            for name in {run.operation for run in _runs(log)}:
+                for step, packed in reader.checkpoints(name).items():
+                    faults += _differing(completed, name, step, str(packed.payload))
+    at_kills = dict(completed)
+    service, _ = service_on(place, log, executor)
+    with service:
+        names = (folder / "names").read_text().split()
+        with contextlib.suppress(AssertionError):
+            until(lambda: all(service.get(name).done for name in names))
+        resumed = 0
+        for name in names:
+            operation = service.get(name)
+            resumed += service.store.get(name).attempt > 1
+            if operation.response is None:
+                faults.append(f"{name}: did not succeed: {operation}")
+                continue
+            sent = service.types.unpack(operation.response, Sent)
+            for step, run in zip(STEPS, sent.runs[1:], strict=True):
+                faults += _differing(completed, name, step, run)
+    found = [*_judged(_runs(log), completed)]
+    return Tally(
+        kills=kills,
+        sprung=sprung,
+        operations=len(names),
+        resumed=resumed,
+        skipped=len(at_kills),
+        again=sum(isinstance(one, Run) for one in found),
+        faults=[*faults, *(one for one in found if isinstance(one, str))],
+    )
+
+
+def _killed(
+    place: str, folder: Path, executor: str, seed: int, armed: bool, chance: random.Random
+) -> bool:
+    """Have a process live and die; return whether it died of its trap."""
+    receiver, ready = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=live, args=(place, folder, executor, seed, armed, ready))
+    process.start()
+    ready.close()
+    try:
+        assert wait([receiver, process.sentinel], PATIENCE)
+        receiver.close()
+        process.join(_SPRING_SECONDS if armed else chance.uniform(0, 0.6))
+        if process.exitcode is None:
+            process.kill()
+            process.join(PATIENCE)
+            return False
+        assert process.exitcode == -signal.SIGKILL, "it has ended by itself"
+        return True
+    finally:
+        process.kill()
+
+
+def _differing(
+    completed: dict[tuple[str, str], str], name: str, step: str, run: str
+) -> Iterator[str]:
+    """Note that a step was completed by a run; yield a fault if it was by another before."""
+    if completed.setdefault((name, step), run) != run:
+        yield f"{name}: the result of {step} has changed"
+
+
+def _runs(log: Path) -> list[Run]:
+    return [Run(*line.split(" ")) for line in log.read_text().splitlines()]
+
+
+def _judged(runs: Sequence[Run], completed: Mapping[tuple[str, str], str]) -> Iterator[str | Run]:
+    """Yield what was wrong, and each run that was interrupted.
+
+    The last run of a step is the one that completed it: none follows. Each run has the result of
+    the step before that completed it.
+    """
+    of_step: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        of_step[run.operation, run.step].append(run)
+        place = STEPS.index(run.step)
+        if place and run.before != completed.get((run.operation, STEPS[place - 1])):
+            yield f"{run.operation}: {run.step} began before the step before it was completed"
+    for (name, step), several in of_step.items():
+        yield from several[:-1]
+        if several[-1].run != completed.get((name, step)):
+            yield f"{name}: {step} was done again after it was completed"
+    for name, step in completed.keys() - of_step.keys():
+        yield f"{name}: {step} was completed and never done"
