@@ -21,6 +21,7 @@ NAMES: Final = (
     "across",
     "queue",
     "peers",
+    "steps",
     "http_get",
     "http_start",
     "in_flight",

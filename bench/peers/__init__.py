@@ -249,8 +249,8 @@ def _results(rounds: int) -> Iterator[str]:
 def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) -> str:
     mine = figures[candidate.label]
     shown = [
-        _spread([one * 1e3 for one, _ in mine], ".3f"),
-        _spread([1 / many for _, many in mine], ",.0f"),
+        spread([one * 1e3 for one, _ in mine], ".3f"),
+        spread([1 / many for _, many in mine], ",.0f"),
     ]
     where = "PostgreSQL" if candidate.where == "Redis" else candidate.where
     ours = figures.get(f"lro on a loop, {where}", [])
@@ -262,6 +262,7 @@ def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) ->
     return f"{candidate.label:<33} " + " ".join(f"{one:<26}" for one in shown).rstrip()
 
 
-def _spread(values: Sequence[float], form: str) -> str:
+def spread(values: Sequence[float], form: str) -> str:
+    """The median, the lowest and the highest of these values, in a form of numbers."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"

@@ -1,4 +1,7 @@
-"""DBOS, a workflow of no steps, on SQLite or PostgreSQL; started by 64 threads where many are."""
+"""DBOS, a workflow of no steps, on SQLite or PostgreSQL; started by 64 threads where many are.
+
+``on_dbos.py URL steps N``: a workflow of so many steps.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,17 @@ from dbos import DBOS
 CALLERS = 64
 
 
-def main(url: str) -> None:
+def main(url: str, steps: int = 0) -> None:
     DBOS(config={"name": "candidate", "system_database_url": url, "run_admin_server": False})
+
+    @DBOS.step()
+    def same(number: int) -> int:
+        return number
 
     @DBOS.workflow()
     def work(number: int) -> int:
+        for _ in range(steps):
+            number = same(number)
         return number
 
     def one() -> None:
@@ -36,4 +45,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[3]) if sys.argv[2:3] == ["steps"] else 0)

@@ -1,4 +1,7 @@
-"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``; ``... loop``."""
+"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``; ``... loop``.
+
+``... steps N``: a function of so many steps; ``... loop steps N``.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,20 @@ def store(where: str) -> Any:
     return SQLiteStore(where)
 
 
-async def on_loop(where: str) -> None:
+async def asame(number: int) -> int:
+    return number
+
+
+async def on_loop(where: str, steps: int) -> None:
     """Start by start_async, and do the work on the same event loop."""
     service = lro.Service(store(where), AsyncioExecutor(1000, loop="running"))
 
     @service.method("bench.v1.Bench.Run")
-    async def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
-        return RunResponse(request.number)
+    async def run(request: Request, job: lro.Job[Progress]) -> RunResponse:
+        number = request.number
+        for step in range(steps):
+            number = await job.step_async(str(step), asame, number)
+        return RunResponse(number)
 
     async def one() -> None:
         operation = await run.start_async(Request(1))
@@ -77,14 +87,17 @@ async def on_loop(where: str) -> None:
     await asyncio.to_thread(service.close)
 
 
-def main(where: str) -> None:
+def main(where: str, steps: int) -> None:
     callers = 1 if where == "memory" else CALLERS
     workers = 4 if where == "memory" else CALLERS
     service = lro.Service(store(where), ThreadExecutor(workers))
 
     @service.method("bench.v1.Bench.Run")
-    def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
-        return RunResponse(request.number)
+    def run(request: Request, job: lro.Job[Progress]) -> RunResponse:
+        number = request.number
+        for step in range(steps):
+            number = job.step(str(step), int, number)
+        return RunResponse(number)
 
     def one() -> None:
         assert service.wait(run.start(Request(1)).name).response is not None
@@ -106,7 +119,8 @@ def main(where: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] == ["loop"]:
-        asyncio.run(on_loop(sys.argv[1]))
+    steps = int(sys.argv[-1]) if "steps" in sys.argv else 0
+    if "loop" in sys.argv:
+        asyncio.run(on_loop(sys.argv[1], steps))
     else:
-        main(sys.argv[1])
+        main(sys.argv[1], steps)

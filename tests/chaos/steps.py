@@ -65,6 +65,9 @@ class Run:
     step: str
     run: str
     before: str
+    attempt: str
+    pid: str
+    at: str
 
 
 @attrs.frozen
@@ -95,33 +98,33 @@ def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
     )
     file, chance = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), random.Random()
 
-    def effect(name: str, step: str, before: str) -> str:
-        run = uuid.uuid4().hex
-        os.write(file, f"{name} {step} {run} {before}\n".encode())  # in one piece
+    def effect(job: lro.Job[Any], step: str, before: str) -> str:
+        run, facts = uuid.uuid4().hex, f"{job.attempt} {os.getpid()} {time.monotonic():.4f}"
+        os.write(file, f"{job.name} {step} {run} {before} {facts}\n".encode())  # in one piece
         return run
 
-    def run(name: str, step: str, before: str) -> str:
+    def run(job: lro.Job[Any], step: str, before: str) -> str:
         time.sleep(chance.uniform(0, _LONGEST))
-        found = effect(name, step, before)
+        found = effect(job, step, before)
         time.sleep(chance.uniform(0, _LONGEST))
         return found
 
-    async def arun(name: str, step: str, before: str) -> str:
+    async def arun(job: lro.Job[Any], step: str, before: str) -> str:
         await asyncio.sleep(chance.uniform(0, _LONGEST))
-        found = effect(name, step, before)
+        found = effect(job, step, before)
         await asyncio.sleep(chance.uniform(0, _LONGEST))
         return found
 
     def three(request: Job, job: lro.Job[lro.OperationMetadata]) -> Sent:
         runs = [request.text]
         for step in STEPS:
-            runs.append(job.step(step, run, job.name, step, runs[-1]))
+            runs.append(job.step(step, run, job, step, runs[-1]))
         return Sent(tuple(runs))
 
     async def athree(request: Job, job: lro.Job[lro.OperationMetadata]) -> Sent:
         runs = [request.text]
         for step in STEPS:
-            runs.append(await job.step_async(step, arun, job.name, step, runs[-1]))
+            runs.append(await job.step_async(step, arun, job, step, runs[-1]))
         return Sent(tuple(runs))
 
     function: Any = athree if loop else three
@@ -164,7 +167,8 @@ def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) ->
     at_kills = dict(completed)
     service, _ = service_on(place, log, executor)
     with service:
-        names = (folder / "names").read_text().split()
+        # A process may be killed before it has written down the name of what it has started.
+        names = {*(folder / "names").read_text().split(), *(run.operation for run in _runs(log))}
         with contextlib.suppress(AssertionError):
             until(lambda: all(service.get(name).done for name in names))
         resumed = 0
@@ -238,6 +242,7 @@ def _judged(runs: Sequence[Run], completed: Mapping[tuple[str, str], str]) -> It
     for (name, step), several in of_step.items():
         yield from several[:-1]
         if several[-1].run != completed.get((name, step)):
-            yield f"{name}: {step} was done again after it was completed"
+            all_runs = "".join(f"\n    {run}" for run in several)
+            yield f"{name}: {step} was done again after it was completed: {all_runs}"
     for name, step in completed.keys() - of_step.keys():
         yield f"{name}: {step} was completed and never done"

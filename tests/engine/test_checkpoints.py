@@ -17,7 +17,6 @@ import pytest
 
 import lro
 from lro import Code, Job, Limits, Service, State, TypeRegistry
-from lro._model.operation import release
 from lro.adapters import Store
 from lro.errors import Cancelled, EncodingError, LeaseLost, MessageTooLarge, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -65,9 +64,16 @@ class Counting(MemoryStore):
 
 def hand_back(service: Service, job: Job[Any]) -> None:
     """Have another attempt begun, as when this process stops."""
-    service.store.update(job.name, release(job.attempt, service.store.now()))
+    released(service, job)
     service.work.work_waits()
     raise LeaseLost(job.name, job.attempt, job.attempt)
+
+
+def released(service: Service, job: Job[Any]) -> None:
+    """Have the work wait for a worker, at once."""
+    service.store.update(
+        job.name, lambda record: record.next_version(owner="", lease_until=record.create_time)
+    )
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
@@ -334,7 +340,7 @@ def test_an_attempt_that_was_replaced_stores_nothing(make_service: MakeService) 
     def body(_: WorkRequest, job: Job[Any]) -> str:
         if job.attempt == 1:
             job.checkpoint("a", 1)
-            service.store.update(job.name, release(1, service.store.now()))
+            released(service, job)
             service.run_maintenance()  # the second attempt runs within
             with pytest.raises(LeaseLost):
                 job.checkpoint("a", 3)

@@ -911,7 +911,8 @@ class MemoryStore:
 
     def _end(self, record: Record) -> None:
         self._inputs.pop(record.name, None)
-        self._checkpoints.pop(record.name, None)
+        if self._checkpoints:
+            self._checkpoints.pop(record.name, None)
         if self._targets.get(record.target) == record.name:
             del self._targets[record.target]
 
