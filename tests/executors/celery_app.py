@@ -82,6 +82,12 @@ def add_methods(service: Service) -> None:
     def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         return held(request, job)
 
+    @service.method("acme.v1.Works.Steps")
+    def steps(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        first = job.step("first", os.getpid)
+        second = job.step("second", held, request, job)
+        return WorkResponse(text=f"{first} {second.text}")
+
     @service.method("acme.v1.Works.Count")
     def count(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         with Path(request.text).open("a", encoding="utf-8") as tally:

@@ -147,6 +147,20 @@ def test_a_worker_is_killed(harness):
         assert answer(harness.service, ended(harness.service, again)) == str(worker.process.pid)
 
 
+def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
+    """Another worker goes on with the step that was interrupted."""
+    gate = harness.gate("gate")
+    with harness.worker("threads") as killed:
+        name = harness.start("Steps", str(gate))
+        harness.begun(name)
+        killed.end(signal.SIGKILL)
+    with harness.worker("threads") as worker:
+        harness.begun(name, attempt=2)
+        gate.touch()
+        pids = f"{killed.process.pid} {worker.process.pid}"
+        assert answer(harness.service, ended(harness.service, name)) == pids
+
+
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
     """The process that ends it, or that of the worker; the one that has started it does not."""
