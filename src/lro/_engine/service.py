@@ -402,7 +402,10 @@ class Service:
         self.methods.check_own(spec)
         check_text("caller", caller)
         check_text("parent", parent)
-        start = functools.partial(self._starter.start, spec, caller=caller, parent=parent)
+        origin = f"schedule {name}"
+        start = functools.partial(
+            self._starter.start, spec, caller=caller, parent=parent, origin=origin
+        )
         self._background.maintenance.schedules.add(
             name,
             when,
