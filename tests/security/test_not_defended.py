@@ -42,14 +42,17 @@ def dump(path: Path) -> str:
         return "\n".join(plain.iterdump())
 
 
-def test_request_is_in_the_store_until_the_work_ends(tmp_path: Path) -> None:
-    """Its rows have it, and not when the work is over."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_request_is_in_the_store_until_the_work_succeeds(tmp_path: Path, *, fails: bool) -> None:
+    """Its rows have it, and not when the work is over; if that failed, until the record goes."""
     path, step = tmp_path / "operations.db", Step()
     with lro.Service(SQLiteStore(path), ThreadExecutor(1)) as service:
 
         @service.method(METHOD)
         def forget(request: WorkRequest) -> None:
             step()
+            if fails:
+                raise lro.StatusError(lro.Code.INTERNAL, "why")
 
         handle = forget.start(WorkRequest("hunter2"))
         step.reached()
@@ -57,6 +60,8 @@ def test_request_is_in_the_store_until_the_work_ends(tmp_path: Path) -> None:
         assert "hunter2" not in str(service.get(handle.name))
         step.go.set()
         handle.wait(PATIENCE)
+        assert ("hunter2" in dump(path)) is fails
+        service.delete(handle.name)
         assert "hunter2" not in dump(path)
 
 

@@ -391,7 +391,7 @@ INDEXES = {
     "LOAD": {"operations_by_state"},
     "CLAIM_DUE": {"operations_debts", "operations_pkey"},
     "NEXT_DUE": {"operations_debts"},
-    "EXPIRE": {"operations_expiry", "operations_pkey"},
+    "EXPIRE": {"operations_expiry", "operations_pkey", "inputs_pkey"},
     "LEFT": {"operations_expiry", "starts_age"},
 }
 SLOW = ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join")

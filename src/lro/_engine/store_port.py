@@ -376,10 +376,13 @@ class Store(Protocol):
         ...
 
     def request(self, name: str) -> Any:
-        """The packed request of work in progress.
+        """The packed request of an operation; the one that was given to :meth:`insert`.
+
+        It is kept until the work has succeeded, and else until the record is removed
+        (``Record.keeps_request``).
 
         Raises:
-            OperationNotFound: There is none; it goes with the end of the work.
+            OperationNotFound: There is none.
         """
         ...
 

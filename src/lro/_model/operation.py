@@ -347,6 +347,17 @@ class DeleteOperationRequest:
     unknown: bytes = unknown_fields()
 
 
+@attrs.frozen
+class RerunOperationRequest:
+    """Asks for the work of an operation that has ended to be started again (spec §3.12).
+
+    An extension of this library: no message of google.longrunning.
+    """
+
+    name: str = ""
+    request_id: str = ""
+
+
 @named(PACKAGE + "WaitOperationRequest")
 @attrs.frozen
 class WaitOperationRequest:
@@ -575,6 +586,11 @@ class Record:
     def done(self) -> bool:
         """Whether it has ended."""
         return self.state in _DONE
+
+    @property
+    def keeps_request(self) -> bool:
+        """True if the request is kept: for the work, or to start what has failed once more."""
+        return self.state is not State.SUCCEEDED
 
     @property
     def error(self) -> Status | None:

@@ -609,7 +609,7 @@ class MemoryStore:
         done(self.insert(record, request, key), None)
 
     def request(self, name: str) -> Any:
-        """The packed request of work in progress."""
+        """The packed request of an operation."""
         try:
             return self._inputs[name]
         except KeyError:
@@ -906,11 +906,13 @@ class MemoryStore:
         self._lists.move(before, record)
         self._work.move(before, record)
         self._records[record.name] = record
-        if record.done:
-            self._end(record)
+        if not record.keeps_request:
+            self._free(record)
+            self._inputs.pop(record.name, None)
+        elif record.done:
+            self._free(record)
 
-    def _end(self, record: Record) -> None:
-        self._inputs.pop(record.name, None)
+    def _free(self, record: Record) -> None:
         if self._checkpoints:
             self._checkpoints.pop(record.name, None)
         if self._targets.get(record.target) == record.name:
@@ -918,7 +920,8 @@ class MemoryStore:
 
     def _drop(self, *records: Record) -> None:
         for record in records:
-            self._end(record)
+            self._free(record)
+            self._inputs.pop(record.name, None)
             self._work.remove(record)
             del self._records[record.name]
         self._lists.remove(records)

@@ -335,7 +335,7 @@ def an_end_is_reached_once(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name).result, results[winners[0]], "whose result stands")
 
 
-def the_request_goes_with_the_end(store: Store, clock: ManualClock) -> None:
+def the_request_goes_with_the_success(store: Store, clock: ManualClock) -> None:
     """It is kept through the work, and not as long as the record."""
     record = record_of(clock)
     insert(store, record)
@@ -343,6 +343,25 @@ def the_request_goes_with_the_end(store: Store, clock: ManualClock) -> None:
     same(store.request(record.name), REQUEST, "the request during the work")
     store.update(record.name, end_of(clock))
     refuses(OperationNotFound, lambda: store.request(record.name), "the request after the work")
+
+
+def the_request_of_what_failed_goes_with_the_record(store: Store, clock: ManualClock) -> None:
+    """Work that failed or was cancelled can be started again, until its record is removed."""
+    ends = {"failed": Code.NOT_FOUND, "cancelled": Code.CANCELLED, "deleted": Code.ABORTED}
+    for id_, code in ends.items():
+        record = record_of(clock, id_)
+        insert(store, record)
+        store.update(record.name, end_of(clock, Status(code, "why"), days=1))
+        store.update(record.name, lambda one: one.next_version(caller="other"))
+        same(store.request(record.name), REQUEST, f"the request of what is {id_}")
+    store.update("operations/deleted", delete(clock()))
+    clock.advance(days=2)
+    same(len(store.expire(9).names), 2, "how many have expired")
+    for id_ in ends:
+        call = partial(store.request, f"operations/{id_}")
+        refuses(OperationNotFound, call, f"the request of what is {id_}, which is removed")
+        insert(store, record_of(clock, id_))
+        same(store.request(f"operations/{id_}"), REQUEST, "the request of a new one of its name")
 
 
 def _yielding(change: Change) -> Change:

@@ -76,7 +76,7 @@ class WriteKind(enum.Enum):
     INSERT = "insert"
     START = "insert, if neither its key nor its target is taken"
     CHANGE = "change"
-    END = "change to done"
+    END = "change, and drop the request"
     REMOVE = "remove"
     KEEP = "keep a checkpoint"
 
@@ -152,8 +152,8 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
     if new.done and new.result is old.result:
         fields["result"] = None
         fields["same_result"] = True
-    fields["over"] = new.done
-    return _if_unchanged(old, fields, WriteKind.END if new.done else WriteKind.CHANGE)
+    fields["over"] = not new.keeps_request
+    return _if_unchanged(old, fields, WriteKind.CHANGE if new.keeps_request else WriteKind.END)
 
 
 def removal(old: Record) -> RecordWrite:
@@ -584,8 +584,12 @@ _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
     SELECT id FROM operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s
         FOR UPDATE SKIP LOCKED
+), removed AS (
+    DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.id, o.name, o.method
+), freed AS (
+    DELETE FROM inputs i USING removed r WHERE i.id = r.id
 )
-DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.name, o.method""")
+SELECT name, method FROM removed""")
 
 EXPIRE_STARTS: Final = _sql("""WITH due AS MATERIALIZED (
     SELECT id FROM starts WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED

@@ -295,7 +295,7 @@ class PostgresStore:
         return inserts.insert(connection, record, request, key, check_only=check_only)
 
     def request(self, name: str) -> Any:
-        """The packed request of work in progress."""
+        """The packed request of an operation."""
         rows = self._rows(statements.REQUEST, id_of(name))
         if not rows:
             raise OperationNotFound(name)

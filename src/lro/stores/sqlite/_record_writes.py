@@ -188,7 +188,7 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: 
         guard = record.name, *stamp_of(record)
         if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
             return None
-    if changed.done:
+    if not changed.keeps_request:
         writer.execute(sql.DELETE_INPUT, (record.name,))
     return _length(columns, values, length)
 
@@ -305,7 +305,7 @@ def _update(
         _check_in_transaction(writer, exc)
         return ()
     written = {name for (name,) in rows}
-    over = [(one.name,) for one in updates if one.name in written and one.changed.done]
+    over = [(one.name,) for one in updates if one.name in written and not one.changed.keeps_request]
     if over:
         with _undoing():
             _execute(writer, _input_removal, over)

@@ -568,7 +568,9 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tu
         The name and the method of each record.
     """
     removed: list[tuple[str, str]] = writer.execute(EXPIRED, (due, limit)).fetchall()
-    writer.executemany(DELETE, [(name,) for name, _ in removed])
+    names = [(name,) for name, _ in removed]
+    writer.executemany(DELETE, names)
+    writer.executemany(DELETE_INPUT, names)
     writer.executemany(_DELETE_START, writer.execute(SPENT, (old, limit)).fetchall())
     writer.execute(_FORGET_BEGINS, (due,))
     return removed

@@ -197,7 +197,7 @@ class SQLiteStore:
             return insert(transaction)
 
     def request(self, name: str) -> Any:
-        """The packed request of work in progress."""
+        """The packed request of an operation."""
         rows = self._file.rows(sql.INPUT, (name,))
         if not rows:
             raise OperationNotFound(name)
