@@ -7,6 +7,7 @@
 writes itself.
 """
 
+from lro._engine.access import OPERATOR_VERBS, VERBS
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
     Authenticate,
@@ -35,6 +36,8 @@ from lro._http.routes import HttpRequest
 
 __all__ = [
     "DEFAULT_MAX_BODY",
+    "OPERATOR_VERBS",
+    "VERBS",
     "Authenticate",
     "CallFunction",
     "EventStream",

@@ -26,6 +26,7 @@ from lro._model.operation import (
     BatchGetOperationsRequest,
     BatchGetOperationsResponse,
     OperationName,
+    RerunOperationRequest,
     parse_name,
     validate,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
     "OperationName",
+    "RerunOperationRequest",
     "Route",
     "RouteTable",
     "SignedWebhook",

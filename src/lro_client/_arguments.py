@@ -28,6 +28,7 @@ from lro import (
     WaitOperationRequest,
 )
 from lro.types import full_name, is_message_class
+from lro.wire import RerunOperationRequest
 from lro_client._errors import check
 from lro_client._flow.policy import is_number
 from lro_client._flow.steps import StartRequest
@@ -287,6 +288,20 @@ def starting(
         request_id=str(request_id),
         validate_only=validate_only or field_of(message, "validate_only", "validateOnly") is True,
     )
+
+
+def rerunning(request: str | RerunOperationRequest, request_id: object) -> RerunOperationRequest:
+    """The request of a rerun.
+
+    Raises:
+        DeclarationError: An argument is not of its type.
+    """
+    found = named(RerunOperationRequest, request)
+    if found is request:
+        _refuse_more("RerunOperationRequest", request_id)
+        request_id = found.request_id
+    check_request_id(request_id)
+    return attrs.evolve(found, request_id=str(request_id))
 
 
 def field_of(message: object, name: str, json_name: str) -> object:

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("rich")
 
 import lro
+from lro.http import VERBS
 from lro_client.cli._terminal import Exit
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
@@ -204,6 +205,22 @@ def test_start_once(call: Lro, asked: Asked) -> None:
     found = call("start", PATH, START, "--json", "--request-id", "auto")
     (request_id,) = re.fullmatch(r"lro: the request id is (\S{36})\n", found.err).groups()  # type: ignore[union-attr]
     assert call("start", PATH, START, "--json", "--request-id", request_id).out == found.out
+
+
+@pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
+def test_rerun(call: Lro, harness: Harness) -> None:
+    """The new operation is printed, or waited for; what cannot be started again says why."""
+    name = over(harness, FAILURE)
+    harness.say(ResizeResponse(7))
+    found = call("rerun", name, "--wait", "--json", status=0).json[0]
+    assert (found["name"] != name, found["response"]["sizeBytes"]) == (True, "7")
+    made = str(uuid.uuid4())
+    names = {call("rerun", name, "--json", "--request-id", made).json[0]["name"] for _ in range(2)}
+    assert len(names) == 1
+    refused = call("rerun", found["name"], status=Exit.CALL_FAILED)
+    assert "that of a success is not kept" in refused.err
+    assert call("rerun", status=2).out == call("rerun", name, name, status=2).out == ""
+    assert call("rerun", name, "--wait", "--watch", status=2).err
 
 
 def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import lro
 from lro import asgi, wsgi
 from lro.console import Console, ConsoleEdge, ConsoleLooks, page_files
 from lro.errors import DeclarationError
-from lro.http import HttpRequest
+from lro.http import VERBS, HttpRequest
 from lro.stores.sqlite import SQLiteStore
 from tests.console.serving import (
     PATIENCE,
@@ -230,6 +230,27 @@ def test_actions_are_logged_with_the_caller(
         f"{names[0]}: 'ann\\xa0' asked in the console to cancel it",
         f"{names[1]}: a caller without a name deleted it in the console",
     ]
+
+
+def test_rerun_is_an_action_where_the_service_offers_it(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged as the others; a console without the action refuses the call."""
+    made = counting(verbs=(*VERBS, "RerunOperation"))
+    name = made.count.start(CountRequest(steps=-1)).name
+    with caplog.at_level(logging.INFO, "lro"), console(kind, made) as client:
+        assert client.get("/session").json()["actions"] == ["cancel", "delete", "rerun"]
+        refused = client.post(f"/v1/{name}:rerun", json={})
+        assert (refused.status_code, "in progress" in refused.text) == (400, True)
+        assert not [one for one in caplog.records if "again in the console" in one.getMessage()]
+        made.service.reporter(name).fail(lro.Status(lro.Code.INTERNAL, "why"))
+        again = client.post(f"/v1/{name}:rerun", json={}).json()["name"]
+        assert client.get(f"/v1/{again}").status_code == 200
+        (line,) = [one for one in caplog.records if "again in the console" in one.getMessage()]
+        assert line.getMessage().startswith(f"{name}: a caller without a name started it")
+    made = counting(verbs=(*VERBS, "RerunOperation"))
+    with console(kind, made, actions=("cancel",)) as client:
+        assert client.post(f"/v1/{name}:rerun", json={}).status_code == 403
 
 
 def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:

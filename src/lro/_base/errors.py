@@ -285,6 +285,22 @@ class CancellationNotRequested(LroError):
         return (PreconditionFailure(violations=(violation,)),)
 
 
+class NotRerunnable(LroError):
+    """The work of an operation cannot be started again: ``description`` says why."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "NOT_RERUNNABLE"
+    fact_names: ClassVar[tuple[str, ...]] = ("name",)
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(name, description)
+        self.name = name
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be started again: {self.description}"
+
+
 class TargetBusy(LroError):
     """The target allows one operation at a time and has one (spec §9.5)."""
 

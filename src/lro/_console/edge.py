@@ -49,16 +49,20 @@ from lro._http.routes import Allowed, HttpRequest, Match
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Whether a caller may do this: caller, ``cancel`` or ``delete``, the operation's name."""
+"""Whether a caller may do this: caller, one of :data:`ACTIONS`, the operation's name."""
 
-ACTIONS: Final = ("cancel", "delete")
+ACTIONS: Final = ("cancel", "delete", "rerun")
 """What the console can do to operations."""
 
 _LINKS: Final = ("trace", "logs")
 _PLACEHOLDERS: Final = ("trace_id", "name")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _LINK: Final = re.compile(r"https?://[!-~]+")
-_VERBS: Final = {"cancel": "CancelOperation", "delete": "DeleteOperation"}
+_VERBS: Final = {
+    "cancel": "CancelOperation",
+    "delete": "DeleteOperation",
+    "rerun": "RerunOperation",
+}
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
@@ -126,12 +130,13 @@ class ConsoleEdge(OperationsEdge):
     address, and no header says that a proxy has passed the call on. Where all who reach
     the server may see it, say so: ``authenticate=lambda headers: None``.
 
-    ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, or ``()`` for a console
-    that only shows. ``allow`` decides further, as ``allow(caller, action, name)``: True or None
-    allows, False refuses; the name is empty when the page asks which buttons to show. ``redact``
-    gives what callers are shown of an operation, as its JSON object: it gets a copy, which it may
-    change and return; it must be quick, since an event loop calls it too. Filters still compare
-    what is stored. All of these are kept by the calls that the page makes, not by its buttons.
+    ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, ``"rerun"`` (if the
+    service offers RerunOperation), or ``()`` for a console that only shows. ``allow`` decides
+    further, as ``allow(caller, action, name)``: True or None allows, False refuses; the name is
+    empty when the page asks which buttons to show. ``redact`` gives what callers are shown of an
+    operation, as its JSON object: it gets a copy, which it may change and return; it must be quick,
+    since an event loop calls it too. Filters still compare what is stored. All of these are kept by
+    the calls that the page makes, not by its buttons.
 
     ``parents`` are the parents whose operations are shown beside those that have none, such as
     ``projects/p`` (spec §5.6); in a pattern such as ``projects/*`` the page asks for the rest.
@@ -361,6 +366,12 @@ class ConsoleEdge(OperationsEdge):
         yield CallFunction(self._permit(caller, "delete", name))
         reply = yield from super()._delete(request, name, caller)
         log.info("%s: %s deleted it in the console", name, _named(caller), extra=about(name))
+        return reply
+
+    def _rerun(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        yield CallFunction(self._permit(caller, "rerun", name))
+        reply = yield from super()._rerun(request, name, caller)
+        log.info("%s: %s started it again in the console", name, _named(caller), extra=about(name))
         return reply
 
 

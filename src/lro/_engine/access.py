@@ -192,7 +192,10 @@ INTERFACE: Final = (
 """The five RPCs of google.longrunning."""
 
 VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations", "DescribeOperations")
-"""All that a service offers: the five, and the extensions of spec §3.11."""
+"""What a service offers unless it says otherwise: the five, and the extensions of spec §3.11."""
+
+OPERATOR_VERBS: Final = ("RerunOperation",)
+"""The extensions for operators (spec §3.12), which callers have only if the service says so."""
 
 
 class Authorize(Protocol):
@@ -209,7 +212,8 @@ class Authorize(Protocol):
         ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
         parent's for List and starts. BatchGet, Watch and Describe read operations: they ask for
         GetOperation, once for each name. Who changes where the end of a task of A2A is pushed asks
-        for CancelOperation.
+        for CancelOperation. A rerun asks for RerunOperation, and then for the start, with the
+        caller for whom the operation was started first.
         """
         ...
 
@@ -230,7 +234,8 @@ def check_verbs(verbs: object) -> None:
     """
     check_texts("verbs", verbs)
     assert isinstance(verbs, Iterable)  # of texts
-    check("verbs", verbs, f"some of {', '.join(VERBS)}", fine=set(verbs) <= set(VERBS))
+    known = (*VERBS, *OPERATOR_VERBS)
+    check("verbs", verbs, f"some of {', '.join(known)}", fine=set(verbs) <= set(known))
 
 
 class Access:
@@ -304,6 +309,18 @@ class Access:
         """
         return () if self._hook is None else ask_permission(self._hook, caller, verb, name)
 
+    def admit(self, caller: str | None, verb: str, name: str) -> Iterable[Step]:
+        """Check that a caller may use a verb. None: an operator of this process, who may use all.
+
+        Raises:
+            MethodNotSupported: The service does not offer it.
+            PermissionDenied, HookFailed: As for :func:`ask_permission`.
+        """
+        if caller is None:
+            return ()
+        self.require(verb)
+        return self.permit(caller, verb, name)
+
     def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
         """Ask ``authorize`` about each of these names.
 
@@ -329,8 +346,8 @@ class Access:
         parse_name(name)
         return self._seen(self._store.get(name), caller).operation
 
-    def visible(self, name: str, caller: str) -> Flow[Record]:
-        """Return the record of an operation that this caller can see.
+    def visible(self, name: str, caller: str | None) -> Flow[Record]:
+        """Return the record of an operation that this caller can see; None sees those of all.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
@@ -338,8 +355,8 @@ class Access:
         record = yield from read(self._store, name)
         return self._seen(record, caller)
 
-    def _seen(self, record: Record, caller: str) -> Record:
-        mine = not self.owner_only or record.caller == caller
+    def _seen(self, record: Record, caller: str | None) -> Record:
+        mine = not self.owner_only or caller is None or record.caller == caller
         if not mine or not record.visible(self._store.now()):
             raise OperationNotFound(record.name)
         return record

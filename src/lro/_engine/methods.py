@@ -27,6 +27,7 @@ from lro._base.errors import (
     LroError,
     MessageTooLarge,
     NotApplied,
+    NotRerunnable,
     OperationNotFound,
     ResourceExhausted,
     Unavailable,
@@ -241,7 +242,9 @@ class Starter:
             packed = _packed(spec, request)
             key = None
             if request_id:
-                key = _request_key(spec, caller, request_id, _scope(parent, given), packed, sent)
+                key = _request_key(
+                    spec, caller, request_id, _scope(parent, given, origin), packed, sent
+                )
             if metadata is None:
                 metadata = spec.first_metadata(target)
             first = None if metadata is None else _first_metadata(spec, metadata)
@@ -277,6 +280,41 @@ class Starter:
             raise
         finally:
             trace.end()
+
+    def rerun(self, spec: MethodSpec | None, before: Record, request_id: str) -> Flow[Operation]:
+        """Start the work of an operation that has ended again, for the caller that it was for.
+
+        Raises:
+            NotRerunnable: It is in progress, its request is gone or cannot be read, or there is no
+                ``spec``: the service does not declare its method.
+        """
+        if not before.done:
+            raise NotRerunnable(before.name, "it is in progress")
+        if spec is None:
+            text = f"the service does not declare its method, {before.method}"
+            raise NotRerunnable(before.name, text)
+        store = self._runtime.store
+        read = functools.partial(store.request, before.name)
+        try:
+            packed: Any = yield MayBlock(read, blocks=store.writes_block)
+        except OperationNotFound:
+            text = "its request is gone; that of a success is not kept"
+            raise NotRerunnable(before.name, text) from None
+        try:
+            request: object = spec.types.unpack_request(packed, spec.request)
+        except Exception as exc:  # an older version of the method may have stored it
+            raise NotRerunnable(before.name, "its stored request cannot be read") from exc
+        return (
+            yield from self.start(
+                spec,
+                request,
+                request_id=request_id,
+                parent=before.parent,
+                target="" if spec.options.exclusive_target else before.target,
+                caller=before.caller,
+                origin=before.name,
+            )
+        )
 
     def _record(
         self,
@@ -582,9 +620,10 @@ def _request_key(
     return RequestKey(spec.full_name, caller, text, " ".join(hashes))
 
 
-def _scope(parent: str, target: str) -> bytes:
+def _scope(parent: str, target: str, origin: str) -> bytes:
     """The part of a request beside its message; a target only if the call itself names it."""
     named = f"target:{len(target)}:{target}" if target else ""
+    named += f"origin:{len(origin)}:{origin}" if origin else ""
     return f"{named}{len(parent)}:{parent}".encode()
 
 

@@ -90,7 +90,9 @@ _DRAIN: Final = timedelta(seconds=10)
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
 
-_VERB_METHODS: Final = "start get list delete cancel wait watch batch_get describe describe_many"
+_VERB_METHODS: Final = (
+    "start get list delete cancel wait watch batch_get describe describe_many rerun"
+)
 
 
 class Service:
@@ -471,6 +473,42 @@ class Service:
     async def start_async(self, full_name: str, request: object, **options: Any) -> Operation:
         """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""
         return await on_loop(flow_of(self.start)(full_name, request, **options))
+
+    @verb
+    def rerun(
+        self, name: str, *, request_id: str = "", caller: str | None = None
+    ) -> Flow[Operation]:
+        """Start the work of an operation that has ended again; return the new operation.
+
+        It is a start like any other, by the method's present name, with the stored request, the
+        parent and the caller of the first one; its target and its first metadata are those of a
+        new start. The request of what has failed or was cancelled is kept with the record.
+        ``request_id``: a UUID that makes a repeated call harmless, as for a start.
+
+        Without a ``caller`` it is for operators: every operation can be started again. Callers need
+        the verb RerunOperation, which a service offers only if its ``verbs`` name it, and
+        ``authorize`` is asked for that.
+
+        Raises:
+            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
+                :meth:`get`.
+            NotRerunnable: It is in progress; its request is gone or cannot be read; or the service
+                does not declare its method.
+            MethodNotSupported: It is for a caller, and RerunOperation is switched off.
+            LroError: As for ``Method.start``.
+        """
+        self._begin()
+        parse_name(name)
+        yield from self.access.admit(caller, "RerunOperation", name)
+        record = yield from self.access.visible(name, caller)
+        spec = self.methods.by_stored_name.get(record.method)
+        return (yield from self._starter.rerun(spec, record, request_id))
+
+    async def rerun_async(
+        self, name: str, *, request_id: str = "", caller: str | None = None
+    ) -> Operation:
+        """:meth:`rerun` for coroutines."""
+        return await on_loop(flow_of(self.rerun)(name, request_id=request_id, caller=caller))
 
     def reporter(self, name: str) -> Reporter:
         """Return the worker's side of an operation of a declared method.

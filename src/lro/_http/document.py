@@ -263,6 +263,7 @@ class Describer:
             "Delete": self._delete,
             "Cancel": self._cancel,
             "Wait": self._wait,
+            "Rerun": self._rerun,
             "BatchGet": self._batch_get,
             "Describe": self._describe,
             "Watch": self._watch,
@@ -464,6 +465,17 @@ class Describer:
         body = _body({**_object({"timeout": timeout}), "additionalProperties": False})
         said = {"summary": "Wait for an operation.", **body}
         return {**said, "responses": {"200": reply}}
+
+    def _rerun(self) -> _Part:
+        fields = _object({"requestId": _START_FIELDS["requestId"]})
+        reply = {**_reply("The new operation.", self._operation), "headers": _START_HEADERS}
+        accepted = {**reply, "headers": {**_START_HEADERS, **_LOCATION}}
+        return {
+            "summary": "Start the work of an operation again.",
+            "parameters": [_PREFER],
+            **_body({**fields, "additionalProperties": False}),
+            "responses": {"200": reply, "202": accepted},
+        }
 
     def _batch_get(self) -> _Part:
         batch = {"operations": _list(self._operation), "missing": _list({"type": "string"})}

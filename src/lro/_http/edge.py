@@ -44,7 +44,7 @@ from lro._base.errors import (
     one_line,
 )
 from lro._base.status import Json
-from lro._engine.access import VERBS, Hook, application_call, ask_caller
+from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, application_call, ask_caller
 from lro._engine.events import Sent
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.handle import Handle
@@ -102,6 +102,7 @@ from lro._model.http_rules import Literal, Template
 from lro._model.operation import (
     ListOperationsRequest,
     Operation,
+    RerunOperationRequest,
     Show,
     WaitOperationRequest,
     is_short,
@@ -677,7 +678,7 @@ class OperationsEdge:
             or the service has ``owner_only`` and there is no ``authenticate``.
     """
 
-    offered: ClassVar[Collection[str]] = VERBS
+    offered: ClassVar[Collection[str]] = (*VERBS, *OPERATOR_VERBS)
     """The verbs that this kind of edge has routes for."""
 
     def __init__(
@@ -741,6 +742,7 @@ class OperationsEdge:
             "BatchGetOperations": self._batch_get,
             "DescribeOperations": self._describe,
             "WatchOperations": self._watch,
+            "RerunOperation": self._rerun,
         }
 
     def check_plain(self, where: str) -> None:
@@ -1010,6 +1012,13 @@ class OperationsEdge:
         yield self._body(request, "CancelOperation", name)
         yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
         return json_reply(200, {})
+
+    def _rerun(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        query = _query_of(request, "RerunOperation")
+        wanted: RerunOperationRequest = yield self._body(request, "RerunOperation", name)
+        flow = flow_of(self.service.rerun)(name, request_id=wanted.request_id, caller=caller)
+        started = self._answered(request, (yield CallFunction(flow)), caller, query.enum_numbers)
+        return (yield from started)[1]
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "WaitOperation")

@@ -35,6 +35,7 @@ from lro._model.http_rules import MAX_PATH, percent_decode
 from lro._model.operation import (
     BatchGetOperationsRequest,
     CancelOperationRequest,
+    RerunOperationRequest,
     WaitOperationRequest,
     parse_names,
 )
@@ -251,12 +252,13 @@ MAX_CONTENT_TYPE: Final = 200
 MANY_BYTES: Final = 64 * 1024
 """Bytes from which on a body is read in a thread, and not on an event loop."""
 
-_Request = CancelOperationRequest | WaitOperationRequest
+_Request = CancelOperationRequest | RerunOperationRequest | WaitOperationRequest
 _REQUESTS: Final[dict[str, type[_Request]]] = {
     "CancelOperation": CancelOperationRequest,
+    "RerunOperation": RerunOperationRequest,
     "WaitOperation": WaitOperationRequest,
 }
-for _cls in (CancelOperationRequest, WaitOperationRequest):
+for _cls in (CancelOperationRequest, RerunOperationRequest, WaitOperationRequest):
     shape_of(_cls)  # read once, here: not by the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -347,7 +349,7 @@ def read_json(body: bytes) -> Json:
 def read_request(
     rpc: str, path_name: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> _Request:
-    """The request of ``:cancel`` or ``:wait``: the body's fields and the path's name.
+    """The request of ``:cancel``, ``:rerun`` or ``:wait``: the body's fields and the path's name.
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown, of
@@ -362,9 +364,7 @@ def read_request(
         raise refusal(exc.field, exc.description) from None
     if request.name not in ("", path_name):
         raise MalformedRequest("name", f"must be that of the path, {path_name!r}")
-    if isinstance(request, WaitOperationRequest):
-        return WaitOperationRequest(path_name, request.timeout)
-    return CancelOperationRequest(path_name)
+    return attrs.evolve(request, name=path_name)
 
 
 def read_names(

@@ -234,17 +234,19 @@ def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
 
 
 def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
-    """The rules of the extensions for many operations, and those under each parent (spec §3.11).
+    """The rules of the extensions, and those under each parent (spec §3.11, §3.12).
 
     ``parents`` are as :func:`default_routes` takes them.
 
     Raises:
         DeclarationError: A parent is not such a pattern.
     """
-    routes = _four("/v1/{name=operations}", "/v1/{name=operations/**}")
+    routes = _extensions("/v1/{name=operations}", "/v1/{name=operations/**}")
     for parent in parents:
         _check_parent(parent)
-        routes += _four(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
+        routes += _extensions(
+            f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}"
+        )
     return routes
 
 
@@ -271,12 +273,13 @@ def parameter_names(template: Template) -> Sequence[str]:
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 
-def _four(many: str, one: str) -> tuple[Route, ...]:
+def _extensions(many: str, one: str) -> tuple[Route, ...]:
     return (
         Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),
         Route(method="POST", template=f"{many}:describe", rpc="DescribeOperations"),
         Route(method="POST", template=f"{many}:watch", rpc="WatchOperations"),
         Route(method="GET", template=f"{one}:watch", rpc="WatchOperations"),
+        Route(method="POST", template=f"{one}:rerun", rpc="RerunOperation"),
     )
 
 

@@ -20,6 +20,7 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
+from lro.wire import RerunOperationRequest
 from lro_client import _arguments
 from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
@@ -454,6 +455,21 @@ class Client:
             CallError: The call failed.
         """
         self._send(_arguments.named(DeleteOperationRequest, request))
+
+    def rerun(
+        self, request: str | RerunOperationRequest, *, request_id: str | uuid.UUID = ""
+    ) -> Operation:
+        """Start the work of an operation that has ended again; the new operation (spec §3.12).
+
+        Servers offer this to those whom they trust with it. With ``request_id``, a UUID, the call
+        is retried, and starts nothing twice.
+
+        Raises:
+            CallError: The call failed: FAILED_PRECONDITION if the operation is in progress or its
+                request is gone, UNIMPLEMENTED if the server does not offer it.
+        """
+        wanted = _arguments.rerunning(request, request_id)
+        return self._driver.run(handle_flows.rerun(self._state, wanted))
 
     def wait(
         self, request: str | WaitOperationRequest, *, timeout: timedelta | float | None = None

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lro import CancelOperationRequest, DeleteOperationRequest, Operation
+from lro.wire import RerunOperationRequest
 from lro_client._client.handles import HandleBase, KnownOperation
 from lro_client._client.state import ClientState
 from lro_client._errors import CallError, ClientError, PollTimeout, again
@@ -40,6 +41,17 @@ def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
     operation = single.read((yield from single.single(state.config, request, headers)))
     log_started(operation, request.target)
     return KnownOperation(operation, trace)
+
+
+def rerun(state: ClientState, request: RerunOperationRequest) -> Flow[Operation]:
+    """Start the work of an operation again.
+
+    Raises:
+        CallError: As for :func:`start`.
+    """
+    operation = single.read((yield from single.single(state.config, request)))
+    log_started(operation, f"a rerun of {request.name}")
+    return operation
 
 
 def wait(

@@ -21,7 +21,7 @@ from lro import (
 )
 from lro_client._errors import CallError, NothingServed, empty_reply, too_late, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
-from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep, StartRequest
+from lro_client._flow.steps import STARTS, Call, Emit, Flow, Reply, Request, Sleep
 
 WAIT: Final = "wait"
 WATCH: Final = "watch"
@@ -160,7 +160,7 @@ def single(
     With its retries it takes no longer than ``within`` seconds.
     """
     retry = config.retry
-    if isinstance(request, StartRequest) and not request.request_id:
+    if isinstance(request, STARTS) and not request.request_id:
         retry = NO_RETRY
     budget = config.call_seconds + _held_seconds(request)
     call = Call(request=request, budget=budget, headers=headers or {})
@@ -197,7 +197,7 @@ def single(
 def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
     server, found = config.server, reply.value
     server.heard = True
-    if not isinstance(request, StartRequest):
+    if not isinstance(request, STARTS):
         server.seen(getattr(request, "name", ""))
     elif isinstance(found, Operation) and found.name:
         server.started(found.name, config.clock())
@@ -267,7 +267,7 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
     """
     if why := unlawful(operation):
         raise unreadable(call.verb, why, http_status)
-    if isinstance(call.request, StartRequest):
+    if isinstance(call.request, STARTS):
         if not (operation.name or operation.done):
             text = "the reply is not what was asked for: an operation in progress without a name"
             raise unreadable(call.verb, text, http_status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -17,7 +17,7 @@ from lro import (
     Operation,
     WaitOperationRequest,
 )
-from lro.wire import BatchGetOperationsResponse
+from lro.wire import BatchGetOperationsResponse, RerunOperationRequest
 
 R = TypeVar("R")
 
@@ -64,6 +64,9 @@ class WatchOperationsRequest:
     ended: bool = False
 
 
+STARTS: Final = (StartRequest, RerunOperationRequest)
+"""The requests that each begin an operation, unless one with their request id has done so."""
+
 Request: TypeAlias = (
     GetOperationRequest
     | ListOperationsRequest
@@ -71,6 +74,7 @@ Request: TypeAlias = (
     | CancelOperationRequest
     | WaitOperationRequest
     | StartRequest
+    | RerunOperationRequest
     | BatchGetOperationsRequest
     | DescribeOperationsRequest
     | WatchOperationsRequest

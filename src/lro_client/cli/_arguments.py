@@ -155,10 +155,15 @@ def operations_of(listed: Pager, timeout: float | None) -> Iterator[Operation]:
         yield from page.operations
 
 
-def names_argument(*, required: bool = True) -> Callable[[F], F]:
-    """Add the argument of a command that takes one or more operations."""
+def names_argument(*, required: bool = True, single: bool = False) -> Callable[[F], F]:
+    """Add the argument of a command that takes one or more operations, or a ``single`` one."""
     return click.argument(
-        "names", metavar="NAME...", nargs=-1, required=required, shell_complete=complete_names
+        "names",
+        metavar="NAME" if single else "NAME...",
+        nargs=1 if single else -1,
+        required=required,
+        shell_complete=complete_names,
+        callback=(lambda _, __, name: (name,)) if single else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands themselves: list, get, wait, watch, cancel, delete, start, completion."""
+"""The commands themselves: list, get, wait, watch, cancel, delete, start, rerun, completion."""
 
 from __future__ import annotations
 
@@ -295,17 +295,26 @@ def delete(server: ServerOptions, names: tuple[str, ...]) -> Exit:
     return worst(exits)
 
 
-@click.command("start", cls=ClientCommand)
-@click.argument("target")
-@click.argument("message", metavar="[JSON | @FILE | -]", default="{}")
-@click.option(
+_request_id_option = click.option(
     "--request-id",
     metavar="UUID",
     default="",
     help="Starts nothing twice under this id, which lets a lost call be repeated; auto makes one.",
 )
-@click.option("--wait", "waits", is_flag=True, help="Wait until it is done, and print it.")
-@click.option("--watch", "watches", is_flag=True, help="Show its progress until it is done.")
+_wait_option = click.option(
+    "--wait", "waits", is_flag=True, help="Wait until it is done, and print it."
+)
+_watch_option = click.option(
+    "--watch", "watches", is_flag=True, help="Show its progress until it is done."
+)
+
+
+@click.command("start", cls=ClientCommand)
+@click.argument("target")
+@click.argument("message", metavar="[JSON | @FILE | -]", default="{}")
+@_request_id_option
+@_wait_option
+@_watch_option
 @click.option("--validate-only", is_flag=True, help="Only check whether it could be started.")
 @_timeout_option
 @_poll_option
@@ -334,9 +343,7 @@ def start(
         raise click.UsageError("give either --wait or --watch")
     fields = read_message(message)
     path, said = _read_target(target)
-    if request_id == "auto":
-        request_id = str(uuid.uuid4())
-        print_error(f"the request id is {request_id}")
+    request_id = _read_request_id(request_id)
     with server.connect(said, poll=poll) as link:
         set_starting("" if validate_only else _perhaps_started(request_id))
         handle = link.client.start(
@@ -352,6 +359,44 @@ def start(
         return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
 
 
+@click.command("rerun", cls=ClientCommand)
+@names_argument(single=True)
+@_request_id_option
+@_wait_option
+@_watch_option
+@_timeout_option
+@_poll_option
+@json_option
+@server_options
+def rerun(
+    server: ServerOptions,
+    names: tuple[str, ...],
+    request_id: str,
+    waits: bool,
+    watches: bool,
+    timeout: float | None,
+    poll: bool,
+    as_json: bool,
+) -> Exit:
+    """Start the work of an operation that has ended again, and print the new operation.
+
+    NAME is the name of an operation that has failed or was cancelled, its URL, or a token of a
+    handle. Servers offer this only to those whom they trust with it.
+
+    Exit status: 0 once it is started; with --wait or --watch that of lro wait.
+    """
+    if waits and watches:
+        raise click.UsageError("give either --wait or --watch")
+    (name,), said = read_names(names, server)
+    request_id = _read_request_id(request_id)
+    with server.connect(said, poll=poll) as link:
+        set_starting(_perhaps_started(request_id))
+        handle = handle_of(link, link.client.rerun(name, request_id=request_id))
+        set_starting("")
+        set_going_on([] if handle.done else [handle.name])
+        return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
+
+
 def _shown(
     handle: Handle, link: Link, timeout: float | None, *, waits: bool, watches: bool, as_json: bool
 ) -> Exit:
@@ -362,6 +407,15 @@ def _shown(
         return conclude([handle], link, timeout, show)
     print_operation(handle.operation, link, as_json=as_json)
     return Exit.DONE
+
+
+def _read_request_id(given: str) -> str:
+    """The request id of a start; one that is made here is printed."""
+    if given != "auto":
+        return given
+    made = str(uuid.uuid4())
+    print_error(f"the request id is {made}")
+    return made
 
 
 def _read_target(target: str) -> tuple[str, str]:

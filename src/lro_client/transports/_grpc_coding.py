@@ -37,6 +37,7 @@ from lro.protobuf import (
     write_options,
 )
 from lro.types import RetryInfo
+from lro.wire import RerunOperationRequest
 from lro_client._errors import (
     UNTRUSTED,
     CallError,
@@ -58,8 +59,13 @@ from lro_client._flow.steps import (
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-_EXTENSIONS: Final = (BatchGetOperationsRequest, DescribeOperationsRequest, WatchOperationsRequest)
-"""What only HTTP has (spec §3.11)."""
+_EXTENSIONS: Final = (
+    BatchGetOperationsRequest,
+    DescribeOperationsRequest,
+    WatchOperationsRequest,
+    RerunOperationRequest,
+)
+"""What only HTTP has (spec §3.11, §3.12)."""
 
 _NO_METHOD: Final = "Method not found!"
 """What servers of grpcio say of paths that they do not serve, whichever it is."""

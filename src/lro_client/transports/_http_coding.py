@@ -36,6 +36,7 @@ from lro.errors import RouteNotFound
 from lro.types import ErrorInfo, Json, RetryInfo
 from lro.wire import (
     BatchGetOperationsResponse,
+    RerunOperationRequest,
     Template,
     code_from_http,
     dumps,
@@ -80,6 +81,7 @@ _ENDINGS: Final = {
     "batch": ":batchGet",
     "describe": ":describe",
     "watch": ":watch",
+    "rerun": ":rerun",
 }
 """The custom verbs at the ends of paths (spec §5.4)."""
 
@@ -121,6 +123,7 @@ class Routes:
     batch: str = ""
     describe: str = ""
     watch: str = ""
+    rerun: str = ""
     wait_method: str = "POST"
     wait_body: bool = True
 
@@ -215,6 +218,9 @@ class Encoder:
             return HttpCall(method="POST", url=self._path(verb, request.collection), body=body)
         if isinstance(request, CancelOperationRequest):
             return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
+        if isinstance(request, RerunOperationRequest):
+            body = dumps({"requestId": request.request_id} if request.request_id else {})
+            return HttpCall(method="POST", url=self._path("rerun", request.name), body=body)
         if isinstance(request, DeleteOperationRequest):
             return HttpCall(method="DELETE", url=self._path("delete", request.name))
         return HttpCall(method="GET", url=self._path("get", request.name))

@@ -19,6 +19,7 @@ from lro import (
     WaitOperationRequest,
 )
 from lro.errors import MethodNotSupported
+from lro.wire import RerunOperationRequest
 from lro_client._errors import CallError, check
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
@@ -95,6 +96,8 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
         return "cancel", {"name": request.name}
     if isinstance(request, DeleteOperationRequest):
         return "delete", {"name": request.name}
+    if isinstance(request, RerunOperationRequest):
+        return "rerun", {"name": request.name, "request_id": request.request_id}
     if isinstance(request, GetOperationRequest):
         return "get", {"name": request.name}
     if isinstance(request, BatchGetOperationsRequest):

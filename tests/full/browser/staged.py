@@ -14,6 +14,7 @@ import attrs
 import lro
 from lro.asgi import ConsoleApp
 from lro.executors.threads import ThreadExecutor
+from lro.http import OPERATOR_VERBS, VERBS
 from lro.stores.memory import MemoryStore
 from tests.http.servers import HOST, uvicorn_serving
 from tests.waiting import PATIENCE, until
@@ -63,7 +64,12 @@ class Stage:
         self._steps: dict[str, queue.Queue[Step]] = {}
         self._held: dict[str, threading.Event] = {}
         self._over = threading.Event()
-        self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), domain="acme.test")
+        self.service = lro.Service(
+            MemoryStore(),
+            ThreadExecutor(WORKERS),
+            domain="acme.test",
+            verbs=(*VERBS, *OPERATOR_VERBS),
+        )
         self.resize: Any = self.service.method("acme.images.v1.Images.Resize")(self._resize)
         self.load: Any = self.service.method(
             "acme.data.v1.Data.Import", indexed_paths=("dataset",)

@@ -90,6 +90,26 @@ def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
     assert 1 <= len([name for name in asked if name]) <= 8
 
 
+def test_failed_work_is_started_again(stage: Stage, show: Show, beside: Show) -> None:
+    """The page then shows the new operation; a console without the action has no button."""
+    name = stage.start("work")
+    stage.fail("work", lro.StatusError(lro.Code.UNAVAILABLE, "away"))
+    assert stage.ended(name).error
+    page = beside(actions=("delete",))
+    open_operation(page, name)
+    expect(page.get_by_role("button", name="Delete…")).to_be_visible()
+    expect(page.get_by_role("button", name="Start again…")).to_have_count(0)
+    page = show(f"#/{name}")
+    page.get_by_role("button", name="Start again…").click()
+    expect(dialog(page)).to_contain_text("with the same request")
+    dialog(page).get_by_role("button", name="Yes, start").click()
+    expect(page.locator(".big")).to_have_text("In progress")
+    expect(page.get_by_role("button", name="Start again…")).to_have_count(0)
+    listed = stage.service.list(lro.ListOperationsRequest()).operations
+    (again,) = [one.name for one in listed if one.name != name]
+    assert page.url.endswith(again)
+
+
 def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
     """Filter, move, mark, cancel, open, and delete."""
     first, second = stage.start("first"), stage.start("second")

@@ -23,5 +23,7 @@ const V = {
   noData: "Nothing was counted.", request: "Request", path: "Path", concurrency: "At once", unlimited: "any number",
   timeLimit: "Time limit", noLimit: "none", keepFor: "Kept for", attemptsMost: "Attempts",
   begins: "Begins", filterFields: "Filter by", type: "Type", example: "Example",
+  rerun: "Start again", rerunTitle: "Start {0} again?", yesRerun: "Yes, start",
+  rerunWhy: "A new operation begins, with the same request. This one stays as it is.",
   share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };

@@ -9,7 +9,15 @@ function operationView(query, name) {
   const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
   const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, changed);
   const stop = button(T.cancel + "…", () => open("cancel")), remove = button(T.delete + "…", () => open("delete"), { class: "danger" });
-  acts.append(stop, remove);
+  const again = button(V.rerun + "…", () => {
+    const said = h("p", { role: "status" }), hex = [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
+    const requestId = hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"); // clicks of one dialog start it once
+    const box = openDialog(put(V.rerunTitle, shortId(name)), [h("p", {}, V.rerunWhy), said], [[T.close, "", () => {}], [V.yesRerun, "go", () => {
+      call("POST", `${pathOf(name)}:rerun`, { requestId }).then((op) => { box.close(); location.hash = `#/${op.name.split("/").map(encodeURIComponent).join("/")}`; }, (error) => setText(said, error.message));
+      return false;
+    }]]);
+  });
+  acts.append(again, stop, remove);
   const look = async (/** @type {AbortSignal|undefined} */ signal) => { if (item) await describe([item], signal), follows.look(); };
 
   // --- Tabs.
@@ -71,6 +79,7 @@ function operationView(query, name) {
       const lost = document.activeElement === stop && (op.done || item.gone) || document.activeElement === remove && item.gone;
       stop.hidden = !may("cancel") || op.done || item.gone;
       remove.hidden = !may("delete") || item.gone;
+      again.hidden = !may("rerun") || !op.error || item.gone;
       if (lost) heading.focus();
       node.className = `view one r-${ICONS[now]}`;
     }

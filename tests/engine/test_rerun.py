@@ -1,0 +1,269 @@
+"""Starting the work of an operation again, in process and over HTTP (spec §3.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+import lro
+from lro import Code, InvalidArgument, StatusError
+from lro.adapters import Store
+from lro.errors import (
+    MethodNotSupported,
+    NotRerunnable,
+    OperationNotFound,
+    PermissionDenied,
+    RequestIdConflict,
+    ResourceExhausted,
+    TargetBusy,
+)
+from lro.executors.inline import InlineExecutor
+from lro.http import VERBS, HttpReply, OperationsEdge
+from lro.testing import ManualClock
+from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of
+from tests.http.counting_service import ask
+from tests.service_fixtures import MakeService
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+KEY, OTHER_KEY = str(uuid.UUID(int=7)), str(uuid.UUID(int=8))
+RERUN = (*VERBS, "RerunOperation")
+
+
+class Failing:
+    """Work that fails as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.seen: list[str] = []
+
+    def __call__(self, request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
+        self.seen.append(request.text)
+        if self.fails:
+            raise StatusError(Code.UNAVAILABLE, "the mail server is away")
+
+
+@pytest.fixture
+def work() -> Failing:
+    """Work that fails."""
+    return Failing()
+
+
+def text_of(service: lro.Service, operation: lro.Operation) -> str:
+    """The text that an operation has ended with."""
+    assert operation.response is not None
+    return service.types.unpack(operation.response, WorkResponse).text
+
+
+@EACH_STORE
+def test_failed_operation_starts_again_with_its_request(
+    store: Store, make_service: MakeService, work: Failing
+) -> None:
+    """A new operation of the same parent and caller; the failed one stays as it is."""
+    service = make_service(store, InlineExecutor(), owner_only=True)
+    method = method_of(service, work)
+    failed = method.start(WorkRequest("a"), parent="projects/p", caller="ann").operation
+    assert failed.error is not None
+    work.fails = False
+    again = service.rerun(failed.name)
+    assert again.name != failed.name
+    assert again.name.startswith("projects/p/operations/")
+    assert text_of(service, again) == "a"
+    assert work.seen == ["a", "a"]
+    assert service.get(failed.name, caller="ann") == failed
+    assert service.get(again.name, caller="ann") == again
+
+
+@EACH_STORE
+def test_cancelled_operation_starts_again(store: Store, make_service: MakeService) -> None:
+    service = make_service(store, InlineExecutor())
+    method = declared(service)
+    name = method.start(WorkRequest("a")).name
+    service.cancel(name)
+    assert service.reporter(name).acknowledge_cancel()
+    again = service.rerun(name)
+    assert not again.done
+    assert again.name != name
+    assert store.request(again.name).payload == {"text": "a"}
+
+
+def test_operation_starts_again_on_an_event_loop(make_service: MakeService, work: Failing) -> None:
+    service = make_service(executor=InlineExecutor())
+    name = method_of(service, work).start(WorkRequest("a")).name
+    work.fails = False
+    assert text_of(service, asyncio.run(service.rerun_async(name))) == "a"
+
+
+def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
+    make_service: MakeService, work: Failing
+) -> None:
+    """In progress, succeeded, of a method that is gone, with a request of another form."""
+    service = make_service(executor=InlineExecutor())
+    running = declared(service, "acme.v1.Works.Run").start(WorkRequest()).name
+    method = method_of(service, work)
+    failed = method.start(WorkRequest("a")).name
+    work.fails = False
+    succeeded = method.start(WorkRequest("b")).name
+    later = make_service(service.store, InlineExecutor())
+    for where, name, why in (
+        (service, running, "it is in progress"),
+        (service, succeeded, "its request is gone; that of a success is not kept"),
+        (later, failed, f"the service does not declare its method, {NAME}"),
+    ):
+        with pytest.raises(NotRerunnable, match=why) as caught:
+            where.rerun(name)
+        assert (caught.value.code, caught.value.name) == (Code.FAILED_PRECONDITION, name)
+    later.declare(NAME, request=lro.Duration, response=WorkResponse)
+    with pytest.raises(NotRerunnable, match="its stored request cannot be read"):
+        later.rerun(failed)
+    with pytest.raises(OperationNotFound):
+        service.rerun("operations/none")
+
+
+@EACH_STORE
+def test_repeated_rerun_with_a_request_id_starts_once(
+    store: Store, make_service: MakeService, work: Failing
+) -> None:
+    """Impatient clicks. The id of the first start, or of another rerun, is not taken for it."""
+    service = make_service(store, InlineExecutor())
+    method = method_of(service, work)
+    first = method.start(WorkRequest("a"), request_id=OTHER_KEY).name
+    second = method.start(WorkRequest("a")).name
+    again = service.rerun(first, request_id=KEY)
+    assert service.rerun(first, request_id=KEY) == again
+    assert len(work.seen) == 3
+    for name, key in ((second, KEY), (first, OTHER_KEY)):
+        with pytest.raises(RequestIdConflict):
+            service.rerun(name, request_id=key)
+
+
+def test_operation_of_a_renamed_method_starts_by_the_present_name(
+    make_service: MakeService, work: Failing
+) -> None:
+    before = make_service(executor=InlineExecutor())
+    failed = method_of(before, work).start(WorkRequest("a")).name
+    service = make_service(before.store, InlineExecutor())
+    service.declare(
+        "acme.v1.Works.Renamed",
+        request=WorkRequest,
+        response=WorkResponse,
+        options=lro.Options(aliases=(NAME,)),
+    )
+    again = service.rerun(failed).name
+    assert service.describe(again).method == "acme.v1.Works.Renamed"
+
+
+def test_rerun_is_checked_as_any_start(
+    make_service: MakeService, work: Failing, clock: ManualClock
+) -> None:
+    """Its target may be busy, ``validate`` may refuse by now, and the queue may be full."""
+    service = make_service(executor=InlineExecutor())
+    refused: list[str] = []
+
+    def validate(request: WorkRequest) -> bool:
+        return request.text not in refused
+
+    options: dict[str, Any] = {
+        "validate": validate,
+        "exclusive_target": lambda request: f"things/{request.text}",
+    }
+    method = method_of(service, work, **options)
+    failed = method.start(WorkRequest("a")).name
+    busy = declared(service, "acme.v1.Works.Run").start(WorkRequest(), target="things/a").name
+    with pytest.raises(TargetBusy):
+        service.rerun(failed)
+    assert service.reporter(busy).complete(WorkResponse())
+    refused.append("a")
+    with pytest.raises(InvalidArgument, match="refused by the method"):
+        service.rerun(failed)
+    full = make_service(service.store, Held(busy=True), limits=lro.Limits(backlog=1))
+    method_of(full, work)
+    full.rerun(failed)
+    clock.advance(2)
+    with pytest.raises(ResourceExhausted, match="the queue is full"):
+        full.rerun(failed)
+
+
+def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeService) -> None:
+    service = make_service(executor=InlineExecutor())
+    method = declared(service)
+    name = method.start(WorkRequest("a"), target="things/a").name
+    assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))
+    service.rerun(name)
+    with pytest.raises(TargetBusy):
+        service.rerun(name)
+
+
+def test_callers_need_the_verb_and_permission(make_service: MakeService, work: Failing) -> None:
+    """It is off unless the service names it; who may rerun is asked, and who may start."""
+    plain = make_service(executor=InlineExecutor())
+    failed = method_of(plain, work).start(WorkRequest("a"), caller="ann").name
+    with pytest.raises(MethodNotSupported):
+        plain.rerun(failed, caller="bob")
+    asked: list[tuple[str, str, str]] = []
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        asked.append((caller, verb, name))
+        if caller == "eve":
+            raise PermissionDenied("go away")
+
+    options = {"verbs": RERUN, "authorize": authorize}
+    service = make_service(plain.store, InlineExecutor(), **options)
+    method_of(service, work)
+    service.rerun(failed, caller="bob")
+    assert asked == [("bob", "RerunOperation", failed), ("ann", NAME, "")]
+    with pytest.raises(PermissionDenied):
+        service.rerun(failed, caller="eve")
+    service.rerun(failed)
+    assert asked[3:] == [("ann", NAME, "")]
+    owned = make_service(plain.store, InlineExecutor(), verbs=RERUN, owner_only=True)
+    method_of(owned, work)
+    with pytest.raises(OperationNotFound):
+        owned.rerun(failed, caller="bob")
+    assert owned.rerun(failed, caller="ann").done
+
+
+# -- over HTTP ------------------------------------------------------------------------------------
+
+
+def post(service: lro.Service, name: str, body: object, **headers: str) -> HttpReply:
+    """The reply to a rerun, of an operation below a parent or not."""
+    edge = OperationsEdge(service, parents=["projects/*"])
+    return edge.handle(ask("POST", f"/v1/{name}:rerun", body, **headers))
+
+
+@pytest.mark.parametrize("parent", ["", "projects/p"])
+def test_rerun_over_http_gives_the_new_operation(make_service: MakeService, parent: str) -> None:
+    """As the reply to a start; a repeated call with its request id gives the same one."""
+    service = make_service(executor=InlineExecutor(), verbs=RERUN)
+    name = declared(service).start(WorkRequest("a"), parent=parent).name
+    assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))
+    reply = post(service, name, {"requestId": KEY}, prefer="respond-async, wait=0")
+    again = json.loads(reply.body)["name"]
+    assert (reply.status, dict(reply.headers)["location"]) == (202, f"/v1/{again}")
+    assert again != name
+    assert again.rpartition("/")[0] == name.rpartition("/")[0]
+    assert json.loads(post(service, name, {"requestId": KEY}).body)["name"] == again
+    assert json.loads(post(service, name, {}).body)["name"] not in (name, again)
+
+
+def test_rerun_over_http_is_refused_as_it_says(make_service: MakeService) -> None:
+    service = make_service(executor=InlineExecutor(), verbs=RERUN)
+    name = declared(service).start(WorkRequest("a")).name
+    for body, status, text in (
+        ({}, 400, "it is in progress"),
+        ({"requestId": 1}, 400, "request_id"),
+        ({"validateOnly": True}, 400, "validate_only"),
+        ({"name": "operations/other"}, 400, "must be that of the path"),
+    ):
+        reply = post(service, name, body)
+        assert reply.status == status
+        assert text in reply.body.decode().replace("validateOnly", "validate_only")
+    plain = make_service(service.store, InlineExecutor())
+    assert post(plain, name, {}).status == 501
+    assert "/v1/operations/{operation}:rerun" not in OperationsEdge(plain).openapi()["paths"]  # type: ignore[operator]
+    document: Any = OperationsEdge(service).openapi()
+    assert "post" in document["paths"]["/v1/operations/{operation}:rerun"]
