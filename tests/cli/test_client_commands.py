@@ -24,6 +24,15 @@ from tests.client.messages import NAME, PREFIX, ResizeMetadata, ResizeResponse, 
 from tests.client.real_service import PATH, Harness
 
 START = json.dumps({"source": "a.png"})
+REFUSED: list[str] = []
+"""Names of operations that nobody may delete."""
+
+
+def refuse_one(caller: str, verb: str, name: str) -> bool:
+    """Allow all but the deletion of what is ``REFUSED``."""
+    return verb != "DeleteOperation" or name not in REFUSED
+
+
 FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 
 
@@ -178,6 +187,61 @@ def test_delete(call: Lro, harness: Harness) -> None:
     assert found.err.count("\n") == 1
     assert call("get", name).status == Exit.CALL_FAILED
     assert call("delete", over(harness, ResizeResponse())).status == Exit.DONE
+
+
+def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
+    """Those in progress; it says how many they are, and waits for them if it is asked to."""
+    ended = over(harness, ResizeResponse())
+    names = [started(harness, None) for _ in range(3)]
+    found = call("cancel", "--filter", "name:*", "--yes", "--wait", status=0)
+    assert found.err == "lro: to cancel: 3\nlro: asked to stop: 3\n"
+    assert {line.split("\t")[0] for line in found.lines} == set(names)
+    assert call("get", ended).lines[0].split("\t")[1] == "SUCCEEDED"
+    found = call("cancel", "--filter", "state() = IN_PROGRESS", "--yes", status=0)
+    assert (found.out, found.err) == ("", "lro: to cancel: 0\n")
+
+
+def test_delete_all_that_match(
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a question at the terminal, which counts them; without one only if --yes is there."""
+    names = [over(harness, ResizeResponse()) for _ in range(2)]
+    matching = ("delete", "--filter", "done = true")
+    found = call(*matching, status=2)
+    assert "lro: to delete: 2\n" in found.err
+    assert "there is no terminal to ask at: give --yes" in found.err
+    for answer, left in (("n", 2), ("y", 0)):
+        terminal = io.StringIO(f"{answer}\n")
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", terminal)
+        found = call(*matching, status=0)
+        assert "Delete them? [y/N]" in found.err
+        assert len(call("list").lines) == left
+    assert len(names) == 2
+
+
+def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
+    """An empty one would be for all operations; with names it would be in doubt."""
+    name = over(harness, ResizeResponse())
+    for verb in ("cancel", "delete"):
+        assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
+        assert "either names or --filter" in call(verb, status=2).err
+        assert "either names or --filter" in call(verb, name, "--filter", "a", status=2).err
+        refused = call(verb, "--filter", "done = ", "--yes", status=Exit.CALL_FAILED)
+        assert "INVALID_ARGUMENT" in refused.err
+        assert call(verb, "--filter", "name:*", "--parent", "../x", "--yes", status=2).err
+    assert call("get", name, status=0).out
+
+
+@pytest.mark.parametrize("harness", [{"authorize": refuse_one}], indirect=True)
+def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
+    """The others are done all the same."""
+    names = [over(harness, ResizeResponse()) for _ in range(3)]
+    REFUSED.append(names[1])
+    found = call("delete", "--filter", "name:*", "--yes", status=Exit.CALL_FAILED)
+    assert f"lro: {names[1]}: DeleteOperation failed with PERMISSION_DENIED" in found.err
+    assert found.err.endswith("lro: deleted: 2\n")
+    assert [line.split("\t")[0] for line in call("list").lines] == [names[1]]
 
 
 def test_start_and_wait(call: Lro, harness: Harness) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -199,6 +199,16 @@ class CheckedList:
             return described(record, runtime.events.renamed)
 
         return self._page(runtime, _Walk(self, runtime, only_caller, max_bytes, view, show))
+
+    def batches(self, runtime: Runtime) -> Iterator[Sequence[Record]]:
+        """Read all records that match, page by page; what is created meanwhile is left out."""
+        query, more = self, True
+        while more:
+            walk: _Walk[Record, Record]
+            walk = _Walk(query, runtime, None, READ_BYTES, lambda one: one, lambda found: found)
+            more = walk.go(query.page_size)
+            query = attrs.evolve(query, after=walk.place)
+            yield walk.shown
 
     def _page(self, runtime: Runtime, walk: _Walk[T, V]) -> tuple[list[T], str]:
         more = walk.go(self.page_size)

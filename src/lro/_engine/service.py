@@ -6,7 +6,15 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
@@ -19,12 +27,22 @@ from lro._base.arguments import (
     check_takes,
     check_text,
 )
-from lro._base.errors import DeclarationError, InvalidArgument, LroError
+from lro._base.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound
 from lro._engine.access import VERBS, Access, Authorize, check_verbs
 from lro._engine.backlog import Backlog
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, CancelSupport, Executor, NoWorkers
-from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
+from lro._engine.flow import (
+    Flow,
+    MayBlock,
+    flow_of,
+    in_thread,
+    in_threads,
+    on_loop,
+    run,
+    run_all,
+    verb,
+)
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
@@ -87,6 +105,8 @@ Texts: TypeAlias = tuple[str, ...] | list[str]
 DEFAULT_DOMAIN: Final = "lro.local"
 _LEASE: Final = timedelta(seconds=15)
 _DRAIN: Final = timedelta(seconds=10)
+_PAGE: Final = 200
+"""How many operations are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
 
@@ -621,12 +641,33 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
         record = yield from self.access.visible(name, caller)
-        abandoned = yield from self._abandoned(record)
-        yield from self._runtime.updater.deleted(name, caller, abandoned)
+        yield from self._deleted(record, caller)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""
         await on_loop(flow_of(self.delete)(name, caller=caller))
+
+    def delete_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
+        """Delete all operations of a parent that match a filter; return how many.
+
+        It deletes as :meth:`delete` does, a page at a time, the newest first. What is created
+        meanwhile is not deleted, and what is gone meanwhile is not counted. ``dry_run`` only
+        counts. No hook is asked: it is for operators. After an error, what was deleted is gone.
+
+        Raises:
+            InvalidArgument: The parent or the filter is wrong, or the filter is empty: ``name:*``
+                is for all operations.
+            Unavailable: The store cannot be reached now.
+        """
+        records = self._matching(filter, parent)
+        return _count_done(records, None if dry_run else self._deleted)
+
+    async def delete_all_async(
+        self, filter: str, *, parent: str = "", dry_run: bool = False
+    ) -> int:
+        """:meth:`delete_all` for coroutines: a thread does it."""
+        delete = functools.partial(self.delete_all, filter, parent=parent, dry_run=dry_run)
+        return await in_thread(delete)
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -645,11 +686,30 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
         record = yield from self.access.visible(name, caller)
-        yield from self.work.cancel(record, caller, (yield from self._abandoned(record)))
+        yield from self._cancelled(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""
         await on_loop(flow_of(self.cancel)(name, caller=caller))
+
+    def cancel_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
+        """Ask for the work of all operations in progress to stop that match; return how many.
+
+        It cancels as :meth:`cancel` does; the rest is as for :meth:`delete_all`.
+
+        Raises:
+            InvalidArgument, Unavailable: As for :meth:`delete_all`.
+        """
+        batches = self._matching(filter, parent)
+        open_ones = ([record for record in some if not record.done] for some in batches)
+        return _count_done(open_ones, None if dry_run else self._cancelled)
+
+    async def cancel_all_async(
+        self, filter: str, *, parent: str = "", dry_run: bool = False
+    ) -> int:
+        """:meth:`cancel_all` for coroutines: a thread does it."""
+        cancel = functools.partial(self.cancel_all, filter, parent=parent, dry_run=dry_run)
+        return await in_thread(cancel)
 
     @verb
     def batch_get(
@@ -1054,6 +1114,26 @@ class Service:
         store = self._runtime.store
         return store.workers(), store.now()
 
+    def _cancelled(self, record: Record, caller: str = "") -> Flow[None]:
+        abandoned = yield from self._abandoned(record)
+        yield from self.work.cancel(record, caller, abandoned)
+
+    def _deleted(self, record: Record, caller: str = "") -> Flow[None]:
+        abandoned = yield from self._abandoned(record)
+        yield from self._runtime.updater.deleted(record.name, caller, abandoned)
+
+    def _matching(self, filter: str, parent: str) -> Iterator[Sequence[Record]]:
+        check_text("filter", filter)
+        if not filter.strip():
+            text = "must not be empty; name:* matches all operations"
+            raise InvalidArgument("filter", text)
+        self._begin()
+        request = ListOperationsRequest(name=parent, filter=filter, page_size=_PAGE)
+        query = CheckedList.of(
+            request, self.store, self.specs.values(), self.types, self.methods.indexes
+        )
+        return query.batches(self._runtime)
+
     def _abandoned(self, record: Record) -> Flow[Collection[str]]:
         """The owners of work that nobody goes on with; none if a live worker declares its method.
 
@@ -1105,6 +1185,22 @@ def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelem
         reach=executor.cancel_support,
         remote=executor.redelivery is not None,
     )
+
+
+def _count_done(
+    batches: Iterable[Sequence[Record]], act: Callable[[Record], Flow[None]] | None
+) -> int:
+    """Do this with all records, but those that are gone by then; return how many there were."""
+    count = 0
+    for some in batches:
+        found = run_all([act(record) for record in some]) if act is not None else [None] * len(some)
+        for one in found:
+            if isinstance(one, OperationNotFound):
+                continue
+            if isinstance(one, BaseException):
+                raise one
+            count += 1
+    return count
 
 
 def _statistics_of(

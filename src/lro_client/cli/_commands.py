@@ -6,15 +6,16 @@ import functools
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import click
 from click.shell_completion import get_completion_class
 
-from lro import Any, Operation
+from lro import Any, Code, Operation
 from lro_client._addresses import dotted
 from lro_client._errors import CallError
 from lro_client.cli._arguments import (
@@ -48,6 +49,10 @@ from lro_client.cli._terminal import (
     worst,
 )
 
+F = TypeVar("F", bound=Callable[..., object])
+
+_AT_ONCE: Final = 8
+"""How many calls there are at once for all that match a filter."""
 _MAX_LIMIT: Final = 1_000_000_000
 _MAX_PAGE: Final = 1000
 """The most operations that one call lists."""
@@ -233,23 +238,55 @@ def _watch_all(
     return conclude(handles, link, timeout, show, changes=True)
 
 
+_filter_options = (
+    click.option(
+        "--filter", "wanted", metavar="FILTER", help="All that match this AIP-160 filter."
+    ),
+    click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them."),
+    click.option("--yes", "sure", is_flag=True, help="With --filter, do not ask."),
+)
+
+
+def _with_filter(command: F) -> F:
+    """Add the options of a command that takes names, or all that match a filter."""
+    for option in reversed(_filter_options):
+        command = option(command)
+    return command
+
+
 @click.command("cancel", cls=ClientCommand)
-@names_argument()
+@names_argument(required=False)
+@_with_filter
 @click.option("--wait", "waits", is_flag=True, help="Wait until they are over, and print them.")
 @_timeout_option
 @json_option
 @server_options
 def cancel(
-    server: ServerOptions, names: tuple[str, ...], waits: bool, timeout: float | None, as_json: bool
+    server: ServerOptions,
+    names: tuple[str, ...],
+    wanted: str | None,
+    parent: str,
+    sure: bool,
+    waits: bool,
+    timeout: float | None,
+    as_json: bool,
 ) -> Exit:
     """Ask for operations to be cancelled.
 
-    A NAME is an operation's name, its URL, or a token of a handle. With --wait, the status is 0
-    for one that was cancelled, or was done before that.
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, all that match
+    and are in progress are cancelled, after a question that says how many they are. With --wait,
+    the status is 0 for one that was cancelled, or was done before that.
     """
-    wanted, said = read_names(names, server)
+    found, said = _read_chosen(names, server, wanted, parent)
     with server.connect(said, within=timeout) as link:
-        asked, exits = _call_each(link.client.cancel, wanted)
+        if wanted is None:
+            asked, exits = _call_each(link.client.cancel, found)
+        else:
+            matching = _all_matching(link, parent, wanted, timeout)
+            open_ones = [operation.name for operation in matching if not operation.done]
+            asked, exits = _call_all(
+                link.client.cancel, open_ones, "cancel", "asked to stop", sure=sure
+            )
         if waits:
             handles = [handle_of(link, name) for name in asked]
             show = functools.partial(print_end, link=link, as_json=as_json)
@@ -282,17 +319,88 @@ def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[
 
 
 @click.command("delete", cls=ClientCommand)
-@names_argument()
+@names_argument(required=False)
+@_with_filter
 @server_options
-def delete(server: ServerOptions, names: tuple[str, ...]) -> Exit:
+def delete(
+    server: ServerOptions, names: tuple[str, ...], wanted: str | None, parent: str, sure: bool
+) -> Exit:
     """Remove the records of operations; does not stop their work.
 
-    A NAME is an operation's name, its URL, or a token of a handle.
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, all that match
+    are deleted, after a question that says how many they are.
     """
-    wanted, said = read_names(names, server)
+    found, said = _read_chosen(names, server, wanted, parent)
     with server.connect(said) as link:
-        _, exits = _call_each(link.client.delete, wanted)
+        if wanted is None:
+            _, exits = _call_each(link.client.delete, found)
+        else:
+            matching = [one.name for one in _all_matching(link, parent, wanted, None)]
+            _, exits = _call_all(link.client.delete, matching, "delete", "deleted", sure=sure)
     return worst(exits)
+
+
+def _read_chosen(
+    names: tuple[str, ...], server: ServerOptions, wanted: str | None, parent: str
+) -> tuple[Sequence[str], str]:
+    """The names that were given, and the server where these say it.
+
+    Raises:
+        UsageError: There are names and a filter, or neither, or the filter is empty.
+    """
+    if bool(names) == (wanted is not None):
+        raise click.UsageError("give either names or --filter")
+    if wanted is not None and not wanted.strip():
+        raise click.UsageError("the filter is empty; 'name:*' matches all operations")
+    if parent:
+        check_path(parent, "a parent")
+    return read_names(names, server)
+
+
+def _all_matching(
+    link: Link, parent: str, wanted: str, timeout: float | None
+) -> Iterator[Operation]:
+    return operations_of(link.client.list(parent, wanted, page_size=_MAX_PAGE), timeout)
+
+
+def _call_all(
+    verb: Callable[[str], None], names: Sequence[str], action: str, done: str, *, sure: bool
+) -> tuple[list[str], list[Exit]]:
+    """Ask whether to call a verb for all these names, and do so; several at once.
+
+    Returns:
+        As :func:`_call_each`; those that are gone by then have no status.
+
+    Raises:
+        UsageError: There is no terminal at which to ask.
+    """
+    print_error(f"to {action}: {len(names)}")
+    if not names:
+        return [], []
+    if not sure:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise click.UsageError("there is no terminal to ask at: give --yes")
+        if not click.confirm(f"{action.capitalize()} them?", err=True):
+            return [], []
+
+    def call(name: str) -> CallError | None:
+        try:
+            verb(name)
+        except CallError as exc:
+            return exc
+        return None
+
+    worked, exits = [], []
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for name, error in zip(names, threads.map(call, names), strict=True):
+            if error is None:
+                worked.append(name)
+                exits.append(Exit.DONE)
+            elif error.code is not Code.NOT_FOUND:
+                print_error(sentence(error, name))
+                exits.append(Exit.CALL_FAILED)
+    print_error(f"{done}: {len(worked)}")
+    return worked, exits
 
 
 _request_id_option = click.option(
