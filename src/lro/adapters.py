@@ -19,6 +19,7 @@ from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Sl
 from lro._engine.job import AttemptOutcome
 from lro._engine.notifications import Notifications
 from lro._engine.store_port import (
+    PAUSES_CHANGED,
     WORK_WAITS,
     ChangeSubscription,
     Claim,
@@ -49,6 +50,7 @@ from lro._model.page_tokens import Cursor
 from lro._schedules.schedule import Schedule, ScheduleStore
 
 __all__ = [
+    "PAUSES_CHANGED",
     "WORK_WAITS",
     "AttemptBegan",
     "AttemptOutcome",

@@ -204,3 +204,31 @@ def test_work_that_waits_is_told(known: None, here_lro: Lro) -> None:
         "acme.images.v1.Images.Resize: 2 wait, for 2h",
         "acme.v1.Works.Old: no live worker declares it; 1 wait, for 3h",
     ]
+
+
+def test_method_is_paused_and_resumed(here: Path, here_lro: Lro) -> None:
+    """A process that runs hears of it; who looks at the workers is shown it."""
+    write_service(here, SQLITE)
+    method = "cli.v1.Works.Work"
+    with closing(SQLiteStore("operations.db")) as store:
+        insert(store, waiting(lambda: datetime.now(UTC), "a", method=method))
+        found = here_lro("pause", "work:service", method, status=0)
+        assert found.out == f"{method}: paused; operations that wait: 1\n"
+        assert [*store.paused()] == [method]
+        assert here_lro("pause", "work:service", method, status=0).out == found.out
+        shown = here_lro("workers", "work:service", status=0)
+        assert re.search(rf"{re.escape(method)}: paused, for \ds\n", shown.err)
+        found = here_lro("resume", "work:service", method, status=0)
+        assert (found.out, store.paused()) == (f"{method}: resumed\n", {})
+        assert "paused" not in here_lro("workers", "work:service", status=0).err
+
+
+def test_method_that_cannot_be_paused_is_refused(here: Path, here_lro: Lro) -> None:
+    write_service(here, SQLITE)
+    write_service(here, MEMORY, name="in_memory")
+    for verb in ("pause", "resume"):
+        found = here_lro(verb, "work:service", "cli.v1.Works.Wrong", status=2)
+        assert "'cli.v1.Works.Wrong' is not declared by this service" in found.err
+        found = here_lro(verb, "in_memory:service", "cli.v1.Works.Work", status=2)
+        assert "has a MemoryStore" in found.err
+        assert here_lro(verb, "work:service", status=2).err

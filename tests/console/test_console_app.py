@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -18,7 +19,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.console import Console, ConsoleEdge, ConsoleLooks, page_files
-from lro.errors import DeclarationError
+from lro.errors import DeclarationError, Unavailable
 from lro.http import VERBS, HttpRequest
 from lro.stores.sqlite import SQLiteStore
 from tests.console.serving import (
@@ -30,6 +31,7 @@ from tests.console.serving import (
     counting,
     cutting_proxy,
 )
+from tests.engine.engine_parts import once, raising
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 from tests.integrations.counting import ANN, BOB, Counting, CountRequest
 
@@ -141,6 +143,7 @@ def test_session_says_what_the_service_has(kind: str) -> None:
         "keepFor": "2592000s",
         "attempts": 1,
         "begins": "at least once",
+        "paused": None,
         "fields": [
             {"path": "metadata.percent", "type": "int"},
             {"path": "metadata.phase", "type": "enum"},
@@ -211,6 +214,18 @@ def test_operations_are_served_below_the_console(kind: str, made: Counting) -> N
         assert client.post(f"/v1/{name}:wait", json={"timeout": "20s"}).json()["done"]
         assert client.delete(f"/v1/{name}").status_code == 200
         assert client.get(f"/v1/{name}").status_code == 404
+
+
+def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None:
+    """A store that is away does not keep the page from being loaded."""
+    made.service.pause("acme.v1.Things.Count")
+    with console(kind, made) as client:
+        (since,) = made.service.paused().values()
+        shown = client.get("/session").json()["methods"][0]["paused"]
+        assert datetime.fromisoformat(shown) == since
+        store: Any = made.service.store
+        once(store, "paused", raising(Unavailable("away")))
+        assert client.get("/session").json()["methods"][0]["paused"] is None
 
 
 def test_actions_are_logged_with_the_caller(

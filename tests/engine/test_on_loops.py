@@ -100,7 +100,9 @@ class Blocked:
 async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     """Each step of it: no thread is made for a start, a report or an end."""
     work = declared(service)
-    service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
+    first = await service.start_async(NAME, WorkRequest())  # for its first use a store has a thread
+    await over(service, first)
+    await service.delete_async(first.name)
     before = set(threading.enumerate())  # other tests may have left some
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))

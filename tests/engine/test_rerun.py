@@ -75,6 +75,7 @@ def test_failed_operation_starts_again_with_its_request(
     assert work.seen == ["a", "a"]
     assert service.get(failed.name, caller="ann") == failed
     assert service.get(again.name, caller="ann") == again
+    assert service.describe(again.name, caller="ann").origin == failed.name
 
 
 @EACH_STORE

@@ -349,6 +349,8 @@ PLANNED = {
     "PUT_OFF_ONLY": (-1, 1, "[]", SOME_IDS, SOME_ID, 9, 3, 1, 1, 1),
     "CLAIMED": ("[]", 1, "us", 1),
     "LANES_DUE": (-1, 1, "[]"),
+    "PAUSE": ("M", 1),
+    "RESUME": ("M",),
     "FORGET_BEGINS": (1,),
     "WAITING_METHOD": (SOME_ID,),
     "EXPIRE": (1, 9),
@@ -375,7 +377,7 @@ SORTS = {
 }
 """How many sorts a statement has, each of few rows."""
 _ROOM = {"operations_running", "operations_lanes", "begins_latest"}
-_CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey"}
+_CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey", "paused_pkey"}
 INDEXES = {
     "HOLDING": {"operations_running", "workers_pkey", "operations_unbegun"},
     "LOST": {"operations_running", "workers_pkey"},
@@ -386,7 +388,7 @@ INDEXES = {
     "PUT_OFF": _CLAIM,
     "PUT_OFF_ONLY": (_CLAIM | _ROOM) - {"operations_waiting"},
     "CLAIMED": {"operations_running", "inputs_pkey"},
-    "LANES_DUE": {"operations_waiting", *_ROOM},
+    "LANES_DUE": {"operations_waiting", "paused_pkey", *_ROOM},
     "FORGET_BEGINS": {"begins_over"},
     "LOAD": {"operations_by_state"},
     "CLAIM_DUE": {"operations_debts", "operations_pkey"},

@@ -19,7 +19,7 @@ from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
 
 TABLES = (
     *("operations", "inputs", "checkpoints", "starts", "minutes", "totals", "workers"),
-    *("schedules", "secrets"),
+    *("schedules", "begins", "paused", "secrets"),
 )
 
 

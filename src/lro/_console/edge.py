@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from string import punctuation
 from typing import Final, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
@@ -31,6 +32,7 @@ from lro._base.errors import (
     HttpMethodNotAllowed,
     PermissionDenied,
     RouteNotFound,
+    Unavailable,
 )
 from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
@@ -39,7 +41,7 @@ from lro._console.session import methods_json
 from lro._console.tally import Tally, window_minutes
 from lro._engine.access import VERBS, Hook, ask_permission
 from lro._engine.events import about
-from lro._engine.flow import Flow
+from lro._engine.flow import Flow, flow_of
 from lro._engine.service import Service
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
 from lro._http.requests import checked_prefix, strip_mount
@@ -291,8 +293,14 @@ class ConsoleEdge(OperationsEdge):
             "cancelSupport": self.service.cancel_support.name,
             "refreshSeconds": self._refresh_seconds,
             "links": dict(self._links),
-            "methods": methods_json(self.service),
+            "methods": methods_json(self.service, (yield from self._paused())),
         }
+
+    def _paused(self) -> Flow[Mapping[str, datetime]]:
+        try:
+            return (yield from flow_of(self.service.paused)())
+        except Unavailable:  # the page says so when it asks for operations
+            return {}
 
     def _may(self, caller: str, action: str) -> Flow[bool]:
         try:

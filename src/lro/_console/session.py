@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import Final
 
@@ -12,7 +12,7 @@ from lro._engine.method_spec import MethodSpec
 from lro._engine.service import Service
 from lro._filters.types import ValueType, type_of_field
 from lro._messages.schema import Field, Kind, Label, Shape
-from lro._messages.times import Duration, duration_text
+from lro._messages.times import Duration, datetime_text, duration_text
 
 _DEPTH: Final = 4
 _MAX_FIELDS: Final = 100
@@ -33,12 +33,15 @@ _WORDS: Final = {
 }
 
 
-def methods_json(service: Service) -> Json:
-    """The methods of a service: their types, options, and the fields one can filter by."""
-    return [_method(service, spec) for spec in service.specs.values()]
+def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
+    """The methods of a service: their types, options, and the fields one can filter by.
+
+    ``paused`` are those that are paused, and since when.
+    """
+    return [_method(service, spec, paused.get(spec.full_name)) for spec in service.specs.values()]
 
 
-def _method(service: Service, spec: MethodSpec) -> Json:
+def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json:
     options = spec.options
     shapes = {
         "metadata": service.types.codec(spec.info.metadata_type).shape,
@@ -57,6 +60,7 @@ def _method(service: Service, spec: MethodSpec) -> Json:
         "keepFor": _span(spec.keep_for),
         "attempts": 1 if options.retry is None else options.retry.attempts,
         "begins": "at most once" if options.at_most_once else "at least once",
+        "paused": None if paused is None else datetime_text(paused),
         "fields": list(islice(paths, _MAX_FIELDS)),
     }
 

@@ -11,7 +11,7 @@ from typing import Final
 from lro._base.errors import LroError
 from lro._engine.claims import Claims
 from lro._engine.runtime import RecordUpdater
-from lro._engine.store_port import WORK_WAITS, ChangeSubscription
+from lro._engine.store_port import PAUSES_CHANGED, WORK_WAITS, ChangeSubscription
 from lro._engine.workers import Workers
 
 log = logging.getLogger("lro")
@@ -92,7 +92,7 @@ class ChangeListener:
 
     def _look_for_work(self) -> None:
         if (claims := self._claims_running) is not None:
-            claims.look()
+            claims.pauses_changed()
 
     @property
     def _needed(self) -> bool:
@@ -152,6 +152,8 @@ class ChangeListener:
         names = subscription.next_changes(max(0.0, self._look_at - self._clock()))
         if names is None:
             self._updater.unnamed_changes += 1
+            self._look_for_work()
+        elif PAUSES_CHANGED in names:
             self._look_for_work()
         elif WORK_WAITS in names and (claims := self._claims_running) is not None:
             claims.announced()

@@ -26,6 +26,8 @@ _AT_ONCE: Final = 100
 """How many operations one claim takes at most."""
 _LOOK_SECONDS: Final = 5.0
 """How often a process looks for work, so that a lost notification does no harm."""
+_PAUSES_SECONDS: Final = 60.0
+"""How often a process reads which methods are paused, if a notification was lost."""
 _RETRY_SECONDS: Final = 1.0
 """How soon a store or a broker that is away is asked again."""
 _SLOWER_SECONDS: Final = 0.003
@@ -61,6 +63,7 @@ class Claims:
         self._rest = _RESTS[0]
         self._announced = self._slower = False
         self._suspects_at = -math.inf
+        self._pauses_at = -math.inf
         self._lane = -1
         """The lane that was served last; none yet."""
         self._wake = threading.Event()
@@ -108,6 +111,11 @@ class Claims:
         self._heard_at = -math.inf
         self._wake.set()
 
+    def pauses_changed(self) -> None:
+        """Read soon which methods are paused, and look for work of others that were resumed."""
+        self._pauses_at = -math.inf
+        self.look()
+
     def freed(self) -> None:
         """Claim soon if work waits: a worker has become free."""
         if self.ahead:
@@ -132,9 +140,13 @@ class Claims:
                 return self._claim_what_is_due()
             except BaseException:
                 self._look_at = min(self._look_at, self._clock() + _RETRY_SECONDS)
+                self._pauses_at = self._look_at
                 raise
 
     def _claim_what_is_due(self) -> float:
+        if self._clock() >= self._pauses_at:
+            self._pauses_at = self._clock() + _PAUSES_SECONDS
+            self._workers.read_paused()
         announced, self._announced = self._announced, False
         more, most = self.ahead or announced, 1
         if not more:
@@ -151,7 +163,8 @@ class Claims:
 
     @property
     def _due_at(self) -> float:
-        soon = -math.inf if self.ahead else min(self._look_at, self._heard_at)
+        look = min(self._look_at, self._heard_at, self._pauses_at)
+        soon = -math.inf if self.ahead else look
         return max(self._not_before, soon)
 
     def _look_for(self, *, suspects: bool | None) -> Claimed:

@@ -251,6 +251,8 @@ class Starter:
             yield from self._access.permit(caller, spec.full_name, parent)
             if self._runtime.first_use.pending:
                 yield from self._runtime.first_use.reach()
+            if self._workers.paused is None:
+                yield MayBlock(self._workers.read_paused, blocks=self._runtime.store.reads_block)
             new = functools.partial(
                 self._record, spec, parent, first, target, caller, key, trace.context, encoded, turn
             )
@@ -271,7 +273,7 @@ class Starter:
                 inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
                 self._observe(inserted, trace)
                 return inserted.record.operation
-            waits = turn.due is not None
+            waits = turn.due is not None or spec.full_name in (self._workers.paused or ())
             return (yield from self._insert_and_run(spec, new, request, packed, key, trace, waits))
         except BaseException as exc:
             trace.failed(exc)
@@ -524,7 +526,7 @@ class Starter:
                     raise
                 self._observe(known, trace)
                 return known.record.operation
-            record = new(begun=not waits)
+            record = new(begun=not waits, sent=not later)
             with self._workers.starting(record, request) as start:
                 inserted: Inserted = yield InsertWrite(store, record, packed, key)
                 self._observe(inserted, trace)
@@ -538,7 +540,8 @@ class Starter:
                     # Over already: the inline executor, or very quick work (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
-                    self._workers.work_waits()
+                    if spec.full_name not in (self._workers.paused or ()):
+                        self._workers.work_waits()
                     if record.begin_before is not None:
                         self._background.maintenance.look_at(record.begin_before)
                 return record.operation

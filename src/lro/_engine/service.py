@@ -62,7 +62,7 @@ from lro._engine.process import (
 from lro._engine.retry import Retry
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.statistics import Statistics
-from lro._engine.store_port import Store, WaitingWork, Worker, keeps_statistics
+from lro._engine.store_port import PAUSES_CHANGED, Store, WaitingWork, Worker, keeps_statistics
 from lro._engine.telemetry import ServiceTelemetry, Telemetry
 from lro._engine.timed_store import timed
 from lro._engine.waiting import Waiters, wait_limit
@@ -970,6 +970,61 @@ class Service:
         """:meth:`stranded` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.stranded)())
 
+    @verb
+    def pause(self, method: str) -> Flow[None]:
+        """Have no process begin work of a method, until :meth:`resume`. Idempotent.
+
+        Starts are accepted, and wait in the store, which keeps the pause: it survives restarts.
+        Work that runs goes on. Work under an alias of the method is paused too. No process claims
+        such work from now on. A start that a process is just storing may still begin, until that
+        process has heard of the pause: in milliseconds, or within a minute if the notification is
+        lost. No hook is asked: it is for operators.
+
+        Raises:
+            InvalidArgument: The service does not declare this method, and no work of it waits.
+            Unavailable: The store cannot be reached now.
+        """
+        change = functools.partial(self._set_paused, method, pause=True)
+        yield MayBlock(change, blocks=self.store.writes_block)
+
+    async def pause_async(self, method: str) -> None:
+        """:meth:`pause` for coroutines: a thread writes where the store may block."""
+        await on_loop(flow_of(self.pause)(method))
+
+    @verb
+    def resume(self, method: str) -> Flow[None]:
+        """Let processes begin work of a paused method again, at once. Idempotent.
+
+        Raises:
+            InvalidArgument: The method is neither paused nor declared by this service, and no work
+                of it waits.
+            Unavailable: The store cannot be reached now.
+        """
+        change = functools.partial(self._set_paused, method, pause=False)
+        yield MayBlock(change, blocks=self.store.writes_block)
+
+    async def resume_async(self, method: str) -> None:
+        """:meth:`resume` for coroutines: a thread writes where the store may block."""
+        await on_loop(flow_of(self.resume)(method))
+
+    @verb
+    def paused(self) -> Flow[Mapping[str, datetime]]:
+        """Return which methods are paused, by their present names, and since when.
+
+        Raises:
+            Unavailable: The store cannot be reached now.
+        """
+        stored: Mapping[str, datetime]
+        stored = yield MayBlock(self._runtime.store.paused, blocks=self.store.writes_block)
+        found: dict[str, datetime] = {}
+        for name, since in sorted(stored.items(), key=lambda one: one[1], reverse=True):
+            found[self.renamed.get(name, name)] = since
+        return dict(sorted(found.items()))
+
+    async def paused_async(self) -> Mapping[str, datetime]:
+        """:meth:`paused` for coroutines: a thread reads where the store may block."""
+        return await on_loop(flow_of(self.paused)())
+
     @property
     def cancel_support(self) -> CancelSupport:
         """How far a request to cancel reaches into work that has begun, as the executor says."""
@@ -1145,6 +1200,21 @@ class Service:
         if record.method in served_methods(workers, now):
             return ()
         return {"", *(worker.owner for worker in workers if worker.lost)}
+
+    def _set_paused(self, method: str, *, pause: bool) -> None:
+        check_text("method", method)
+        store, spec = self._runtime.store, self.methods.by_stored_name.get(method)
+        names = [method] if spec is None else [spec.full_name, *spec.options.aliases]
+        known = spec is not None or method in store.paused()
+        if not known and method not in [work.method for work in store.waiting()]:
+            text = f"{method!r:.200} is not declared by this service, and no work of it waits"
+            raise InvalidArgument("method", text)
+        for name in names:
+            (store.pause if pause else store.resume)(name)
+        self.work.read_paused()
+        store.notify_others(PAUSES_CHANGED)
+        if not pause:
+            self.work.work_waits()
 
     def _read_stranded(self) -> Sequence[WaitingWork]:
         store = self._runtime.store

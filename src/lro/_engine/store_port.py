@@ -62,6 +62,9 @@ class Inserted:
 WORK_WAITS: Final = ""
 """What ``Store.notify_others`` is given when work is due that any process may claim."""
 
+PAUSES_CHANGED: Final = "paused"
+"""What ``Store.notify_others`` is given when a method was paused or resumed."""
+
 
 @attrs.frozen
 class Claim:
@@ -326,7 +329,8 @@ class Store(Protocol):
         """Notify the other processes that this record has changed; the change is committed.
 
         Never waits, never fails: a notification may be late, merged with others, or lost, which
-        the next ``poll_states`` makes good. :data:`WORK_WAITS` is no record: work is due.
+        the next ``poll_states`` makes good. :data:`WORK_WAITS` is no record: work is due. Nor is
+        :data:`PAUSES_CHANGED`.
         """
         ...
 
@@ -490,10 +494,38 @@ class Store(Protocol):
         they go by name. Of a keyed method, the first operations of all lanes come before the second
         ones; they count as due when the first of them was. A record that is taken
         has one attempt more, the owner, its lease, a ``start_time`` if it had none, the present
-        ``update_time``, and the next version. What another transaction has locked is left out.
+        ``update_time``, and the next version. What another transaction has locked is left out, and
+        work of paused methods.
 
         Raises:
             Unavailable: The store cannot be read, or there is such work and it cannot be written.
+        """
+        ...
+
+    def pause(self, method: str) -> None:
+        """Have no claim take work of a method, from now on until :meth:`resume`. Idempotent.
+
+        Claims leave it out as if none waited: they do not say that more is due, or when. Other
+        verbs take no notice.
+
+        Raises:
+            Unavailable: The store cannot be written to now.
+        """
+        ...
+
+    def resume(self, method: str) -> None:
+        """Have claims take work of a method again. Idempotent.
+
+        Raises:
+            Unavailable: The store cannot be written to now.
+        """
+        ...
+
+    def paused(self) -> Mapping[str, datetime]:
+        """Read which methods are paused, and since when, by the store's clock.
+
+        Raises:
+            Unavailable: The store cannot be read now.
         """
         ...
 

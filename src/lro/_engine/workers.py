@@ -130,6 +130,9 @@ class Workers(HeldWork):
         self._take_name()
         self._unseen: deque[tuple[float, Attempt]] = deque()
         """Work whose start is still to be shown, and when."""
+        self._reading = threading.Lock()
+        self.paused: frozenset[str] | None = None
+        """The paused methods, as far as this process knows; None: it has not read them yet."""
         self._starts = threading.Condition(self._lock)
         self._starting = 0
         self._drain_over = threading.Event()
@@ -156,6 +159,15 @@ class Workers(HeldWork):
             seen_time=now,
             alive_until=now + self.runtime.lease,
         )
+
+    def read_paused(self) -> None:
+        """Read which methods are paused: a start begins no work of these.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        with self._reading:  # or what was read first could be written last
+            self.paused = frozenset(self._store.paused())
 
     def lose_all(self) -> None:
         """Stop all work, and go on under another name: this process counts as lost.
@@ -279,7 +291,7 @@ class Workers(HeldWork):
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
 
-        While as many operations of the method run as may, it waits.
+        While as many operations of the method run as may, it waits; not while that is paused.
 
         Raises:
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -312,7 +324,8 @@ class Workers(HeldWork):
                         raise
                     return
             with contextlib.suppress(OperationNotFound):
-                if spec.options.is_limited and self._store.get(name).waits:
+                waits = spec.options.is_limited and self._store.get(name).waits
+                if waits and method not in self._store.paused():
                     time.sleep(_TRY_SECONDS)
                     continue
             return

@@ -27,7 +27,7 @@ from lro.cli._output import INTERRUPTED, Unusable, ending
 from lro.cli._schedule_commands import schedules
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
-from lro.cli._worker_commands import workers
+from lro.cli._worker_commands import pause, resume, workers
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
@@ -161,7 +161,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
 
 
 _CHECKING: Final = (lint, breaking, proto, openapi)
-_RUNNING: Final = (serve, worker, workers, schedules, schema, purge, webhooks)
+_RUNNING: Final = (*(serve, worker, workers, pause, resume, schedules, schema, purge, webhooks),)
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""The command ``lro workers``: which processes run the work of a service."""
+"""The commands ``lro workers``, ``pause`` and ``resume``: who works, and on which methods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     idle one once a minute. Who is silent for a minute and two leases is shown with --all alone.
 
     The error output says how many operations of each method wait, for how long the first has been
-    due, and whether no live worker declares the method.
+    due, and whether no live worker declares the method; and which methods are paused.
 
     This only reads the store, and runs no work.
 
@@ -50,6 +50,9 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     from lro.cli._stores import read_shared
 
     service = read_shared(target)
+    for method, paused_at in service.paused().items():
+        span = _ago((service.store.now() - paused_at).total_seconds())
+        click.echo(f"{plain(method)}: paused, for {span}", err=True)
     found, now = service.workers(all=everyone), service.store.now()
     nobodys = {work.method for work in service.stranded()}
     for work in service.store.waiting():
@@ -66,6 +69,44 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
         _print_table(found, now)
     else:
         _print_lines(found, now)
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+@click.argument("method", metavar="METHOD")
+def pause(target: str, method: str) -> None:
+    """Have no process begin work of a method, until lro resume.
+
+    METHOD is its full name, such as acme.v1.Images.Resize. Starts are still accepted, and wait.
+    Work that runs goes on. A pause is kept in the store, and survives restarts.
+
+    Exit status: 0, also if it is paused already; 2 if there is no such service or method, or if
+    the store cannot be used.
+    """
+    from lro.cli._stores import read_shared
+
+    service = read_shared(target)
+    service.pause(method)
+    names = {method, *(old for old, new in service.renamed.items() if new == method)}
+    count = sum(work.count for work in service.store.waiting() if work.method in names)
+    click.echo(f"{plain(method)}: paused; operations that wait: {count}")
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+@click.argument("method", metavar="METHOD")
+def resume(target: str, method: str) -> None:
+    """Let processes begin work of a paused method again, at once.
+
+    METHOD is its full name, such as acme.v1.Images.Resize.
+
+    Exit status: 0, also if it is not paused; 2 if there is no such service or method, or if the
+    store cannot be used.
+    """
+    from lro.cli._stores import read_shared
+
+    read_shared(target).resume(method)
+    click.echo(f"{plain(method)}: resumed")
 
 
 def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:

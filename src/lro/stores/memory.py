@@ -543,6 +543,7 @@ class MemoryStore:
         self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._work = _Work()
+        self._paused: dict[str, datetime] = {}
         self._workers: dict[str, Worker] = {}
         self._schedules: dict[str, Schedule] = {}
         self._inputs: dict[str, Any] = {}
@@ -702,6 +703,9 @@ class MemoryStore:
         now = self._clock()
         with self._lock:
             times: list[datetime] = []
+            if self._paused:
+                limits = {m: n for m, n in claim.limits.items() if m not in self._paused}
+                claim = attrs.evolve(claim, limits=limits)
             if claim.only:
                 found = self._wanted(claim, now)
             else:
@@ -722,6 +726,21 @@ class MemoryStore:
             return []
         room, _ = self._work.room(claim, record.method, record.lane, micros(now))
         return [claim.only] if room else []
+
+    def pause(self, method: str) -> None:
+        """Have no claim take work of a method."""
+        with self._lock:
+            self._paused.setdefault(method, self._clock())
+
+    def resume(self, method: str) -> None:
+        """Have claims take work of a method again."""
+        with self._lock:
+            self._paused.pop(method, None)
+
+    def paused(self) -> dict[str, datetime]:
+        """Which methods are paused, and since when."""
+        with self._lock:
+            return dict(self._paused)
 
     def count_waiting(self, most: int) -> int:
         """How many operations wait, up to ``most``."""

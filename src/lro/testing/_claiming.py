@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lro._base.status import Any
-from lro._engine.store_port import WORK_WAITS, Claim, Claimed, Store
+from lro._engine.store_port import SUSPECT, WORK_WAITS, Claim, Claimed, Store
 from lro._model.operation import Record, delete, lose, release, request_cancel
 from lro.testing._samples import (
     REQUEST,
@@ -450,3 +450,52 @@ def what_is_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None
     found = store.orphans(["N"], 9)
     same(ids(found.unbegun), ["c"], "what has begun before is not too late")
     same(found.unbegun[0], store.get("operations/c"), "the record")
+
+
+def nothing_of_a_paused_method_is_claimed(store: Store, clock: ManualClock) -> None:
+    """Not by any kind of claim, which do not say that it is due; others go on as ever."""
+    for id_, method, seconds in (("a", "M", 0), ("b", "N", 0), ("c", "M", 5), ("d", "N", 9)):
+        insert(store, _waiting(clock, id_, method=method, seconds=seconds))
+    insert(store, _waiting(clock, "s", lost_attempts=SUSPECT))
+    insert(store, held(clock, "held"))
+    store.pause("M")
+    since = clock()
+    clock.advance(1)
+    store.pause("M")
+    same(dict(store.paused()), {"M": since}, "the paused methods")
+    rate = {"M": (1, timedelta(seconds=1))}
+    for more in ({}, {"only": "operations/a"}, {"suspects": None}, {"rates": rate}):
+        for owner, limit in (("us", None), ("us", 5), ("", None)):
+            found = _claim(store, clock, 0, {"M": limit}, owner, **more)
+            same(_said(found), ([], False, None), f"a look with {more}")
+            same(_said(_claim(store, clock, 9, {"M": limit}, owner, **more)), ([], False, None), "")
+    both: Mapping[str, int | None] = {"M": None, "N": 3}
+    due = clock() + timedelta(seconds=8)
+    same(_said(_claim(store, clock, limits=both)), (["b"], False, due), "a claim of both methods")
+    same(store.count_waiting(9), 4, "how much waits")
+    store.resume("M")
+    store.resume("M")
+    same(dict(store.paused()), {}, "the methods that are paused after that")
+    same(_said(_claim(store, clock))[0], ["a"], "a claim after the pause")
+
+
+def a_pause_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
+    """What is claimed was claimed before the pause had returned."""
+    for number in range(60):
+        insert(store, _waiting(clock, f"{number:02}"))
+    paused = threading.Event()
+    late: list[str] = []
+
+    def claim(number: int) -> None:
+        if number == 0:
+            store.pause("M")
+            paused.set()
+            return
+        over = False
+        while not over:
+            over = paused.is_set()
+            found = _claimed(store, clock, 1, owner=f"owner{number}")
+            late.extend(found if over else ())
+
+    together(5, claim)
+    same(late, [], "what was claimed after the pause")

@@ -346,7 +346,7 @@ def _read_chosen(
     """The names that were given, and the server where these say it.
 
     Raises:
-        UsageError: There are names and a filter, or neither, or the filter is empty.
+        click.UsageError: There are names and a filter, or neither, or the filter is empty.
     """
     if bool(names) == (wanted is not None):
         raise click.UsageError("give either names or --filter")
@@ -372,7 +372,7 @@ def _call_all(
         As :func:`_call_each`; those that are gone by then have no status.
 
     Raises:
-        UsageError: There is no terminal at which to ask.
+        click.UsageError: There is no terminal at which to ask.
     """
     print_error(f"to {action}: {len(names)}")
     if not names:

@@ -208,7 +208,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
     """The methods and their fields, and what was counted by method, code and worker."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
-    limits = ("concurrency", "timeLimit", "attempts", "begins")
+    limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
     methods = [
         {**dict.fromkeys(keys + limits, text), "fields": [{"path": text, "type": text}]}
         for text in TEXTS

@@ -65,6 +65,7 @@ CREATE TABLE begins (method {_TEXT}, lane BIGINT NOT NULL, at BIGINT NOT NULL,
     until BIGINT NOT NULL);
 CREATE INDEX begins_latest ON begins (method, lane, at);
 CREATE INDEX begins_over ON begins (until);
+CREATE TABLE paused (method {_TEXT} PRIMARY KEY, since BIGINT NOT NULL);
 CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
     version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
     seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);
@@ -119,6 +120,7 @@ _CHECK_COLUMNS: Final = (
     "SELECT method, lane, at, until FROM begins LIMIT 0",
     f"SELECT {SCHEDULE_COLUMNS} FROM schedules LIMIT 0",
     "SELECT id, key, value FROM checkpoints LIMIT 0",
+    "SELECT method, since FROM paused LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )

@@ -423,6 +423,9 @@ SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost 
 
 LIST_SCHEDULES: Final = _sql(SCHEDULES_LISTED)
 NOTE_TICK: Final = _sql(TICK_NOTED.replace("?", "%s"))
+PAUSE: Final = _sql("INSERT INTO paused VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 1")
+RESUME: Final = _sql("DELETE FROM paused WHERE method = %s RETURNING 1")
+PAUSED: Final = _sql("SELECT method, since FROM paused")
 
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
 _LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
@@ -442,6 +445,7 @@ _LIMITS: Final = (
 _ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     SELECT *, %s::bigint AS after, %s::bigint AS now
     FROM json_to_recordset(%s::json) AS l({_LIMITS})
+    WHERE NOT EXISTS (SELECT 1 FROM paused p WHERE p.method = l.method)
 )"""
 """Takes the lane that had its turn last, the time, and methods with their limits."""
 _KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"

@@ -369,6 +369,18 @@ class PostgresStore:
         """Begin a new attempt at operations that wait, the earliest due first."""
         return self._resources.claims.make(claim, micros(self._clock()))
 
+    def pause(self, method: str) -> None:
+        """Have no claim take work of a method."""
+        self._rows(statements.PAUSE, method, micros(self._clock()))
+
+    def resume(self, method: str) -> None:
+        """Have claims take work of a method again."""
+        self._rows(statements.RESUME, method)
+
+    def paused(self) -> dict[str, datetime]:
+        """Read which methods are paused, and since when."""
+        return {method: moment(since) for method, since in self._rows(statements.PAUSED)}
+
     def count_waiting(self, most: int) -> int:
         """How many operations wait, up to ``most``."""
         ((found,),) = self._rows(statements.COUNT_WAITING, most)

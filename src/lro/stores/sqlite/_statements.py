@@ -94,6 +94,8 @@ _CHECKPOINTS: Final = (
 _SCHEDULES: Final = """CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
     schedule TEXT NOT NULL)"""
 
+_PAUSED: Final = "CREATE TABLE paused (method TEXT PRIMARY KEY, since INTEGER NOT NULL)"
+
 _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
@@ -108,6 +110,7 @@ _TABLES: Final = (
     _WORKERS,
     _SCHEDULES,
     *_CHECKPOINTS,
+    _PAUSED,
     "CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT,"
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
@@ -126,7 +129,7 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_waiting",
     *[
         re.sub("(INDEX|TABLE|TRIGGER)", r"\1 IF NOT EXISTS", one, count=1)
-        for one in (_BEGINS, _WORKERS, _SCHEDULES, *_CHECKPOINTS, *_INDEXES)
+        for one in (_BEGINS, _WORKERS, _SCHEDULES, _PAUSED, *_CHECKPOINTS, *_INDEXES)
     ],
     CHANGE_NOTHING,
 )
@@ -139,6 +142,7 @@ _COLUMNS: Final = {
     "begins": "method, lane, at, until",
     "schedules": SCHEDULE_COLUMNS,
     "checkpoints": "name, key, value",
+    "paused": "method, since",
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
     "totals": "method, counts",
@@ -296,12 +300,17 @@ _IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
 _FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
     AND owner NOT IN (SELECT owner FROM operations WHERE owner != '') RETURNING owner"""
 
+PAUSE: Final = "INSERT OR IGNORE INTO paused VALUES (?, ?)"
+RESUME: Final = "DELETE FROM paused WHERE method = ?"
+PAUSED: Final = "SELECT method, since FROM paused"
+_NOT_PAUSED: Final = "NOT IN (SELECT method FROM paused)"
+
 _KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?1"
 _LANE: Final = f"{_KIND} AND o.method = p.method AND o.lane = p.lane AND o.rank = p.rank"
 _FIRST_LANE: Final = "ORDER BY o.lane, o.rank LIMIT 1"
 LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
         SELECT (SELECT o.rowid {_KIND} AND o.method = value AND o.lane > ?3 AND o.lane <= ?4
-            {_FIRST_LANE}), 1 FROM json_each(?2)
+            {_FIRST_LANE}), 1 FROM json_each(?2) WHERE value {_NOT_PAUSED}
         UNION ALL
         SELECT coalesce((SELECT o.rowid {_KIND} AND o.method = p.method
                 AND o.lane = p.lane AND o.rank > p.rank ORDER BY o.rank LIMIT 1),
@@ -325,7 +334,8 @@ BEGUN: Final = """SELECT at FROM begins WHERE method = ? AND lane = ? AND at > ?
 _NOTE_BEGIN: Final = "INSERT INTO begins VALUES (?, ?, ?, ?)"
 BEGINS_OVER: Final = "SELECT 1 FROM begins WHERE until <= ? LIMIT 1"
 _FORGET_BEGINS: Final = "DELETE FROM begins WHERE until <= ?"
-_WANTED: Final = f"SELECT method, lane FROM operations WHERE name = ? AND {WAITS}"
+_WANTED: Final = f"""SELECT method, lane FROM operations
+    WHERE name = ? AND {WAITS} AND method {_NOT_PAUSED}"""
 _BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
     start_time = coalesce(start_time, ?), update_time = ?, version = version + 1 WHERE {_NAMES}"""
 _PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + (? - create_time)),

@@ -302,6 +302,19 @@ class SQLiteStore:
         next_due = None if choice.next_due is None else moment(choice.next_due)
         return Claimed(works, choice.more, next_due)
 
+    def pause(self, method: str) -> None:
+        """Have no claim take work of a method."""
+        values = method, micros(self._clock())
+        self._file.write(lambda writer: writer.execute(sql.PAUSE, values))
+
+    def resume(self, method: str) -> None:
+        """Have claims take work of a method again."""
+        self._file.write(lambda writer: writer.execute(sql.RESUME, (method,)))
+
+    def paused(self) -> dict[str, datetime]:
+        """Read which methods are paused, and since when."""
+        return {method: moment(since) for method, since in self._file.rows(sql.PAUSED)}
+
     def count_waiting(self, most: int) -> int:
         """How many operations wait, up to ``most``."""
         return int(self._file.rows(sql.COUNT_WAITING, (most,))[0][0])

@@ -25,5 +25,5 @@ const V = {
   begins: "Begins", filterFields: "Filter by", type: "Type", example: "Example",
   rerun: "Start again", rerunTitle: "Start {0} again?", yesRerun: "Yes, start",
   rerunWhy: "A new operation begins, with the same request. This one stays as it is.",
-  share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
+  paused: "Paused since", share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };

@@ -1,0 +1,214 @@
+"""Pausing a method: starts are accepted and wait, running work goes on (``Service.pause``)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import lro
+from lro import InvalidArgument
+from lro.adapters import PAUSES_CHANGED, WORK_WAITS, Store
+from lro.errors import Unavailable
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.engine.engine_parts import EACH_STORE, NAME, Held, method_of, once, raising
+from tests.service_fixtures import MakeService
+from tests.service_steps import Step
+from tests.services.postgres import shared_server
+from tests.waiting import PATIENCE, until
+from tests.work_messages import WorkRequest
+
+OTHER = "acme.v1.Works.Other"
+
+
+def other(service: lro.Service) -> Any:
+    """Another method of a service."""
+
+    def work(request: WorkRequest) -> lro.Empty:
+        return lro.Empty()
+
+    return service.method(OTHER)(work)
+
+
+@EACH_STORE
+def test_starts_of_a_paused_method_wait(
+    store: Store, make_service: MakeService, clock: ManualClock
+) -> None:
+    """Others do not. The pause survives the process; what waits begins when it is resumed."""
+    service = make_service(store, InlineExecutor())
+    method, beside = method_of(service), other(service)
+    assert method.start(WorkRequest()).done
+    service.pause(NAME)
+    since = clock()
+    assert service.paused() == {NAME: since}
+    waiting = [method.start(WorkRequest()).name for _ in range(3)]
+    assert beside.start(WorkRequest()).done
+    service.run_maintenance()
+    clock.advance(60)
+    later = make_service(store, InlineExecutor())
+    method_of(later)
+    waiting.append(later.start(NAME, WorkRequest()).name)
+    for one in (service, later):
+        one.run_maintenance()
+        assert one.paused() == {NAME: since}
+        assert not any(one.get(name).done for name in waiting)
+    later.resume(NAME)
+    assert service.paused() == {}
+    later.run_maintenance()
+    assert all(service.get(name).done for name in waiting)
+    clock.advance(60)
+    service.run_maintenance()
+    assert method.start(WorkRequest()).done
+
+
+def test_running_work_of_a_paused_method_goes_on(make_service: MakeService, step: Step) -> None:
+    """And a cancel of what waits ends it at once."""
+    service = make_service(executor=ThreadExecutor(2))
+    method = method_of(service, lambda *_: step())
+    running = method.start(WorkRequest("a"))
+    step.reached()
+    service.pause(NAME)
+    waiting = method.start(WorkRequest("b"))
+    service.cancel(waiting.name)
+    assert service.get(waiting.name).state == "CANCELLED"
+    step.go.set()
+    assert running.result(PATIENCE).text == "a"
+
+
+def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
+    """By whichever of the names; it is shown by the present one."""
+    before = make_service(executor=Held(busy=True))
+    name = method_of(before).start(WorkRequest()).name
+    service = make_service(before.store, InlineExecutor())
+
+    @service.method("acme.v1.Works.Renamed", aliases=(NAME,))
+    def renamed(request: WorkRequest) -> lro.Empty:
+        return lro.Empty()
+
+    for paused, resumed in ((NAME, "acme.v1.Works.Renamed"), ("acme.v1.Works.Renamed", NAME)):
+        service.pause(paused)
+        assert [*service.paused()] == ["acme.v1.Works.Renamed"]
+        assert not renamed.start(WorkRequest()).done
+        service.run_maintenance()
+        assert not service.get(name).done
+        service.resume(resumed)
+        assert service.paused() == {}
+    service.run_maintenance()
+    assert service.get(name).done
+
+
+def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeService) -> None:
+    """A wrong name would pause nothing, in silence."""
+    before = make_service(executor=Held(busy=True))
+    service = make_service(before.store, InlineExecutor())
+    for call in (service.pause, service.resume):
+        with pytest.raises(InvalidArgument, match="is not declared by this service, and no work"):
+            call(NAME)
+        with pytest.raises(lro.DeclarationError):
+            call(1)  # type: ignore[arg-type]
+    method_of(before).start(WorkRequest())
+    service.pause(NAME)
+    service.pause(NAME)
+    before.cancel_all("name:*")
+    assert [*service.paused()] == [NAME]
+    service.resume(NAME)
+    assert service.paused() == {}
+
+
+def test_process_that_begins_knows_what_is_paused(make_service: MakeService) -> None:
+    """Its first start does not begin work of a paused method; if it cannot read, it says so."""
+    first = make_service(executor=InlineExecutor())
+    method_of(first)
+    first.pause(NAME)
+    service = make_service(first.store, InlineExecutor())
+    method = method_of(service)
+    store: Any = service.store
+    once(store, "paused", raising(Unavailable("away")))
+    with pytest.raises(Unavailable):
+        method.start(WorkRequest())
+    assert not method.start(WorkRequest()).done
+
+
+def test_lost_notification_is_made_good_within_a_minute(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    service = make_service(executor=InlineExecutor())
+    method = method_of(service)
+    service.run_maintenance()
+    service.store.pause(NAME)
+    clock.advance(59)
+    service.run_maintenance()
+    assert method.start(WorkRequest()).done
+    clock.advance(1)
+    service.run_maintenance()
+    assert not method.start(WorkRequest()).done
+
+
+def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService) -> None:
+    """As a worker of Celery is; its thread is not held until the method is resumed."""
+    front = make_service(executor=Held(busy=True))
+    service = make_service(front.store, InlineExecutor())
+    names = [one.start(WorkRequest()).name for one in (method_of(front, concurrency=1),) * 2]
+    method_of(service, concurrency=1)
+    service.pause(NAME)
+    service.run_operation(names[0])
+    assert not service.get(names[0]).done
+    service.resume(NAME)
+    service.run_operation(names[0])
+    assert service.get(names[0]).done
+
+
+def test_others_are_notified(make_service: MakeService) -> None:
+    service = make_service(executor=InlineExecutor())
+    method_of(service)
+    said: list[str] = []
+    store: Any = service.store
+    store.notify_others = said.append
+    service.pause(NAME)
+    assert said == [PAUSES_CHANGED]
+    service.resume(NAME)
+    assert said[1:] == [PAUSES_CHANGED, WORK_WAITS]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_other_processes_hear_of_it_at_once(store: Store, make_service: MakeService) -> None:
+    """They begin no start of a paused method, and claim what waited when it is resumed."""
+    operator = make_service(store, InlineExecutor())
+    method_of(operator)
+    with lro.Service(another(store), InlineExecutor(), lease=timedelta(seconds=5)) as service:
+        method = method_of(service)
+        until(lambda: method.start(WorkRequest()).done)
+        operator.pause(NAME)
+        until(lambda: not method.start(WorkRequest()).done)
+        name = method.start(WorkRequest()).name
+        assert not service.get(name).done
+        operator.resume(NAME)
+        assert service.wait(name, PATIENCE).done
+        until(lambda: method.start(WorkRequest()).done)
+
+
+def another(store: Any) -> Store:
+    """Another store on the same file or schema, as another process has it."""
+    if isinstance(store, SQLiteStore):
+        return SQLiteStore(store.path)
+    from lro.stores.postgres import PostgresStore
+
+    return PostgresStore(shared_server().url, schema=store.schema)
+
+
+def test_coroutines_have_them_too(make_service: MakeService, clock: ManualClock) -> None:
+    service = make_service(executor=InlineExecutor())
+    method_of(service)
+
+    async def all_three() -> list[str]:
+        await service.pause_async(NAME)
+        found = [*await service.paused_async()]
+        await service.resume_async(NAME)
+        return [*found, *await service.paused_async()]
+
+    assert asyncio.run(all_three()) == [NAME]
