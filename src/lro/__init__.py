@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lro._engine.retry import Retry
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
-    from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number
+    from lro._messages.schema import Float, Int32, Int64, message, number
     from lro._messages.times import Duration, Timestamp
     from lro._messages.wellknown import Empty, OperationMetadata, Struct
     from lro._model.description import (
@@ -86,7 +86,7 @@ _HOMES: Final = {
     "lro._engine.retry": "Retry",
     "lro._engine.service": "Service",
     "lro._messages.registry": "TypeRegistry",
-    "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
+    "lro._messages.schema": "Float Int32 Int64 message number",
     "lro._messages.times": "Duration Timestamp",
     "lro._messages.wellknown": "Empty OperationMetadata Struct",
     "lro._model.description": """
@@ -140,8 +140,6 @@ __all__ = [
     "Struct",
     "Timestamp",
     "TypeRegistry",
-    "UInt32",
-    "UInt64",
     "WaitOperationRequest",
     "errors",
     "message",

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lro import Any, Float, Int32, Status, TypeRegistry, UInt64, message
+from lro import Any, Float, Int32, Status, TypeRegistry, message
 from lro._filters.types import MessageType
-from lro.types import BoolValue, FieldMask, Int32Value, StringValue
+from lro.types import BoolValue, FieldMask, Int32Value, StringValue, UInt64
 
 
 class Stage(enum.Enum):

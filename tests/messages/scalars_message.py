@@ -10,8 +10,18 @@ from datetime import UTC, datetime, timedelta
 import attrs
 from hypothesis import strategies as st
 
-from lro import Any, Float, Int32, UInt32, UInt64, message
-from lro.types import BytesValue, DoubleValue, FieldMask, Int32Value, Int64Value, ListValue, Value
+from lro import Any, Float, Int32, message
+from lro.types import (
+    BytesValue,
+    DoubleValue,
+    FieldMask,
+    Int32Value,
+    Int64Value,
+    ListValue,
+    UInt32,
+    UInt64,
+    Value,
+)
 from tests.filters.messages import ExportMetadata, Stage, Warning
 
 

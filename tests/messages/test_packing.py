@@ -14,20 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro import (
-    Any,
-    Duration,
-    Empty,
-    Float,
-    Int32,
-    InvalidArgument,
-    Struct,
-    TypeRegistry,
-    UInt32,
-    message,
-)
+from lro import Any, Duration, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
 from lro.errors import EncodingError
-from lro.types import Value
+from lro.types import UInt32, Value
 from tests.filters.every_field_kind import deep_list
 
 

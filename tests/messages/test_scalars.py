@@ -12,19 +12,18 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import (
-    Duration,
-    Empty,
-    Float,
-    Int32,
-    InvalidArgument,
-    LroError,
-    Struct,
-    TypeRegistry,
+from lro import Duration, Empty, Float, Int32, InvalidArgument, LroError, Struct, TypeRegistry
+from lro.types import (
+    BoolValue,
+    FieldMask,
+    Int32Value,
+    ListValue,
+    StringValue,
     UInt32,
     UInt64,
+    UInt64Value,
+    Value,
 )
-from lro.types import BoolValue, FieldMask, Int32Value, ListValue, StringValue, UInt64Value, Value
 
 TYPES = TypeRegistry()
 

@@ -28,7 +28,6 @@ from lro import (
     Operation,
     Service,
     TypeRegistry,
-    UInt64,
     message,
     number,
 )
@@ -38,7 +37,7 @@ from lro.errors import EncodingError, MissingExtra, UnknownType
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import descriptor_set, register_file_set, register_module
 from lro.stores.memory import MemoryStore
-from lro.types import ErrorInfo, StringValue, Value
+from lro.types import ErrorInfo, StringValue, UInt64, Value
 from tests.protobuf.fixtures import FILE_SET, Color, file_set, of_attrs, of_protobuf
 
 

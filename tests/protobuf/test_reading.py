@@ -10,18 +10,7 @@ import pytest
 from google.api import field_behavior_pb2
 from google.protobuf import descriptor_pb2, struct_pb2
 
-from lro import (
-    Any,
-    Empty,
-    Float,
-    Int32,
-    InvalidArgument,
-    Struct,
-    TypeRegistry,
-    UInt32,
-    UInt64,
-    message,
-)
+from lro import Any, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
 from lro.protobuf import register_file_set
 from lro.types import (
     BoolValue,
@@ -33,7 +22,9 @@ from lro.types import (
     Int64Value,
     ListValue,
     StringValue,
+    UInt32,
     UInt32Value,
+    UInt64,
     UInt64Value,
     Value,
 )

@@ -29,7 +29,6 @@ from lro._engine.process import after_fork, mark_worker_process
 from lro._engine.telemetry import ParentTrace
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
-    Answer,
     AttemptReplaced,
     Done,
     Failed,
@@ -37,11 +36,12 @@ from lro.executors.processes._messages import (
     FromChild,
     FunctionNotFound,
     Keep,
-    Load,
+    LoadCheckpoints,
     LogLine,
     Ready,
     Report,
     Request,
+    RequestAnswer,
     RunFunction,
     Shutdown,
     Stop,
@@ -75,7 +75,7 @@ class CallInChild:
         self._interrupt: Callable[[], None] | None = None
         self._reporting = threading.Lock()
         self._numbers = itertools.count(1)
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self._answers: SimpleQueue[RequestAnswer] = SimpleQueue()
         self._finished = False
         self._control = JobControl(
             name=call.name,
@@ -102,7 +102,7 @@ class CallInChild:
         if interrupt is not None:
             interrupt()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: RequestAnswer) -> None:
         """Pass an answer to the request that waits for it."""
         self._answers.put(answer)
 
@@ -215,10 +215,10 @@ class CallInChild:
         yield MayBlock(functools.partial(self._ask, Keep, key, value))
 
     def _load(self) -> Flow[Mapping[str, PackedMessage]]:
-        answer: Answer = yield MayBlock(functools.partial(self._ask, Load))
+        answer: RequestAnswer = yield MayBlock(functools.partial(self._ask, LoadCheckpoints))
         return answer.checkpoints
 
-    def _ask(self, request: Callable[..., Request], *facts: object) -> Answer:
+    def _ask(self, request: Callable[..., Request], *facts: object) -> RequestAnswer:
         """Send a request with the next number, and wait for its answer.
 
         Raises:
@@ -227,7 +227,7 @@ class CallInChild:
         with self._reporting:
             number = next(self._numbers)
             if self._finished:  # a thread that the function left behind: its work goes on unseen
-                return Answer(number)
+                return RequestAnswer(number)
             self._send(request(number, *facts))
             answer = self._answers.get()
             while answer.number != number:  # that one's sender was interrupted
@@ -366,7 +366,7 @@ class ChildMain:
         log.propagate = True
 
     @staticmethod
-    def _pass_on(attempt: CallInChild, message: Stop | Answer) -> None:
+    def _pass_on(attempt: CallInChild, message: Stop | RequestAnswer) -> None:
         if isinstance(message, Stop):
             attempt.stop(message.why)
         else:

@@ -25,7 +25,6 @@ from lro.executors.processes._function_reference import (
     reference_to,
 )
 from lro.executors.processes._messages import (
-    Answer,
     AttemptReplaced,
     Done,
     Failed,
@@ -36,6 +35,7 @@ from lro.executors.processes._messages import (
     Ready,
     Report,
     Request,
+    RequestAnswer,
     RunFunction,
     Stop,
     Stopped,
@@ -159,7 +159,7 @@ class CallSupervisor:
         else:
             self._process.send(self._answer(message))
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> RequestAnswer:
         control = self._control
         try:
             if isinstance(request, Report):
@@ -167,10 +167,10 @@ class CallSupervisor:
             elif isinstance(request, Keep):
                 run(control.checkpoints.keep(request.key, request.value))
             elif (load := control.checkpoints.load) is not None:
-                return Answer(request.number, None, dict(run(load())))
+                return RequestAnswer(request.number, None, dict(run(load())))
         except Exception as exc:  # raised where the function waits
-            return Answer(request.number, refusal(exc))
-        return Answer(request.number)
+            return RequestAnswer(request.number, refusal(exc))
+        return RequestAnswer(request.number)
 
     def _result(self, message: FinalMessage) -> Any:
         if isinstance(message, Done):

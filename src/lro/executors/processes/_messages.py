@@ -69,7 +69,7 @@ class Refusal:
 
 
 @attrs.frozen
-class Answer:
+class RequestAnswer:
     """Whether the request of this number was done; the checkpoints, if it was for these."""
 
     number: int
@@ -82,7 +82,7 @@ class Shutdown:
     """There is no more work."""
 
 
-ToChild: TypeAlias = RunFunction | Stop | Answer | Shutdown
+ToChild: TypeAlias = RunFunction | Stop | RequestAnswer | Shutdown
 
 
 @attrs.frozen
@@ -108,14 +108,14 @@ class Keep:
 
 
 @attrs.frozen
-class Load:
+class LoadCheckpoints:
     """Asks for the checkpoints of earlier attempts; the function waits for the answer."""
 
     number: int
 
 
-Request: TypeAlias = Report | Keep | Load
-"""What an :class:`Answer` is given to."""
+Request: TypeAlias = Report | Keep | LoadCheckpoints
+"""What an :class:`RequestAnswer` is given to."""
 
 
 @attrs.frozen
