@@ -94,7 +94,7 @@ def lived(line):
 
 
 def told(number, error=None):
-    return _messages.Answer(number, error and _messages.refusal(error))
+    return _messages.RequestAnswer(number, error and _messages.refusal(error))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ class LastWords:
         self._words = [None, *words]
 
     def send(self, message):
-        if isinstance(message, _messages.Answer):
+        if isinstance(message, _messages.RequestAnswer):
             raise KeyError("the answer cannot be sent")
 
     def wake(self):

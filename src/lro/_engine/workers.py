@@ -49,7 +49,7 @@ _TRY_SECONDS: Final = 0.2
 """How often a worker that was sent a name asks again while the method's limit is reached."""
 
 
-class Bounds(typing.TypedDict):
+class ClaimLimits(typing.TypedDict):
     """What a claim says of methods, as :class:`Claim` has it."""
 
     limits: Mapping[str, int | None]
@@ -57,7 +57,7 @@ class Bounds(typing.TypedDict):
     rates: Mapping[str, tuple[int, timedelta]]
 
 
-def bounds_of(specs: Collection[tuple[str, MethodSpec]]) -> Bounds:
+def claim_limits(specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
     """What a claim says of these methods, by the names under which their work is stored."""
     options = {name: spec.options for name, spec in specs if spec.function is not None}
     return {
@@ -305,10 +305,10 @@ class Workers(HeldWork):
             line = "%s: of the unknown method %s, left to others"
             log.error(line, name, method, extra=about(name, method))
             return
-        bounds = bounds_of([(method, spec)])
+        limits = claim_limits([(method, spec)])
         while not self.stopping:
             until = self._store.now() + self.runtime.lease
-            claim = Claim(self.owner, until, most=1, without=self.left, only=name, **bounds)
+            claim = Claim(self.owner, until, most=1, without=self.left, only=name, **limits)
             with self.claiming() as claiming:
                 if self.stopping:
                     break

@@ -60,7 +60,7 @@ class Stop:
 
 
 @attrs.frozen
-class Refusal:
+class RequestRefusal:
     """Why a request was refused: the name of an error, and its facts."""
 
     error: str
@@ -73,7 +73,7 @@ class RequestAnswer:
     """Whether the request of this number was done; the checkpoints, if it was for these."""
 
     number: int
-    refusal: Refusal | None = None
+    refusal: RequestRefusal | None = None
     checkpoints: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -193,15 +193,15 @@ def to_child(text: bytes) -> ToChild:
     return message
 
 
-def refusal(error: Exception) -> Refusal:
+def refusal(error: Exception) -> RequestRefusal:
     """Why a request was refused, for the child; an error unknown there becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
-        return Refusal("LeaseLost", "", error.current)
+        return RequestRefusal("LeaseLost", "", error.current)
     name = type(error).__name__
-    return Refusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
+    return RequestRefusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
 
 
-def refusal_error(refusal: Refusal, name: str, attempt: int) -> LroError:
+def refusal_error(refusal: RequestRefusal, name: str, attempt: int) -> LroError:
     """The same error in the child, which does the work of this name."""
     if refusal.error in _REFUSALS:
         return _REFUSALS[refusal.error](refusal.text)
