@@ -242,7 +242,7 @@ class Claims:
         for record, _ in found.works:
             if record.lane:
                 self._lane = record.lane
-        if found.more and not found.works and self._lane >= 0:  # the lanes looked at are full
+        if found.more and not found.works:  # the lanes looked at are full
             self._lane = random.randrange(2**63)  # any other place will do
 
     def _claim_suspect(self) -> None:

@@ -16,8 +16,13 @@ UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
 
 IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
 
-MOST_LANES: Final = 1_000
-"""How many lanes of a method one claim looks at."""
+MOST_LANES: Final = 100
+"""How many lanes of a method one claim looks at, each way from where it starts.
+
+If none of them has anything for it, it reads the whole index for the lane whose work has been due
+for longest, and looks from there. What is found by neither is for the next claim, which starts
+elsewhere.
+"""
 
 MAX_LANE: Final = 2**63 - 1
 

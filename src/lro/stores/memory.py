@@ -67,7 +67,7 @@ from lro.stores._rows import (
     sweep_time,
     taken,
 )
-from lro.stores._turns import MOST_LANES, Due, in_turn
+from lro.stores._turns import Due, in_turn
 from lro.stores._workers import FORGOTTEN, Hold, orphans_of, renewed_of, unknown_worker
 
 __all__ = ["MemoryStore"]
@@ -399,7 +399,7 @@ class _Work:
         for method, kind in itertools.product(claim.limits, claim.kinds):
             lanes = self._waiting.get((method, kind), {})
             order = sorted(lanes, key=lambda lane: (lane[0] <= claim.start, lane))
-            for place, (lane, rank) in enumerate(order[:MOST_LANES]):
+            for place, (lane, rank) in enumerate(order):
                 entries = lanes[lane, rank]
                 if entries[0][0] > now:
                     continue

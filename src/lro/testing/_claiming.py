@@ -409,6 +409,27 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
     same(_said(found)[:2], (wanted, True), "what is claimed")
 
 
+def work_is_found_in_any_lane(store: Store, clock: ManualClock) -> None:
+    """However many lanes have work that is not due, or may not begin."""
+    for number in range(300):
+        insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
+    insert(store, _waiting(clock, "low", lane=5))
+    insert(store, _waiting(clock, "high", lane=900))
+    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    same(_claimed(store, clock, 1, start=400, **keyed), ["high"], "what is due")
+    same(_claimed(store, clock, 1, start=400, **keyed), ["low"], "what is due in another lane")
+    due = clock() + timedelta(seconds=9)
+    for most in (0, 1):
+        same(_said(_claim(store, clock, most, **keyed)), ([], False, due), "when nothing is due")
+    clock.advance(9)
+    same(_claimed(store, clock, 1, start=150, **keyed), ["later0"], "what is due then")
+    insert(store, _waiting(clock, "put off", lane=300))
+    due_time = store.get("operations/put off").lease_until
+    found = _claim(store, clock, owner="", keyed=["M"])
+    same(ids([record for record, _ in found.works]), ["put off"], "what is put off")
+    expect(store.get("operations/put off").lease_until != due_time, "it is not put off")
+
+
 def a_rate_is_kept(store: Store, clock: ManualClock) -> None:
     """It bounds what begins in any span of time, and says when more may; in each lane, if keyed."""
     for number in range(7):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import typing
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
+
+import attrs
 
 from lro._base.errors import Unavailable
 from lro._engine.store_port import Claim, Claimed
 from lro._messages.json_text import dumps
 from lro.stores._rows import MICROSECOND, RecordCache, from_row, micros, moment, text_length, unpack
+from lro.stores._turns import MOST_LANES
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
@@ -46,14 +50,22 @@ class WorkClaims:
             Unavailable: The database cannot be used now.
         """
         limits: _Limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
-        bound = bool(claim.owner and (claim.keyed or claim.rates))
+        bound = bool(claim.keyed or (claim.owner and claim.rates))
         bound = bound or any(limit is not None for limit in limits.values())
         locked: Sequence[str] = ()
         times: list[int] = []
+        many = False
         if bound:
-            limits, times = self._possible(claim, now)
+            limits, times, many = self._possible(claim, now)
+            if many and not limits:
+                values = claim.start, now, _limits_text(claim, claim.limits)
+                for first, lane in self._connections.rows(statements.FIRST_WAITING, values):
+                    if first > now:
+                        return Claimed((), more=False, next_due=moment(first))
+                    claim = attrs.evolve(claim, start=lane - 1)
+                    limits, times, many = self._possible(claim, now)
             if not limits:
-                return Claimed((), more=False, next_due=_first(times))
+                return Claimed((), more=many, next_due=_first(times))
             locked = [
                 method
                 for method, limit in limits.items()
@@ -70,16 +82,21 @@ class WorkClaims:
         works = self._works(rows)
         seen, next_due = rows[0][:2]
         times += [] if next_due is None else [next_due]
-        more = seen > len(works) or (bool(works) and not claim.rates.keys().isdisjoint(limits))
+        more = (
+            many or seen > len(works) or (bool(works) and not claim.rates.keys().isdisjoint(limits))
+        )
         return Claimed(works, more, _first(times))
 
-    def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int]]:
-        """The methods of which work may be taken, and when more work is due, or may begin."""
+    def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int], bool]:
+        """The methods of which work may be taken, and when more work is due, or may begin.
+
+        And whether there may be lanes that were not looked at.
+        """
         rows = self._connections.rows
         if claim.only:
             waiting = rows(statements.WAITING_METHOD, (id_of(claim.only),))
             found = [method for (method,) in waiting if method in claim.limits]
-            return {method: claim.limits[method] for method in found}, []
+            return {method: claim.limits[method] for method in found}, [], False
         values = claim.start, now, _limits_text(claim, claim.limits)
         due = rows(statements.LANES_DUE, values)
         limits = {
@@ -88,7 +105,9 @@ class WorkClaims:
             if is_due and (room is None or room > 0)
         }
         times = [at for _, _, at, _, _ in due if at is not None]
-        return limits, times + [at for _, is_due, _, _, at in due if is_due and at is not None]
+        times += [at for _, is_due, _, _, at in due if is_due and at is not None]
+        lanes = Counter(method for method, *_ in due)
+        return limits, times, max(lanes.values(), default=0) >= MOST_LANES
 
     def _taken(
         self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str], *, bound: bool

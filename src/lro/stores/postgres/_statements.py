@@ -502,6 +502,10 @@ LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
 And when more may, where a rate is reached.
 """
 
+FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATERAL (
+        SELECT o.lease_until, o.lane {_KIND} = g.suspect ORDER BY o.lease_until LIMIT 1
+    ) AS f ORDER BY f.lease_until LIMIT 1""")
+
 WAITING_METHOD: Final = _sql(
     f"SELECT o.method FROM operations o WHERE o.id = %s::uuid AND {_STILL_WAITS}"
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
 import sqlite3
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -327,6 +329,8 @@ DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ?2 AND lane = ?3 AND rank = ?4 AND lease_until <= ?5
     AND name NOT IN (SELECT value FROM json_each(?6))
     ORDER BY lease_until, name LIMIT ?7"""
+FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane {_KIND} AND o.method = ?2
+    ORDER BY o.lease_until LIMIT 1"""
 RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
 RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
 BEGUN: Final = """SELECT at FROM begins WHERE method = ? AND lane = ? AND at > ? AND at <= ?
@@ -515,13 +519,42 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     if claim.only:
         only = _wanted(rows, claim, room)
         return Choice(only[:most], len(only) > most)
+    looked = _look(rows, claim, now, room)
+    first = None
+    if looked.many and not looked.found:
+        kinds = itertools.product(claim.kinds, claim.limits)
+        first = min([one for kind in kinds for one in rows(FIRST_WAITING, kind)], default=None)
+        if first is not None and first[0] <= now:
+            looked = _look(rows, attrs.evolve(claim, start=first[1] - 1), now, room)
+        elif first is not None:
+            return Choice(next_due=first[0])
+    ordered = in_turn(looked.found, claim.keyed)
+    names = [one.name for one in ordered if room.take(one.method, one.lane)]
+    more = looked.many or len(names) > most
+    return Choice(names[:most], more, min(looked.times + room.times, default=None))
+
+
+@attrs.frozen
+class _Looked:
+    """What is due in the lanes looked at, when more will be, and whether there are more lanes."""
+
+    found: Sequence[Due]
+    times: list[int]
+    many: bool
+
+
+def _look(rows: FetchRows, claim: Claim, now: int, room: _Room) -> _Looked:
     methods, without = json.dumps([*claim.limits]), listed(claim.without)[0]
     found: list[Due] = []
     times: list[int] = []
+    many = False
     for kind in claim.kinds:
         lanes = rows(LANES, (kind, methods, claim.start, MAX_LANE, now))
         if claim.start >= 0:
             lanes += rows(LANES, (kind, methods, -1, claim.start, now))
+        if len(lanes) >= MOST_LANES:
+            most = max(Counter(method for method, *_ in lanes).values())
+            many = many or most >= MOST_LANES
         for place, (method, lane, rank, is_due, next_due) in enumerate(lanes):
             if next_due is not None:
                 times.append(next_due)
@@ -529,9 +562,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
                 values = kind, method, lane, rank, now, without, wanted
                 due = rows(DUE_OF_LANE, values)
                 found += [Due(method, lane, rank, place, *one) for one in due]
-    ordered = in_turn(found, claim.keyed)
-    names = [one.name for one in ordered if room.take(one.method, one.lane)]
-    return Choice(names[:most], len(names) > most, min(times + room.times, default=None))
+    return _Looked(found, times, many)
 
 
 def _wanted(rows: FetchRows, claim: Claim, room: _Room) -> Sequence[str]:
