@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 LEASE = timedelta(seconds=5)
 BROKER_TIMEOUT = timedelta(seconds=5)
+RETRY = lro.Retry(attempts=2, first=timedelta(seconds=2), jitter=0)
+RATE = (2, timedelta(seconds=3))
 
 
 def build(
@@ -93,6 +96,24 @@ def add_methods(service: Service) -> None:
         with Path(request.text).open("a", encoding="utf-8") as tally:
             tally.write(f"{job.name}\n")
         return WorkResponse()
+
+    @service.method("acme.v1.Works.Retried", retry=RETRY)
+    def retried(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        noted(request)
+        if job.attempt == 1:
+            raise ConnectionError("away")
+        return WorkResponse()
+
+    @service.method("acme.v1.Works.Rated", rate=RATE)
+    def rated(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        noted(request)
+        return WorkResponse()
+
+
+def noted(request: WorkRequest) -> None:
+    """Append the time to the file of the request."""
+    with Path(request.text).open("a", encoding="utf-8") as tally:
+        tally.write(f"{time.time()}\n")
 
 
 def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:

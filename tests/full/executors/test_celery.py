@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from tests.services.redis import Redis, redis_server
 from tests.waiting import PATIENCE, until
 from tests.webhooks.receivers import receiver
 
+SOME_SECONDS = 8
 REQUEST_ID = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
 
 
@@ -337,3 +340,34 @@ def test_the_broker_loses_what_was_sent(mortal, shaky):
     with shaky.worker("solo"):
         assert ended(shaky.service, first).response is not None
     assert tally.read_text() == f"{first}\n"
+
+
+def times_in(file: Path) -> list[float]:
+    """The times that calls have noted."""
+    return [*map(float, file.read_text().split())] if file.exists() else []
+
+
+def test_delayed_and_retried_work_begins_when_it_is_due(harness):
+    """Its name is sent then, and not before."""
+    tally = harness.gate("tally")
+    with harness.worker("prefork"):
+        began = time.time()
+        delayed = harness.start("Count", str(harness.gate("delayed")), delay=timedelta(seconds=2))
+        retried = harness.start("Retried", str(tally))
+        assert ended(harness.service, retried).state == "SUCCEEDED"
+        assert ended(harness.service, delayed).state == "SUCCEEDED"
+        start = harness.service.describe(delayed).start_time
+        assert 2 <= start.timestamp() - began < 2 + SOME_SECONDS
+        first, second = times_in(tally)
+        assert 2 <= second - first < 2 + SOME_SECONDS
+
+
+def test_a_rate_is_kept_in_workers(harness):
+    """Workers that wait for it are occupied meanwhile; the store says what may begin."""
+    tally = harness.gate("tally")
+    with harness.worker("prefork"):
+        names = [harness.start("Rated", str(tally)) for _ in range(5)]
+        assert {ended(harness.service, name).state for name in names} == {"SUCCEEDED"}
+    starts = sorted(harness.service.describe(name).start_time for name in names)
+    pairs = zip(starts, starts[2:], strict=False)
+    assert all(later - one >= celery_app.RATE[1] for one, later in pairs)

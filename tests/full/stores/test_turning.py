@@ -1,0 +1,144 @@
+"""Limits, keys, rates, priorities and retries of several processes, some of which are killed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from contextlib import closing
+
+import lro
+from tests.full.stores.turning import (
+    AT_ONCE,
+    RATE,
+    Turning,
+    calls_in,
+    crew,
+    most_at_once,
+    most_within,
+)
+from tests.waiting import until
+
+
+def limits_are_kept(place, folder, processes, kills, each):
+    """Work of three methods, ``each`` many, while processes are killed; return what was seen."""
+    events = folder / "events"
+    with closing(place.open()) as store:
+        turning = Turning(store, 0, events)
+        names = turning.start("Three", range(each), 0.2)
+        apart = turning.start("Apart", [number % 20 for number in range(each)], 0.2)
+        rated = turning.start("Rated", range(each))
+        with crew(place, processes, 2, events) as workers:
+            for _ in range(kills):
+                time.sleep(1)
+                workers.replace()
+            everything = [*names, *apart, *rated]
+            until(lambda: all(turning.service.get(name).done for name in everything))
+            assert {turning.service.get(name).state for name in everything} == {"SUCCEEDED"}
+        calls = calls_in(events)
+        three = [call for call in calls if call.name in {*names}]
+        keys = [
+            [one for one in calls if one.name in {*apart} and one.key == str(key)]
+            for key in range(20)
+        ]
+        again = len(calls) - len({call.name for call in calls})
+        begun = [store.get(name) for name in rated]
+        starts = [one.start_time for one in begun if one.lost_attempts == 0]
+        return (
+            most_at_once(three, workers.killed),
+            max(most_at_once(key, workers.killed) for key in keys),
+            most_within(starts, RATE[1]),
+            again,
+        )
+
+
+def test_limits_hold_while_processes_are_killed(place, tmp_path):
+    """Of the method, of each key, and of a rate, by the times of the store; all of it is done."""
+    three, apart, rated, again = limits_are_kept(place, tmp_path, 4, 2, 40)
+    assert (three, apart, again > 0) == (AT_ONCE, 1, True)
+    assert rated <= RATE[0]
+
+
+def alone_and_behind(place, folder, many):
+    """The seconds that ten jobs of a key take alone, and behind so many of another one."""
+    events = folder / "events"
+    with closing(place.open()) as store:
+        turning = Turning(store, 0, events)
+
+        def seconds(keys):
+            began = time.monotonic()
+            names = {*turning.start("Fair", keys, 0.1)}
+            until(lambda: all(turning.service.get(name).done for name in names))
+            ends = [call.ended for call in calls_in(events) if call.name in names]
+            return max(ends) - began
+
+        turning.start("Fair", ["warm"] * 8, 0.5)
+        with crew(place, 2, 2, events):
+            until(lambda: len(calls_in(events)) == 8 and store.count_waiting(1) == 0)
+            until(lambda: all(call.ended for call in calls_in(events)))
+            alone = seconds(["few"] * 10)
+            for first in range(0, many, 1000):
+                turning.start("Fair", ["many"] * min(1000, many - first), 0.1)
+            return alone, seconds(["few"] * 10)
+
+
+def test_a_few_jobs_of_one_key_do_not_wait_for_many_of_another(place, tmp_path):
+    """They get every second turn, so they take about twice as long as alone."""
+    alone, behind = alone_and_behind(place, tmp_path, 500)
+    assert behind < 2 * alone + 1
+
+
+def inversions(place, folder, each):
+    """How far apart work of one priority began from its order, and the priorities in order."""
+    events = folder / "events"
+    with closing(place.open()) as store:
+        turning = Turning(store, 0, events)
+        names = {}
+        for number in range(each):
+            for priority in (0, 5, -5):
+                request = lro.Struct({"key": priority, "seconds": 0.02})
+                name = turning.methods["Plain"].start(request, priority=priority).name
+                names[name] = number
+        with crew(place, 4, 2, events):
+            until(lambda: all(turning.service.get(name).done for name in names))
+        calls = calls_in(events)  # in the order in which they began
+        order = [int(call.key) for call in calls]
+        ahead = 0
+        for priority in (0, 5, -5):
+            left = [*range(each)]
+            for call in calls:
+                if int(call.key) == priority:
+                    ahead = max(ahead, left.index(names[call.name]))
+                    left.remove(names[call.name])
+        early = max(sum(later > one for later in order[place:]) for place, one in enumerate(order))
+        return ahead, early
+
+
+def test_eight_claimers_keep_the_order(place, tmp_path):
+    """Work is ahead of no more than what the other claimers are just claiming."""
+    ahead, early = inversions(place, tmp_path, 40)
+    assert ahead < 8
+    assert early < 8
+
+
+def test_work_waits_in_the_store_for_what_is_away(place, tmp_path):
+    """Other work goes on in the pauses; a killed process loses no attempt, and all succeeds."""
+    events = tmp_path / "events"
+    with socket.socket() as dependency, closing(place.open()) as store:
+        dependency.bind(("127.0.0.1", 0))  # refuses connections until it listens
+        port = dependency.getsockname()[1]
+        turning = Turning(store, 0, events, port)
+        with crew(place, 2, 1, events, port) as workers:
+            names = turning.start("Calls", range(20))
+            until(lambda: all(len(store.get(name).failed_attempts) >= 2 for name in names))
+            (slow,) = turning.start("Plain", ["plain"], 1.0)
+            until(lambda: store.get(slow).owner)
+            workers.replace()
+            dependency.listen(64)
+            until(lambda: all(turning.service.get(name).done for name in [slow, *names]))
+        assert {turning.service.get(name).state for name in names} == {"SUCCEEDED"}
+        counts = Counter(call.name for call in calls_in(events))
+        for name in names:
+            record = store.get(name)
+            assert record.attempt == counts[name] == len(record.failed_attempts) + 1
+            assert {one.error for one in record.failed_attempts} == {"ConnectionRefusedError"}
