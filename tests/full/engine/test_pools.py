@@ -29,4 +29,5 @@ def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, f
         if "unwelcome" in function:
             assert reason(found)[0] == Code.INTERNAL
         else:
-            assert answer(service, found) == f"{found.name} {WORK} 1 noted"
+            attempt = 2 if function == "flaky_known" else 1
+            assert answer(service, found) == f"{found.name} {WORK} {attempt} noted"
