@@ -75,7 +75,7 @@ from lro._model.operation import (
     Record,
     State,
     end,
-    failed_attempt,
+    failure_text,
     note_start,
     report,
     with_failure,
@@ -722,7 +722,7 @@ class Attempt:
 
     def _failed(self, failure: Failure) -> FailedAttempt:
         now = self._runtime.store.now()
-        return failed_attempt(self._record.attempt, now, failure.error, failure.text)
+        return FailedAttempt(self._record.attempt, now, failure.error, failure.text)
 
     def _store_end(
         self, attempt: int, ending: FinalResult, *, final_metadata: bool = True
@@ -920,7 +920,7 @@ def _failure_of(options: Options, error: BaseException) -> Failure:
     named = options.retry is not None and isinstance(error, options.retry.on)
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
-        text = str(loggable(error))
+        text = failure_text(str(loggable(error)))
     except Exception:  # of a class of the application's
         text = ""
     again = again and not options.at_most_once

@@ -989,10 +989,9 @@ def with_failure(change: Change, failed: FailedAttempt) -> Change:
     return noted
 
 
-def failed_attempt(attempt: int, now: datetime, error: str, text: str) -> FailedAttempt:
-    """Make a failed attempt whose text any store can keep."""
-    text = text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-    return FailedAttempt(attempt, now, error, text)
+def failure_text(text: str) -> str:
+    """The text of an error as a record keeps it: cut off, and without what no database can keep."""
+    return text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def with_losses(change: Change, lost: int) -> Change:
