@@ -107,7 +107,7 @@ def grpc_method(**options: Any) -> object:
 ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
     lro.Options: [
         *(("concurrency", value, COUNT) for value in (0, True)),
-        ("retry", 3, "a lro.Retry"),
+        ("retry", 3, "an lro.Retry"),
         ("priority", 1.0, "a whole number from -100 to 100"),
         ("priority", True, "a whole number from -100 to 100"),
         ("priority", -101, "a whole number from -100 to 100"),

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import lro
-from lro import Cancelled, Code, Job, Retry, RetryLater, Service
+from lro import Cancelled, Code, InvalidArgument, Job, LroError, Retry, RetryLater, Service
 from lro.adapters import AttemptOver, Observer, Store
-from lro.errors import DeclarationError, LeaseLost
+from lro.errors import DeclarationError, LeaseLost, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -29,7 +29,8 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 EACH_EXECUTOR = pytest.mark.parametrize(
     "executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor]
 )
-PLAIN = {"first": timedelta(seconds=10), "jitter": 0.0}
+BAD = Retry(attempts=2, on=(OSError, InvalidArgument))
+PLAIN: dict[str, Any] = {"first": timedelta(seconds=10), "jitter": 0.0}
 
 
 class Outcomes(Observer):
@@ -108,7 +109,10 @@ def test_a_failed_attempt_waits_and_is_tried_again(
         ([OSError()] * 3, {"retry": Retry(attempts=1)}, 1, Code.INTERNAL),
         ([OSError()] * 9, {"retry": Retry(attempts=2), "max_attempts": 2}, 2, Code.INTERNAL),
         ([ValueError()], {"retry": Retry(on=OSError)}, 1, Code.INTERNAL),
-        ([Cancelled()], {"retry": Retry()}, 1, Code.CANCELLED),
+        ([InvalidArgument("text", "is bad")], {"retry": Retry()}, 1, Code.INVALID_ARGUMENT),
+        ([InvalidArgument("text", "is bad")] * 9, {"retry": BAD}, 2, Code.INVALID_ARGUMENT),
+        ([Unavailable()] * 9, {"retry": Retry(attempts=2)}, 2, Code.UNAVAILABLE),
+        ([Cancelled()], {"retry": Retry(on=LroError)}, 1, Code.CANCELLED),
         ([SystemExit()], {"retry": Retry()}, 1, Code.INTERNAL),
         ([OSError()], {}, 1, Code.INTERNAL),
         ([RetryLater(timedelta(0))], {"at_most_once": True}, 1, Code.UNAVAILABLE),

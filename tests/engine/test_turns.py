@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lro import Code, InvalidArgument, Job, Service
+from lro import Code, InvalidArgument, Job, Retry, Service
 from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -180,7 +180,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
 ) -> None:
     """Where no process has found it before."""
     service = make_service(store, InlineExecutor())
-    method, seen = noting(service, concurrency=1, expires=MINUTE)
+    method, seen = noting(service, concurrency=1, expires=MINUTE, retry=Retry())
     name = method.start(WorkRequest()).name
     clock.advance(60)
     service.work.run_operation(name)  # what a Celery worker does that gets the name

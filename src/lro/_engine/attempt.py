@@ -431,7 +431,8 @@ class Attempt:
             if self._record.begin_before is not None:
                 error = too_late(self._record, self._runtime.store)
                 if error is not None:
-                    yield from self._store(self._failure(control, error))
+                    status = self.spec.types.status_of(error, self._runtime.domain)
+                    yield from self._store(FinalResult(status))
                     return None
             if self._request is None and not (yield from self._read_request()):
                 return None
@@ -917,7 +918,7 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
 
 def _failure_of(options: Options, error: BaseException) -> Failure:
     after = error.retry_after.total_seconds() if isinstance(error, RetryLater) else None
-    named = options.retry is not None and isinstance(error, options.retry.on)
+    named = options.retry is not None and options.retry.covers(error)
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
         text = failure_text(str(loggable(error)))

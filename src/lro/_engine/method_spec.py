@@ -218,7 +218,7 @@ class Options:
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency)
         if self.retry is not None:
-            check_instance("retry", self.retry, Retry, "a lro.Retry")
+            check_instance("retry", self.retry, Retry, "an lro.Retry")
         check_priority(self.priority)
         if self.rate is not None:
             fine = isinstance(self.rate, tuple) and len(self.rate) == 2

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from lro._base.arguments import check, check_count, check_span
+from lro._base.errors import LroError, Retryable
 
 _MOST_DOUBLINGS: Final = 1_000
 
@@ -22,11 +23,13 @@ class Retry:
     """After which errors a method is called again, how often, and when.
 
     ``attempts``: how often the function may fail in all; after the last time, its error is that of
-    the operation. ``on``: the exceptions after which it is called again, or one of them; not after
-    :class:`lro.Cancelled`. The first pause takes ``first``, each further one ``factor`` times as
-    long, at most ``most``; each is shortened at random by up to the share ``jitter``. ``within``:
-    no attempt begins later than so long after the start; None: whenever.
-    In a pause the operation waits in the store, and occupies no worker.
+    the operation. ``on``: the exceptions after which it is called again, or one of them. An error
+    of ``lro`` says that the request is at fault, or that the work is to end; it is retried only if
+    it is ``Retryable``, or if one of these is a class of such errors. :class:`lro.Cancelled` never
+    is. The first pause takes ``first``, each further one ``factor`` times as long, at most
+    ``most``; each is shortened at random by up to the share ``jitter``. No attempt begins later
+    than ``within`` after the start; None: there is no such bound. In a pause the operation waits
+    in the store, and occupies no worker.
 
     Raises:
         DeclarationError: A value is out of its bounds, or of another type.
@@ -53,6 +56,13 @@ class Retry:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             wanted = f"a number from {low:g} to {high:g}"
             check(name, value, wanted, fine=number and low <= value <= high)
+
+    def covers(self, error: BaseException) -> bool:
+        """Return True if a method may be called again after this error."""
+        classes = [cls for cls in self.on if isinstance(error, cls)]
+        if isinstance(error, LroError) and not isinstance(error, Retryable):
+            return any(issubclass(cls, LroError) for cls in classes)
+        return bool(classes)
 
     def pause(self, failures: int) -> timedelta:
         """The pause after so many failures, from 1 on."""
