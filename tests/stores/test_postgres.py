@@ -349,6 +349,7 @@ PLANNED = {
     "PUT_OFF_ONLY": (-1, 1, "[]", SOME_IDS, SOME_ID, 9, 3, 1, 1, 1),
     "CLAIMED": ("[]", 1, "us", 1),
     "LANES_DUE": (-1, 1, "[]"),
+    "FIRST_WAITING": (-1, 1, "[]"),
     "PAUSE": ("M", 1),
     "RESUME": ("M",),
     "FORGET_BEGINS": (1,),
@@ -374,6 +375,7 @@ SORTS = {
     "CLAIM_ONLY": 3,
     "PUT_OFF": 3,
     "PUT_OFF_ONLY": 3,
+    "FIRST_WAITING": 2,
 }
 """How many sorts a statement has, each of few rows."""
 _ROOM = {"operations_running", "operations_lanes", "begins_latest"}
@@ -388,6 +390,7 @@ INDEXES = {
     "PUT_OFF": _CLAIM,
     "PUT_OFF_ONLY": (_CLAIM | _ROOM) - {"operations_waiting"},
     "CLAIMED": {"operations_running", "inputs_pkey"},
+    "FIRST_WAITING": {"operations_waiting", "paused_pkey"},
     "LANES_DUE": {"operations_waiting", "paused_pkey", *_ROOM},
     "FORGET_BEGINS": {"begins_over"},
     "LOAD": {"operations_by_state"},
