@@ -227,7 +227,7 @@ IN_LANE = f"{WAITS}=? AND rank=? AND lease_until>?"
 LANES = [f"{WAITS}>? AND lane<?)", f"{WAITS}=? AND rank>?)", f"{WAITS}>? AND lane<?)"]
 BEGUN = "SEARCH begins USING INDEX begins_"
 PLANS = [
-    (sql.LANES, (0, "[]", -1, 9, 1), [*LANES, f"{IN_LANE})", f"{IN_LANE})"]),
+    (sql.LANES, (0, -1, 9, "[]", 0, 0, 9, 0, 1, 0, 1), [*LANES, f"{IN_LANE})", f"{IN_LANE})"]),
     (sql.DUE_OF_LANE, (0, "M", 1, 1, 1, "[]", 9), [f"{IN_LANE} AND lease_until<?)"]),
     (sql.RUNNING, ("M",), f"{RUNS})"),
     (

@@ -307,29 +307,29 @@ RESUME: Final = "DELETE FROM paused WHERE method = ?"
 PAUSED: Final = "SELECT method, since FROM paused"
 _NOT_PAUSED: Final = "NOT IN (SELECT method FROM paused)"
 
-_KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?1"
+_KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?"
 _LANE: Final = f"{_KIND} AND o.method = p.method AND o.lane = p.lane AND o.rank = p.rank"
 _FIRST_LANE: Final = "ORDER BY o.lane, o.rank LIMIT 1"
 LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
-        SELECT (SELECT o.rowid {_KIND} AND o.method = value AND o.lane > ?3 AND o.lane <= ?4
-            {_FIRST_LANE}), 1 FROM json_each(?2) WHERE value {_NOT_PAUSED}
+        SELECT (SELECT o.rowid {_KIND} AND o.method = value AND o.lane > ? AND o.lane <= ?
+            {_FIRST_LANE}), 1 FROM json_each(?) WHERE value {_NOT_PAUSED}
         UNION ALL
         SELECT coalesce((SELECT o.rowid {_KIND} AND o.method = p.method
                 AND o.lane = p.lane AND o.rank > p.rank ORDER BY o.rank LIMIT 1),
             (SELECT o.rowid {_KIND} AND o.method = p.method
-                AND o.lane > p.lane AND o.lane <= ?4 {_FIRST_LANE})), count + 1
+                AND o.lane > p.lane AND o.lane <= ? {_FIRST_LANE})), count + 1
         FROM found JOIN operations AS p ON p.rowid = row WHERE count < {MOST_LANES}
     )
     SELECT p.method, p.lane, p.rank,
-        (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?5,
-        (SELECT o.lease_until {_LANE} AND o.lease_until > ?5 ORDER BY o.lease_until LIMIT 1)
+        (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?,
+        (SELECT o.lease_until {_LANE} AND o.lease_until > ? ORDER BY o.lease_until LIMIT 1)
     FROM found JOIN operations AS p ON p.rowid = row"""
 """Of methods, the lanes in which work waits: whether any is due, and when more will be."""
 DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
-    AND method = ?2 AND lane = ?3 AND rank = ?4 AND lease_until <= ?5
-    AND name NOT IN (SELECT value FROM json_each(?6))
-    ORDER BY lease_until, name LIMIT ?7"""
-FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane {_KIND} AND o.method = ?2
+    AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
+    AND name NOT IN (SELECT value FROM json_each(?))
+    ORDER BY lease_until, name LIMIT ?"""
+FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane {_KIND} AND o.method = ?
     ORDER BY o.lease_until LIMIT 1"""
 RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
 RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
@@ -549,9 +549,11 @@ def _look(rows: FetchRows, claim: Claim, now: int, room: _Room) -> _Looked:
     times: list[int] = []
     many = False
     for kind in claim.kinds:
-        lanes = rows(LANES, (kind, methods, claim.start, MAX_LANE, now))
-        if claim.start >= 0:
-            lanes += rows(LANES, (kind, methods, -1, claim.start, now))
+        spans = [(claim.start, MAX_LANE)] + [(-1, claim.start)] * (claim.start >= 0)
+        lanes: list[Any] = []
+        for low, high in spans:
+            each = (kind, low, high, methods, kind, kind, high, kind, now, kind, now)
+            lanes += rows(LANES, each)
         if len(lanes) >= MOST_LANES:
             most = max(Counter(method for method, *_ in lanes).values())
             many = many or most >= MOST_LANES
