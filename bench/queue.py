@@ -1,4 +1,4 @@
-"""A front without workers and processes that only work: idle workers, a drain, time to begin."""
+"""A front and processes that only work: idle workers, a drain, time to begin, turns of keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +29,16 @@ from lro.executors.threads import ThreadExecutor
 JOBS: Final = 600
 DRAINED: Final = 10_000
 ALONE: Final = 200
+TEN: Final = 10
+ROUNDS: Final = 9
 METHOD: Final = "bench.v1.Bench.Work"
+KEYED: Final = "bench.v1.Bench.WorkInTurn"
 
 
 @attrs.frozen
 class Request:
     millis: float = 0.0
+    customer: str = ""
 
 
 @attrs.frozen
@@ -41,15 +46,17 @@ class Response:
     pass
 
 
-def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any]:
-    """A service on a store; its function writes to the log when it has begun and ended."""
+def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any, Any]:
+    """A service on a store, and its method twice, once with keys that take turns.
+
+    The function writes to the log when it has begun and ended.
+    """
     from bench.peers.on_lro import store
 
     executor = ThreadExecutor(workers) if workers else None
     service = lro.Service(store(where), executor)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    @service.method(METHOD)
     def work(request: Request, job: lro.Job[lro.OperationMetadata]) -> Response:
         began = time.monotonic()
         if request.millis:
@@ -58,7 +65,8 @@ def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any]:
         os.write(file, line.encode())
         return Response()
 
-    return service, work
+    in_turn = service.method(KEYED, concurrency_key=lambda request: request.customer)(work)
+    return service, service.method(METHOD)(work), in_turn
 
 
 @contextlib.contextmanager
@@ -115,7 +123,7 @@ def measured(where: str) -> Iterator[str]:
     """What the queue of one store does."""
     with tempfile.TemporaryDirectory() as folder:
         log, chance = Path(folder) / "balance", random.Random(7)
-        service, work = service_on(where, log, 0)
+        service, work, _ = service_on(where, log, 0)
         with service, workers_on(where, log, 3, 2):
             stored = {}
             for _ in range(JOBS):
@@ -137,7 +145,7 @@ def measured(where: str) -> Iterator[str]:
             yield f"    {half * 1e3:.1f} ms, {most * 1e3:.1f} ms"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "drain"
-        service, work = service_on(where, log, 0)
+        service, work, _ = service_on(where, log, 0)
         with service:
             for _ in range(DRAINED // 500):
                 work.start_many([Request()] * 500)
@@ -146,6 +154,36 @@ def measured(where: str) -> Iterator[str]:
             seconds = max(ended for *_, ended in done) - min(began for _, _, began, _ in done)
             yield f"{DRAINED:,} jobs that do nothing, 4 processes of 2 threads"
             yield f"    {DRAINED / seconds:,.0f} a second"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "turns"
+        service, _, in_turn = service_on(where, log, 0)
+        with service, workers_on(where, log, 4, 4):
+            for millis in (20, 100):
+                alone = [ten(service, in_turn, millis) for _ in range(ROUNDS)]
+                others = [
+                    one.name
+                    for _ in range(DRAINED // 500)
+                    for one in in_turn.start_many([Request(millis, "the other")] * 500)
+                ]
+                beside = [ten(service, in_turn, millis) for _ in range(ROUNDS)]
+                left = service.cancel_all("done = false")
+                yield f"{TEN} jobs of {millis} ms of a customer, 4 processes of 4 threads"
+                one, two = statistics.median(alone), statistics.median(beside)
+                yield (
+                    f"    {one * 1e3:.0f} ms alone, {two * 1e3:.0f} ms beside {len(others):,} of "
+                    f"another ({left:,} were left), ratio {two / one:.2f}"
+                )
+
+
+def ten(service: lro.Service, in_turn: Any, millis: float) -> float:
+    """Seconds until ten jobs of one customer are done."""
+    began = time.monotonic()
+    started = in_turn.start_many([Request(millis, "this one")] * TEN)
+    for one in started:
+        service.wait(one.name, timedelta(seconds=60))
+    seconds = time.monotonic() - began
+    time.sleep(0.2)
+    return seconds
 
 
 def run() -> Iterator[str]:
@@ -159,7 +197,7 @@ def run() -> Iterator[str]:
 
 
 def main(where: str, log: str, threads: str) -> None:
-    service, _ = service_on(where, Path(log), int(threads))
+    service, _, _ = service_on(where, Path(log), int(threads))
     with service:
         print("ready", flush=True)
         sys.stdin.read()
