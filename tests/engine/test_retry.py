@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from datetime import timedelta
@@ -100,6 +101,26 @@ def test_a_failed_attempt_waits_and_is_tried_again(
     until(lambda: len(seen.found) == 3)
     again = [(1, "retried", "INTERNAL"), (2, "retried", "INTERNAL"), (3, "succeeded", "")]
     assert seen.found == again
+
+
+def test_the_log_has_one_traceback_for_each_failed_attempt(
+    make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the next attempt is due is INFO; the last failure is an ERROR."""
+    caplog.set_level(logging.INFO, "lro")
+    service = make_service(executor=InlineExecutor())
+    retry = Retry(attempts=3, on=OSError, **PLAIN)
+    method, _ = raising(service, *[ConnectionError("away")] * 3, retry=retry)
+    assert ended_in_time(service, clock, method.start(WorkRequest("x")).name, 5.0).error
+    lines = [line for line in caplog.records if line.module == "attempt"]
+    assert [(line.levelname, line.exc_info is not None) for line in lines] == [
+        ("WARNING", True),
+        ("INFO", False),
+        ("WARNING", True),
+        ("INFO", False),
+        ("WARNING", True),
+        ("ERROR", False),
+    ]
 
 
 @pytest.mark.parametrize(

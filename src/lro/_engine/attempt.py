@@ -674,6 +674,9 @@ class Attempt:
         if (due := self._due_again(ending.failure)) is not None:
             yield from self._once_available(self._store_retry, ending, due)
             return
+        if ending.failure is not None and ending.failure.again:
+            line = "%s: attempt %d raised %s: no further attempt is allowed"
+            log.error(line, self.name, attempt, ending.failure.error, extra=self._facts)
         try:
             self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
@@ -716,7 +719,7 @@ class Attempt:
         else:
             line = "%s: attempt %d raised %s: it is tried again at %s"
             said = self.name, failed.attempt, failed.error, due.isoformat(" ", "seconds")
-            log.warning(line, *said, extra=self._facts)
+            log.info(line, *said, extra=self._facts)
             self._be_over(Life.RETRIED, error_type(ending.result))
         emit_stored_end(self._runtime.events, after)
         self._holder.work_waits()
