@@ -158,8 +158,9 @@ class Options:
     :class:`lro.Retry`. ``at_most_once``: the function is never called again once
     it has been begun, so there is no ``retry``; by default it is, if its worker is lost or stopped.
     After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED,
-    reason WORKER_LOST; with ``at_most_once`` it ends so at once. It is begun ``max_attempts`` times
-    in all, whyever, and then ends with ABORTED, reason TOO_MANY_ATTEMPTS, or with its last error.
+    reason WORKER_LOST; with ``at_most_once`` it ends so at once. ``max_attempts`` bounds all
+    attempts: retries, losses and stops together. After the last one the operation ends with its
+    last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
     ``priority``: of what is due, the highest is begun first; from -100 to 100. ``expires``: work
     that has not begun so long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
     ``concurrency_key``: gives a text for a request, such as a customer; ``concurrency`` and
