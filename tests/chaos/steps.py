@@ -143,10 +143,10 @@ def live(
         moment = chance.choice((Moment.BEFORE, Moment.AFTER))
         arm(Trap(point=Point.CHECKPOINT, moment=moment, count=chance.randint(1, 20)))
     service, method = service_on(place, folder / "log", executor)
-    with service, (folder / "names").open("ab", buffering=0) as names:
+    with service:
         ready.send(True)
         for number in range(sys.maxsize):
-            names.write(f"{method.start(Job(str(number))).name}\n".encode())
+            method.start(Job(str(number)))
             time.sleep(chance.uniform(0, 0.1))
 
 
@@ -167,8 +167,7 @@ def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) ->
     at_kills = dict(completed)
     service, _ = service_on(place, log, executor)
     with service:
-        # A process may be killed before it has written down the name of what it has started.
-        names = {*(folder / "names").read_text().split(), *(run.operation for run in _runs(log))}
+        names = [*_names(service)]
         with contextlib.suppress(AssertionError):
             until(lambda: all(service.get(name).done for name in names))
         resumed = 0
@@ -221,6 +220,15 @@ def _differing(
     """Note that a step was completed by a run; yield a fault if it was by another before."""
     if completed.setdefault((name, step), run) != run:
         yield f"{name}: the result of {step} has changed"
+
+
+def _names(service: lro.Service) -> Iterator[str]:
+    """All operations, whatever their processes have come to."""
+    token = None
+    while token != "":
+        page = service.list(lro.ListOperationsRequest(page_size=_MANY, page_token=token or ""))
+        yield from (operation.name for operation in page.operations)
+        token = page.next_page_token
 
 
 def _runs(log: Path) -> list[Run]:
