@@ -45,7 +45,7 @@ from lro._engine.store_port import (
     WaitingWork,
     Worker,
 )
-from lro._model.operation import Change, Record
+from lro._model.operation import Change, FailedAttempt, Record
 from lro._model.page_tokens import Cursor
 from lro._schedules.schedule import Schedule, ScheduleStore
 
@@ -68,6 +68,7 @@ __all__ = [
     "Executor",
     "ExecutorUsage",
     "Expired",
+    "FailedAttempt",
     "Found",
     "Inserted",
     "LeasesRenewed",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
@@ -38,6 +38,7 @@ from lro._base.errors import (
 )
 from lro._engine.flow import Flow, MayBlock, Question, Step, on_loop, read, run
 from lro._engine.store_port import Store
+from lro._model.description import NOWHERE, Place
 from lro._model.operation import Operation, Record, parse_name
 
 _REFUSED: Final = "is refused by the method"
@@ -194,7 +195,7 @@ INTERFACE: Final = (
 VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations", "DescribeOperations")
 """What a service offers unless it says otherwise: the five, and the extensions of spec §3.11."""
 
-OPERATOR_VERBS: Final = ("RerunOperation",)
+OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation")
 """The extensions for operators (spec §3.12), which callers have only if the service says so."""
 
 
@@ -213,7 +214,8 @@ class Authorize(Protocol):
         parent's for List and starts. BatchGet, Watch and Describe read operations: they ask for
         GetOperation, once for each name. Who changes where the end of a task of A2A is pushed asks
         for CancelOperation. A rerun asks for RerunOperation, and then for the start, with the
-        caller for whom the operation was started first.
+        caller for whom the operation was started first. Describe also asks for InspectOperation if
+        the service offers that, and leaves out what is only for operators if it is refused.
         """
         ...
 
@@ -301,13 +303,14 @@ class Access:
         """Whether the service offers a verb."""
         return verb in self._verbs
 
-    def permit(self, caller: str, verb: str, name: str) -> Iterable[Step]:
+    def permit(self, caller: str | None, verb: str, name: str) -> Iterable[Step]:
         """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.
 
         Raises:
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
         """
-        return () if self._hook is None else ask_permission(self._hook, caller, verb, name)
+        hook = self._hook
+        return () if hook is None or caller is None else ask_permission(hook, caller, verb, name)
 
     def admit(self, caller: str | None, verb: str, name: str) -> Iterable[Step]:
         """Check that a caller may use a verb. None: an operator of this process, who may use all.
@@ -316,25 +319,44 @@ class Access:
             MethodNotSupported: The service does not offer it.
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
         """
-        if caller is None:
-            return ()
-        self.require(verb)
+        if caller is not None:
+            self.require(verb)
         return self.permit(caller, verb, name)
 
-    def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
-        """Ask ``authorize`` about each of these names.
+    def permit_each(
+        self, caller: str | None, verb: str, names: Sequence[str], *, refuse: bool = True
+    ) -> Flow[Collection[str]]:
+        """Ask ``authorize`` about each of these names; return those that it allows.
 
         Raises:
-            NameRefused: One of them is refused; the error says which.
+            NameRefused: One of them is refused, if that is to ``refuse`` all; the error says which.
         """
-        if self._hook is None:
-            return
+        if self._hook is None or caller is None:
+            return frozenset(names)
         # All in one step, or each would cost a change of threads.
-        asking = _ask_each(self._hook, caller, verb, names)
-        if self._hook.awaited:
-            yield Question(self._hook.name, functools.partial(on_loop, asking))
-        else:
-            yield MayBlock(functools.partial(run, asking))
+        asking = _ask_each(self._hook, caller, verb, names, refuse)
+        allowed: Collection[str] = yield (
+            Question(self._hook.name, functools.partial(on_loop, asking))
+            if self._hook.awaited
+            else MayBlock(functools.partial(run, asking))
+        )
+        return allowed
+
+    def inspectable(self, caller: str | None, names: Sequence[str]) -> Flow[Collection[str]]:
+        """Return the names of which this caller sees what is only for operators."""
+        verb = "InspectOperation"  # a permission: what it is for comes with DescribeOperations
+        if caller is not None and not self.offers(verb):
+            return ()
+        return (yield from self.permit_each(caller, verb, names, refuse=False))
+
+    def places(
+        self, records: Iterable[Record], inspectable: Collection[str]
+    ) -> Mapping[str, Place]:
+        """Read where the workers of these records are, by name, of those that are inspectable."""
+        found = [record for record in records if record.name in inspectable]
+        known = self._store.workers() if any(record.owner for record in found) else ()
+        workers = {worker.owner: (worker.host, worker.pid) for worker in known}
+        return {record.name: workers.get(record.owner, NOWHERE) for record in found}
 
     def read(self, name: str, caller: str) -> Operation:
         """Return an operation that this caller can see, where that is ``immediate``.
@@ -361,7 +383,7 @@ class Access:
             raise OperationNotFound(record.name)
         return record
 
-    def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> VisibleRecords:
+    def seen(self, names: Sequence[str], caller: str | None, max_bytes: int) -> VisibleRecords:
         """Read those of these records that this caller can see, in one call of the store.
 
         They have at most ``max_bytes`` together, or it is only one: the rest is left.
@@ -371,16 +393,23 @@ class Access:
         records = {
             record.name: record
             for record in found.records
-            if record.visible(now) and (not self.owner_only or record.caller == caller)
+            if record.visible(now) and (not self.owner_only or caller in (None, record.caller))
         }
         return VisibleRecords(records, found.rest)
 
 
-def _ask_each(hook: Hook, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
+def _ask_each(
+    hook: Hook, caller: str, verb: str, names: Sequence[str], refuse: bool
+) -> Flow[Collection[str]]:
+    allowed = set()
     for name in names:
         try:
             yield from ask_permission(hook, caller, verb, name)
+            allowed.add(name)
         except PermissionDenied as exc:
+            if not refuse:
+                continue
             if type(exc) is not PermissionDenied:
                 raise  # an error of the application's own, with what it has to say
             raise NameRefused(name, exc.description) from exc
+    return allowed

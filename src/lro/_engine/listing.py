@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -81,11 +81,17 @@ class BatchRead(Generic[T]):
 
 
 def read_descriptions(
-    access: Access, limits: Limits, names: Sequence[str], caller: str, renamed: Mapping[str, str]
+    access: Access,
+    limits: Limits,
+    names: Sequence[str],
+    caller: str | None,
+    renamed: Mapping[str, str],
+    inspectable: Collection[str],
 ) -> DescribeOperationsResponse:
     """Describe the operations of ``names`` that a caller can see, in that order.
 
-    ``renamed`` has the present names of methods, by their aliases.
+    ``renamed`` has the present names of methods, by their aliases. Those that are ``inspectable``
+    are described as for an operator.
 
     Raises:
         BatchTooLarge: They have more bytes together than ``Limits.page_bytes``. Their messages
@@ -95,8 +101,9 @@ def read_descriptions(
     room, rest = limits.page_bytes, names
     while rest:
         seen = access.seen(rest, caller, min(max(room, limits.least_bytes), READ_BYTES))
+        places = access.places(seen.records.values(), inspectable)
         for record in seen.records.values():
-            shown = description_of(record, renamed)
+            shown = description_of(record, renamed, places.get(record.name))
             weight = max(record.weight, shown.weight)
             if found and weight > room:
                 raise BatchTooLarge(len(names), limits.page_bytes)

@@ -761,10 +761,12 @@ class Service:
         return BatchRead(self.access, self.limits, wanted, caller, show).result()
 
     @verb
-    def describe(self, name: str, *, caller: str = "") -> Flow[DescribedOperation]:
+    def describe(self, name: str, *, caller: str | None = "") -> Flow[DescribedOperation]:
         """Return what is known of an operation beside its messages, and the operation (spec §3.11).
 
         Who may get an operation may have it described: ``authorize`` is asked for GetOperation.
+        What is for operators only is shown to ``caller`` None, of whom no hook is asked, and to
+        callers who have InspectOperation by ``verbs`` and ``authorize``.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -775,58 +777,60 @@ class Service:
         self.access.require("DescribeOperations")
         parse_name(name)
         yield from self.access.permit(caller, "GetOperation", name)
-        return described((yield from self.access.visible(name, caller)), self.renamed)
+        inspectable = yield from self.access.inspectable(caller, (name,))
+        record = yield from self.access.visible(name, caller)
+        read = functools.partial(self.access.places, [record], inspectable)
+        places = (yield MayBlock(read, blocks=self.store.writes_block)) if inspectable else {}
+        return described(record, self.renamed, places.get(name))
 
-    async def describe_async(self, name: str, *, caller: str = "") -> DescribedOperation:
+    async def describe_async(self, name: str, *, caller: str | None = "") -> DescribedOperation:
         """:meth:`describe` for coroutines."""
         return await on_loop(flow_of(self.describe)(name, caller=caller))
 
     @verb
     def describe_many(
-        self, names: Sequence[str], *, caller: str = ""
+        self, names: Sequence[str], *, caller: str | None = ""
     ) -> Flow[DescribeOperationsResponse]:
         """Return what is known of 1 to 1000 operations beside their messages (spec §3.11).
 
-        Names, ``missing`` and errors are as for :meth:`batch_get`.
+        Names, ``missing`` and errors: see :meth:`batch_get`. ``caller``: see :meth:`describe`.
 
         Raises:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed, BatchTooLarge: As
                 for :meth:`batch_get`.
             MethodNotSupported: Describe is switched off.
         """
-        wanted = yield from flow_of(self.begin_describe)(names, caller=caller)
-        return self.read_descriptions(wanted, caller)
+        return (yield from flow_of(self.begin_describe)(names, caller=caller))()
 
     async def describe_many_async(
-        self, names: Sequence[str], *, caller: str = ""
+        self, names: Sequence[str], *, caller: str | None = ""
     ) -> DescribeOperationsResponse:
         """:meth:`describe_many` for coroutines: a thread reads the operations."""
         return await in_threads(flow_of(self.describe_many)(names, caller=caller))
 
     @verb
-    def begin_describe(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
-        """Return what :meth:`read_descriptions` takes: the checked names that may be asked for.
+    def begin_describe(
+        self, names: Sequence[str], *, caller: str | None = ""
+    ) -> Flow[Callable[[], DescribeOperationsResponse]]:
+        """Return what reads the descriptions, for a thread: it may block, and calls no hook.
 
         Raises:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`describe_many`.
         """
-        return (yield from self._begin_many("DescribeOperations", names, caller))
+        wanted = yield from self._begin_many("DescribeOperations", names, caller)
+        inspectable = yield from self.access.inspectable(caller, wanted)
+        given = self.access, self.limits, wanted, caller, self.renamed, inspectable
+        return functools.partial(read_descriptions, *given)
 
-    def _begin_many(self, rpc: str, names: Sequence[str], caller: str) -> Flow[Sequence[str]]:
+    def _begin_many(
+        self, rpc: str, names: Sequence[str], caller: str | None
+    ) -> Flow[Sequence[str]]:
         self._begin()
         self.access.require(rpc)
         wanted = parse_names(names)
         yield from self.access.permit_each(caller, "GetOperation", wanted)
         return wanted
-
-    def read_descriptions(self, wanted: Sequence[str], caller: str) -> DescribeOperationsResponse:
-        """Return the descriptions of operations, and the missing names. Calls no hook.
-
-        Raises:
-            BatchTooLarge: As for :meth:`describe_many`.
-        """
-        return read_descriptions(self.access, self.limits, wanted, caller, self.renamed)
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).

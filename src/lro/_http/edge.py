@@ -98,6 +98,7 @@ from lro._http.routes import (
     extension_routes,
 )
 from lro._messages.json_text import canonical
+from lro._model.description import DescribeOperationsResponse
 from lro._model.http_rules import Literal, Template
 from lro._model.operation import (
     ListOperationsRequest,
@@ -1043,11 +1044,10 @@ class OperationsEdge:
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_describe)(names, caller=caller)
-        wanted: Sequence[str] = yield CallFunction(begin, long=True)
+        read: Callable[[], DescribeOperationsResponse] = yield CallFunction(begin, long=True)
 
         def found(_: ReplyReservation) -> HttpReply:
-            described = self.service.read_descriptions(wanted, caller)
-            return describe_reply(described, self.service.types)
+            return describe_reply(read(), self.service.types)
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 

@@ -499,7 +499,7 @@ class FailedAttempt:
     For operators: callers get the error of the operation. The text has at most 500 characters.
     """
 
-    attempt: int
+    attempt: Int32
     time: datetime
     error: str
     text: str

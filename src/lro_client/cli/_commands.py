@@ -117,9 +117,17 @@ def list_operations(
 @click.option(
     "--check", is_flag=True, help="End with the state: 1 failed, 3 cancelled, 4 still running."
 )
+@click.option(
+    "--describe",
+    "describes",
+    is_flag=True,
+    help="Print what the server knows beside the messages, also to a pipe and as JSON.",
+)
 @json_option
 @server_options
-def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
+def get(
+    server: ServerOptions, names: tuple[str, ...], check: bool, describes: bool, as_json: bool
+) -> Exit:
     """Print operations as they are now.
 
     A NAME is an operation's name, its URL, or a token of a handle.
@@ -127,8 +135,11 @@ def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: boo
     wanted, said = read_names(names, server)
     exits = []
     with server.connect(said) as link:
-        details = sys.stdout.isatty() and not as_json
-        found = (descriptions_of(wanted, link) if details else None) or NO_DESCRIPTIONS
+        found = NO_DESCRIPTIONS
+        if describes:
+            found = {one.name: one for one in link.client.describe(wanted).descriptions}
+        elif sys.stdout.isatty() and not as_json:
+            found = descriptions_of(wanted, link) or NO_DESCRIPTIONS
         for name in wanted:
             try:
                 operation = link.client.get(name)

@@ -53,18 +53,25 @@ def descriptions_of(names: Sequence[str], link: Link) -> Descriptions | None:
 def print_operation(
     operation: Operation, link: Link, *, as_json: bool, descriptions: Descriptions = NO_DESCRIPTIONS
 ) -> None:
-    """Print an operation: all that is known of it to a terminal, one line to a pipe."""
+    """Print an operation: all that is known of it to a terminal, one line to a pipe.
+
+    What is described is printed whole to a pipe too; as JSON it is the description.
+    """
+    description = descriptions.get(operation.name)
+    if as_json and description is not None:
+        click.echo(json_text(link.types.dump(description)))
+        return
     if as_json:
         print_json(operation, link)
         return
-    if not sys.stdout.isatty():
+    if description is None and not sys.stdout.isatty():
         print_line(operation, link)
         return
     line = state_line(operation, link)
     shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
     rows = [("name", line.name), ("state", line.state), ("progress", at)]
-    if description := descriptions.get(operation.name):
+    if description is not None:
         rows += _described_rows(description)
     for heading, text in rows:
         if text:
@@ -76,13 +83,30 @@ def print_operation(
 
 
 def _described_rows(description: OperationDescription) -> list[tuple[str, str]]:
-    began = description.create_time
+    began, priority = description.create_time, description.priority
+    worker = f"process {description.worker_pid} on {plain(description.worker_host)}"
+    failures = [
+        f"{one.attempt} at {_moment(one.time)}: {one_line(f'{one.error}: {one.text}')}"
+        for one in description.failures
+    ]
     return [
         ("method", plain(description.method)),
         ("age", "" if began is None else _shown_span(_seconds_since(began))),
+        ("due", _moment(description.due_time)),
+        ("begin by", _moment(description.begin_before)),
+        ("priority", str(priority or "")),
         ("attempt", str(description.attempt or "")),
+        ("failed", str(description.failed_attempts or "")),
+        ("lost", str(description.lost_attempts or "")),
+        ("worker", worker if description.worker_pid else ""),
+        ("origin", plain(description.origin)),
         ("cancel", "requested" if description.cancel_requested else ""),
+        *(("failure", text) for text in failures),
     ]
+
+
+def _moment(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(" ", "seconds")
 
 
 def print_line(operation: Operation, link: Link) -> None:
