@@ -137,6 +137,61 @@ def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     assert lines[5:7] == ["attempt   3", "cancel    requested"]
 
 
+LASTING = {
+    **DESCRIBED,
+    "dueTime": "2030-01-02T03:04:05.678Z",
+    "beginBefore": "2030-01-02T04:04:05Z",
+    "priority": -5,
+    "failedAttempts": 2,
+    "lostAttempts": 1,
+    "origin": "schedule \x1b[2Jnightly",
+    "workerHost": "worker\x1b[31m-1",
+    "workerPid": 4711,
+    "failures": [
+        {"attempt": 1, "time": "2030-01-01T00:00:00Z", "error": "OSError", "text": "a\n\x1b[2Jb"},
+        {"attempt": 2, "time": "2030-01-01T00:01:00Z", "error": "OSError", "text": ""},
+    ],
+}
+
+
+@pytest.mark.parametrize("in_a_pipe", [False, True])
+def test_get_shows_what_lasts(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: bool) -> None:
+    """Due time, expiry, origin, worker and failed attempts: in a terminal, or where it is told."""
+    asked.app = Describing(200, {"descriptions": [LASTING]})
+    command = call if in_a_pipe else drawing
+    lines = command("get", "operations/a", *["--describe"] * in_a_pipe).lines
+    assert lines[5:16] == [
+        "due       2030-01-02 03:04:05+00:00",
+        "begin by  2030-01-02 04:04:05+00:00",
+        "priority  -5",
+        "attempt   3",
+        "failed    2",
+        "lost      1",
+        r"worker    process 4711 on worker\x1b[31m-1",
+        r"origin    schedule \x1b[2Jnightly",
+        "cancel    requested",
+        r"failure   1 at 2030-01-01 00:00:00+00:00: OSError: a \x1b[2Jb",
+        "failure   2 at 2030-01-01 00:01:00+00:00: OSError:",
+    ]
+
+
+def test_description_as_json(call: Lro, asked: Asked) -> None:
+    """That of the server, one on each line, with the members that this release knows."""
+    asked.app = Describing(200, {"descriptions": [{**LASTING, "addedLater": 1}]})
+    found = call("get", "operations/a", "--describe", "--json")
+    assert "\x1b" not in found.out
+    (value,) = found.json
+    del value["failures"][1]  # an empty text is left out
+    assert value == {**LASTING, "failures": LASTING["failures"][:1]}  # type: ignore[index]
+
+
+def test_server_that_cannot_describe_is_reported(call: Lro, asked: Asked) -> None:
+    """Where a description was asked for."""
+    asked.app = Describing(404, {})
+    found = call("get", "operations/a", "--describe", status=Exit.CALL_FAILED)
+    assert "the server does not describe operations" in found.err
+
+
 def test_get_of_server_that_says_little(drawing: Lro, asked: Asked) -> None:
     """What is not known has no line."""
     asked.app = Describing(200, {"descriptions": [{"name": "operations/a"}]})

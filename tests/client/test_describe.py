@@ -11,6 +11,7 @@ import pytest
 import respx
 
 import lro
+from lro.adapters import FailedAttempt
 from lro_client import CallError, UnreadableReply
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
@@ -27,6 +28,16 @@ SHOWN = {
     "startTime": MOMENT,
     "cancelRequested": True,
     "attempt": 2,
+    "failedAttempts": 1,
+    "dueTime": MOMENT,
+    "beginBefore": MOMENT,
+    "priority": -5,
+    "origin": "schedule nightly",
+    "failures": [
+        {"attempt": 1, "time": MOMENT, "error": "ConnectionError", "text": "a\u0007<b>", "new": 1}
+    ],
+    "workerHost": "worker-1",
+    "workerPid": 4_000_000_000,
     "addedLater": {"x": 1},
 }
 CREATED = datetime(2030, 1, 2, 3, 4, 5, 678_000, UTC)
@@ -39,6 +50,14 @@ WANTED = lro.OperationDescription(
     start_time=CREATED,
     cancel_requested=True,
     attempt=2,
+    failed_attempts=1,
+    due_time=CREATED,
+    begin_before=CREATED,
+    priority=-5,
+    origin="schedule nightly",
+    failures=(FailedAttempt(1, CREATED, "ConnectionError", "a\x07<b>"),),
+    worker_host="worker-1",
+    worker_pid=4_000_000_000,
 )
 TOO_LARGE = {
     "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -183,6 +202,8 @@ def test_server_without_descriptions_is_unimplemented(
         {"descriptions": [{**SHOWN, "createTime": "yesterday"}]},
         {"descriptions": [{**SHOWN, "attempt": "many"}]},
         {"descriptions": [{**SHOWN, "state": 5}]},
+        {"descriptions": [{**SHOWN, "failures": {"attempt": 1}}]},
+        {"descriptions": [{**SHOWN, "workerPid": -1}]},
     ],
 )
 def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ import pytest
 import lro
 from lro import Code, wsgi
 from lro.asgi import OperationsApp
-from lro.http import HttpReply
+from lro.http import VERBS, HttpReply
 from lro.stores.memory import MemoryStore
 from lro.wire import RouteTable, default_routes, extension_routes
 from tests.http.counting_service import (
     NOW,
     CountMetadata,
+    CountRequest,
     CountService,
     Phase,
     Wrapped,
@@ -137,6 +139,65 @@ def test_batch_is_in_the_order_asked_for(verb: str, parent: str, counting: Count
     over = {**running, "name": second, "state": "SUCCEEDED", "endTime": moment}
     over["expireTime"] = value["descriptions"][0]["expireTime"]
     assert value == {"descriptions": [over, running], "missing": [missing]}
+
+
+def retrying(**options: Any) -> tuple[CountService, str]:
+    """A counting service, and the name of an operation whose first attempt has failed."""
+    counting = build(**options)
+
+    @counting.service.method("acme.v1.Things.Fail", retry=lro.Retry(jitter=0))
+    def fail(request: CountRequest) -> None:
+        raise ConnectionError("<b>away</b>")
+
+    return counting, fail.start(CountRequest(), priority=5, expires=timedelta(hours=1)).name
+
+
+def test_only_operators_are_told_how_attempts_failed() -> None:
+    """Callers get the times and counts; the errors need a verb that is off, and permission."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        return verb != "InspectOperation" or caller == "operator"
+
+    inspecting = {"verbs": (*VERBS, "InspectOperation"), "authorize": authorize}
+    for options, callers in (({}, ["operator"]), (inspecting, ["ann", "operator"])):
+        counting, name = retrying(**options)
+        for caller in callers:
+            body = {"names": [name]}
+            reply = answer(counting, DESCRIBE, body, authenticate=lambda _, who=caller: who)
+            (found,) = json.loads(reply.body)["descriptions"]
+            failures = found.pop("failures", None)
+            told = bool(options) and caller == "operator"
+            moment = "2030-01-02T03:04:05Z"
+            failed = {"attempt": 1, "time": moment, "error": "ConnectionError"}
+            assert failures == ([{**failed, "text": "<b>away</b>"}] if told else None)
+            times = dict.fromkeys(("createTime", "startTime", "updateTime"), moment)
+            assert found == {
+                **times,
+                "name": name,
+                "state": "IN_PROGRESS",
+                "method": "acme.v1.Things.Fail",
+                "attempt": 1,
+                "failedAttempts": 1,
+                "dueTime": "2030-01-02T03:04:06Z",
+                "priority": 5,
+            }
+
+
+def test_expiry_and_origin_are_described() -> None:
+    """Of work that waits, and of a rerun."""
+    counting, _ = retrying()
+    minute = timedelta(minutes=1)
+    late = counting.service.start(
+        "acme.v1.Things.Fail", CountRequest(), delay=minute, expires=minute
+    )
+    failed = counting.start()
+    assert counting.service.reporter(failed).fail(lro.Status(Code.INTERNAL, "why"))
+    again = counting.service.rerun(failed).name
+    reply = answer(counting, DESCRIBE, {"names": [late.name, again]})
+    waiting, rerun = json.loads(reply.body)["descriptions"]
+    assert rerun["origin"] == failed
+    due, before = "2030-01-02T03:05:05Z", "2030-01-02T03:06:05Z"
+    assert (waiting["dueTime"], waiting["beginBefore"]) == (due, before)
 
 
 BODIES = [

@@ -171,8 +171,18 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
         **SESSION,
         "links": {"trace": "javascript:alert(1)//{trace_id}", "logs": "https://logs.test/{name}"},
     }
-    scripted.descriptions["operations/all"] = {"name": "operations/all", "traceId": "$&"}
+    told = {"name": "operations/all", "traceId": "$&", "origin": f"operations/{TEXTS[1]}"}
+    told |= dict.fromkeys(("dueTime", "beginBefore", "priority", "workerHost"), TEXTS[2])
+    each_failure = ("attempt", "time", "error", "text")
+    failures = [*(dict.fromkeys(each_failure, text) for text in TEXTS), None, 5, {"text": [big]}]
+    scripted.descriptions["operations/all"] = {**told, "workerPid": TEXTS[3], "failures": failures}
     page = show("#/operations/all")
+    failed = page.get_by_role("region", name="Failed attempts").get_by_role("row")
+    expect(failed).to_have_count(len(failures) + 1)
+    cells = failed.evaluate_all("all => all.map((each) => each.lastChild.textContent)")
+    assert cells[1 : len(TEXTS) + 1] == TEXTS
+    facts = page.locator(".side section").first
+    expect(facts).to_contain_text(f"{TEXTS[2]}, process {TEXTS[3]}")
     panel = page.get_by_role("tabpanel")
     expect(panel).to_contain_text(TEXTS[0])
     shown = panel.text_content() or ""
@@ -182,7 +192,8 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
     assert links
     assert all(link.startswith(("https://", "http://")) for link in links)
     outside = page.locator(".side a").evaluate_all("all => all.map((each) => each.href)")
-    assert outside == ["https://logs.test/operations%2Fall"]
+    assert outside[1:] == ["https://logs.test/operations%2Fall"]
+    assert outside[0].startswith(page.url.partition("#")[0] + "#/operations/")
     tab(page, "Metadata").click()
     while (more := page.get_by_role("button", name=" more")).count():
         more.first.click()

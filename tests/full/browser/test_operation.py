@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from datetime import timedelta
+
 import pytest
 
 import lro
@@ -46,6 +50,41 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, sho
     expect(panel(page).get_by_role("link")).to_have_count(1)
     expect(panel(page).get_by_role("link")).to_have_attribute("href", "https://acme.test/manual")
     expect(panel(page)).to_contain_text("a trap (javascript:alert(1))")
+
+
+def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show: Show) -> None:
+    """With the worker meanwhile, then with the time of the next attempt; no reload is needed."""
+    page = show(f"#/{work}")
+    facts = page.locator(".side section").first
+    expect(facts).to_contain_text(f"Worker{socket.gethostname()}, process {os.getpid()}")
+    tried = page.get_by_role("region", name="Failed attempts")
+    expect(tried).to_be_hidden()
+    text = "<img src=x onerror=alert(1)>"
+    stage.fail("work", lro.RetryLater(timedelta(hours=1), text))
+    expect(tried.get_by_role("row")).to_have_count(2)
+    expect(tried.get_by_role("row").last).to_contain_text("RetryLater")
+    expect(tried.get_by_role("cell").last).to_have_text(text)
+    expect(facts).to_contain_text("Due")
+    expect(facts).not_to_contain_text("process")
+
+
+def test_what_lasts_is_shown_in_rows(scripted: Scripted, show: Show) -> None:
+    """Expiry, priority, and a link to the operation of which it is a rerun."""
+    moment = "2030-01-02T03:04:05Z"
+    scripted.operations["operations/b"] = {"name": "operations/b"}
+    known = {"name": "operations/b", "state": "IN_PROGRESS", "origin": "p/q/operations/a b"}
+    scripted.descriptions["operations/b"] = {**known, "beginBefore": moment, "priority": -5}
+    page = show("#/operations/b")
+    facts = page.locator(".side section").first
+    expect(facts).to_contain_text("Begins before2 Jan 2030")
+    expect(facts).to_contain_text("Priority-5")
+    link = facts.get_by_role("link", name="p/q/operations/a b")
+    expect(link).to_have_attribute("href", "#/p/q/operations/a%20b")
+    scripted.descriptions["operations/b"] = {**known, "origin": "schedule nightly"}
+    page.reload()
+    expect(facts).to_contain_text("Started byschedule nightly")
+    expect(facts.get_by_role("link")).to_have_count(0)
+    expect(facts).not_to_contain_text("Priority")
 
 
 def test_tabs_are_moved_by_arrows(work: str, show: Show) -> None:

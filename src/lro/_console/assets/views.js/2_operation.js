@@ -110,7 +110,7 @@ function operationView(query, name) {
   };
   // What lasts: each attempt that failed, for operators.
   const drawFailures = (/** @type {any} */ about) => {
-    const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [String(each?.attempt), each?.time && moment(each.time, full(each.time)), h("code", {}, String(each?.error ?? "")), String(each?.text ?? "")]);
+    const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [String(each?.attempt ?? ""), each?.time && moment(each.time), h("code", {}, String(each?.error ?? "")), String(each?.text ?? "")]);
     failures.hidden = !lines.length;
     failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attemptHead, V.time, T.error, V.message], lines));
   };
