@@ -248,6 +248,17 @@ def test_a_tick_is_on_time_for_a_minute() -> None:
     assert reports.known.last_tick == NOON + timedelta(hours=1)
 
 
+def test_operation_says_which_schedule_has_started_it() -> None:
+    """To its caller too; one that a caller has started says nothing."""
+    reports = reports_at(NOON, MINUTE, caller="ann")
+    reports.run_until(NOON + MINUTE)
+    service = reports.service
+    (started,) = service.list(lro.ListOperationsRequest()).operations
+    assert service.describe(started.name, caller="ann").origin == "schedule reports"
+    mine = reports.write.start(request_of(NOON)).name
+    assert service.describe(mine).origin == ""
+
+
 def test_of_a_new_schedule_nothing_was_missed() -> None:
     """Nor of one whose expression or time zone is another one now."""
     reports = reports_at(NOON, "0 3 * * *")
