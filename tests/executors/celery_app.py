@@ -25,6 +25,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 LEASE = timedelta(seconds=5)
 BROKER_TIMEOUT = timedelta(seconds=5)
 RETRY = lro.Retry(attempts=2, first=timedelta(seconds=2), jitter=0)
+STUBBORN = lro.Retry(attempts=3, first=timedelta(seconds=3), jitter=0)
 RATE = (2, timedelta(seconds=3))
 
 
@@ -103,6 +104,17 @@ def add_methods(service: Service) -> None:
         if job.attempt == 1:
             raise ConnectionError("away")
         return WorkResponse()
+
+    @service.method("acme.v1.Works.Stubborn", retry=STUBBORN)
+    def stubborn(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        noted(request)
+        if job.attempt < 3:
+            raise ConnectionError(f"away in {os.getpid()}")
+        return WorkResponse()
+
+    @service.method("acme.v1.Works.Alone", concurrency=1)
+    def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        return held(request, job)
 
     @service.method("acme.v1.Works.Rated", rate=RATE)
     def rated(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:

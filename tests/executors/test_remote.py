@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, Job
+from lro import Code, Job, Retry
 from lro._engine.job import WorkerDied
 from lro._model.operation import claim, lose
 from lro.adapters import Observer
@@ -19,7 +19,7 @@ from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import maintenance_over, raising
 from tests.service_steps import answer, ended, reason, recovered, work
 from tests.stores.samples import held, insert
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -82,6 +82,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     record = store.get(operation.name)
     assert (record.owner, record.attempt, record.waits) == ("", 0, True)
     assert record.lease_until == clock() + MINUTE
+    assert service.describe(operation.name).due_time == clock()
     service.run_operation(operation.name)
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
 
@@ -244,25 +245,191 @@ def test_a_stopping_worker_takes_no_name(service, store):
     assert store.get(name).waits
 
 
-def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
-    """Of names that come at once, as many are worked on as the method says."""
+def started(method, clock, *texts):
+    """The names of operations that are due one after the other."""
+    names = []
+    for text in texts:
+        names.append(method.start(WorkRequest(text)).name)
+        clock.advance(microseconds=1)
+    return names
+
+
+def test_a_name_that_comes_before_its_time_begins_nothing(service, sending, store, clock):
+    """Of delayed work: a repeated start sends one, or the broker an older one."""
+    name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
+    assert service.start(NAME, WorkRequest(), request_id=ID).name == name
+    service.run_operation(name)
+    assert store.get(name).attempt == 0
+    sending.sent.clear()
+    clock.advance(60)
+    service.run_maintenance()
+    assert sending.sent == [name]
+    service.run_operation(name)
+    assert answer(service, service.get(name)) == " by attempt 1"
+
+
+def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
+    """Whichever older messages come in the pauses; each failure is in the record."""
     service = make_service(store, sending)
-    running, most = [], []
+    began = []
 
     def body(request, job):
-        running.append(job.name)
-        most.append(len(running))
-        running.remove(job.name)
+        began.append(clock())
+        if job.attempt < 3:
+            raise ConnectionError(f"attempt {job.attempt}")
 
-    method = work(service, body, NAME, concurrency=1)
-    names = [method.start(WorkRequest()).name for _ in range(8)]
-    workers = [threading.Thread(target=service.run_operation, args=(name,)) for name in names]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    retry = Retry(attempts=3, first=timedelta(seconds=10), jitter=0)
+    name = work(service, body, NAME, retry=retry).start(WorkRequest()).name
+    first = clock()
+    service.run_operation(name)
+    for pause in (10, 20):
+        for step in (0, pause - 0.001):
+            clock.advance(step)
+            service.run_operation(name)
+            service.run_maintenance()
+            assert store.get(name).owner == ""
+        clock.advance(0.001)
+        service.run_maintenance()
+        service.run_operation(name)
+    assert service.get(name).done
+    assert began == [first, first + timedelta(seconds=10), first + timedelta(seconds=30)]
+    assert sending.sent == [name] * 3
+    failed = [(one.time, one.text) for one in store.get(name).failed_attempts]
+    assert failed == [*zip(began, ("attempt 1", "attempt 2"), strict=False)]
+
+
+def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, step, clock):
+    """A worker that gets the name of another one ends its message at once."""
+    service = make_service(store, sending)
+    method = work(service, step, NAME, concurrency=1)
+    names = started(method, clock, *"abc")
+    service.run_maintenance()
+    assert sending.sent == names[:1]
+    worker = threading.Thread(target=service.run_operation, args=(names[0],))
+    worker.start()
+    step.reached()
+    for _ in range(5):
+        service.run_operation(names[1])
+        clock.advance(10)
+        service.run_maintenance()
+    assert (sending.sent, store.get(names[1]).waits) == (names[:1], True)
+    step.go.set()
+    joined(worker)
+    service.run_maintenance()
+    assert sending.sent == names[:2]
+    service.run_operation(names[1])
+    assert service.get(names[1]).done
+
+
+def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
+    make_service, store, sending, step, clock
+):
+    """Its message came after the time of redelivery, when others had been sent."""
+    service = make_service(store, sending)
+    method = work(service, step, NAME, concurrency=1)
+    late, other = started(method, clock, *"ab")
+    service.run_maintenance()
+    clock.advance(60)
+    service.run_maintenance()
+    assert sending.sent == [late, other]
+    worker = threading.Thread(target=service.run_operation, args=(other,))
+    worker.start()
+    step.reached()
+    service.run_operation(late)
+    for _ in range(20):
+        clock.advance(10)
+        service.run_maintenance()
+    assert sending.sent == [late, other]
+    step.go.set()
+    joined(worker)
+    service.run_maintenance()
+    assert sending.sent == [late, other, late]
+    service.run_operation(late)
+    assert service.get(late).done
+
+
+def test_a_rate_decides_when_names_are_sent(make_service, store, sending, clock):
+    service = make_service(store, sending)
+    began = []
+
+    def body(request, job):
+        began.append(clock())
+
+    method = work(service, body, NAME, rate=(2, timedelta(seconds=10)))
+    names = started(method, clock, *"abcd")
+    first = clock()
+    service.run_maintenance()
+    assert sending.sent == names[:2]
+    for name in (names[0], names[1], names[3]):
+        service.run_operation(name)
+    clock.advance(9)
+    service.run_maintenance()
+    assert (sending.sent, began) == (names[:2], [first, first])
+    clock.advance(1)
+    service.run_maintenance()
+    assert sending.sent == names
+    for name in names:
+        service.run_operation(name)
     assert all(service.get(name).done for name in names)
-    assert max(most) == 1
+    assert began == [first] * 2 + [first + timedelta(seconds=10)] * 2
+
+
+def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
+    """Names over the limit wait in the store, which knows whose turn it is."""
+    service = make_service(store, sending)
+
+    def body(request, job):
+        pass
+
+    method = work(service, body, NAME, concurrency=1, concurrency_key=lambda sent: sent.text)
+    names = started(method, clock, *"aab")
+    service.run_maintenance()
+    assert {*sending.sent} == {names[0], names[2]}
+    service.run_operation(names[0])
+    service.run_maintenance()
+    assert sending.sent[2:] == [names[1]]
+
+
+def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
+    """Those that are sent at once are all equal to the broker."""
+    service = make_service(store, sending)
+    method = work(service, None, NAME, concurrency=1)
+    names = [method.start(WorkRequest(), priority=priority).name for priority in (0, 5, 9)]
+    for expected in reversed(names):
+        service.run_maintenance()
+        assert sending.sent[-1] == expected
+        service.run_operation(expected)
+    assert len(sending.sent) == 3
+
+
+def test_paused_work_begins_after_the_pause(service, sending, store, clock):
+    """Its message is of no use; its name is sent again then, not after the time of redelivery."""
+    name = service.start(NAME, WorkRequest()).name
+    service.pause(NAME)
+    service.run_operation(name)
+    for _ in range(5):
+        clock.advance(10)
+        service.run_maintenance()
+    assert (store.get(name).attempt, sending.sent) == (0, [name])
+    service.resume(NAME)
+    service.run_maintenance()
+    assert sending.sent == [name] * 2
+    service.run_operation(name)
+    assert answer(service, service.get(name)) == " by attempt 1"
+
+
+@pytest.mark.parametrize("swept", [True, False])
+def test_expired_work_does_not_begin(make_service, sending, clock, swept):
+    """Also if the worker is the one that finds it."""
+    service = make_service(None, sending)
+    method = work(service, pytest.fail, NAME, expires=timedelta(seconds=30))
+    name = method.start(WorkRequest()).name
+    clock.advance(30)
+    if swept:
+        service.run_maintenance()
+        assert service.get(name).done
+    service.run_operation(name)
+    assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
 
 
 class Elsewhere(ThreadExecutor):

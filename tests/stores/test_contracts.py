@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from contextlib import closing
 
@@ -12,7 +13,7 @@ from lro import DeclarationError, testing
 from lro._engine.store_port import READ_BYTES, keeps_outbox, keeps_statistics
 from lro._filters.prefilter import EVERYTHING, bounds_of
 from lro.adapters import Expired, Found, Inserted, Page
-from lro.errors import TargetBusy
+from lro.errors import OperationNotFound, TargetBusy
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
@@ -119,6 +120,23 @@ def claimed_beyond_limits(self, claim):
     return MemoryStore.claim(self, attrs.evolve(claim, limits=dict.fromkeys(claim.limits)))
 
 
+def sent_beyond_limits(self, claim):
+    """Have any number of names sent."""
+    limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
+    return MemoryStore.claim(self, attrs.evolve(claim, limits=limits))
+
+
+def claimed_early(self, claim):
+    """Begin work by its name as if that had been sent."""
+
+    def sent(record):
+        return record.next_version(sent_time=self.now()) if record.waits else record
+
+    with contextlib.suppress(OperationNotFound):
+        self.update(claim.only, sent)
+    return MemoryStore.claim(self, claim)
+
+
 def claimed_again(self, claim):
     """Give out what was to be left out."""
     return MemoryStore.claim(self, attrs.evolve(claim, without=()))
@@ -170,6 +188,9 @@ BROKEN = [
     ("a_limit_is_kept_by_many_at_once", {"claim": claimed_beyond_limits}),
     ("what_is_left_out_is_not_claimed", {"claim": claimed_again}),
     ("a_claim_for_nobody_puts_off", {"claim": claimed_by_nobody}),
+    ("names_are_sent_within_limits", {"claim": sent_beyond_limits}),
+    ("one_operation_can_be_claimed", {"claim": claimed_early}),
+    ("one_whose_name_was_sent_can_be_claimed", {"claim": claimed_early}),
     ("the_earliest_due_are_claimed_first", {"claim": claimed_by_name}),
     ("many_at_once_keep_the_order", {"claim": claimed_last}),
     ("what_is_due_is_claimed", {"claim_due": due_to_all}),

@@ -345,8 +345,8 @@ PLANNED = {
     "CLAIM": (-1, 1, "[]", SOME_IDS, 9, 9, 3, "us", 1, 1, 1),
     "CLAIM_IN_TURN": (-1, 1, "[]", SOME_IDS, 9, 9, 3, "us", 1, 1, 1),
     "CLAIM_ONLY": (-1, 1, "[]", SOME_IDS, SOME_ID, 9, 3, "us", 1, 1, 1),
-    "PUT_OFF": (-1, 1, "[]", SOME_IDS, 9, 9, 3, 1, 1, 1),
-    "PUT_OFF_ONLY": (-1, 1, "[]", SOME_IDS, SOME_ID, 9, 3, 1, 1, 1),
+    "PUT_OFF": (-1, 1, "[]", SOME_IDS, 9, 9, 3, 1, 1, 1, 1),
+    "PUT_OFF_IN_TURN": (-1, 1, "[]", SOME_IDS, 9, 9, 3, 1, 1, 1, 1),
     "CLAIMED": ("[]", 1, "us", 1),
     "LANES_DUE": (-1, 1, "[]"),
     "FIRST_WAITING": (-1, 1, "[]"),
@@ -374,11 +374,11 @@ SORTS = {
     "CLAIM_IN_TURN": 5,
     "CLAIM_ONLY": 3,
     "PUT_OFF": 3,
-    "PUT_OFF_ONLY": 3,
+    "PUT_OFF_IN_TURN": 5,
     "FIRST_WAITING": 2,
 }
 """How many sorts a statement has, each of few rows."""
-_ROOM = {"operations_running", "operations_lanes", "begins_latest"}
+_ROOM = {"operations_running", "operations_lanes", "operations_sent", "begins_latest"}
 _CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey", "paused_pkey"}
 INDEXES = {
     "HOLDING": {"operations_running", "workers_pkey", "operations_unbegun"},
@@ -388,7 +388,7 @@ INDEXES = {
     "CLAIM_IN_TURN": _CLAIM | _ROOM,
     "CLAIM_ONLY": (_CLAIM | _ROOM) - {"operations_waiting"},
     "PUT_OFF": _CLAIM,
-    "PUT_OFF_ONLY": (_CLAIM | _ROOM) - {"operations_waiting"},
+    "PUT_OFF_IN_TURN": _CLAIM | _ROOM,
     "CLAIMED": {"operations_running", "inputs_pkey"},
     "FIRST_WAITING": {"operations_waiting", "paused_pkey"},
     "LANES_DUE": {"operations_waiting", "paused_pkey", *_ROOM},

@@ -225,6 +225,7 @@ RUNS = "SEARCH operations USING INDEX operations_running (method=?"
 WAITS = "SEARCH o USING INDEX operations_waiting (method=? AND <expr>=? AND lane"
 IN_LANE = f"{WAITS}=? AND rank=? AND lease_until>?"
 LANES = [f"{WAITS}>? AND lane<?)", f"{WAITS}=? AND rank>?)", f"{WAITS}>? AND lane<?)"]
+SENT = "SEARCH operations USING INDEX operations_sent (method=?"
 BEGUN = "SEARCH begins USING INDEX begins_"
 PLANS = [
     (sql.LANES, (0, -1, 9, "[]", 0, 0, 9, 0, 1, 0, 1), [*LANES, f"{IN_LANE})", f"{IN_LANE})"]),
@@ -235,6 +236,8 @@ PLANS = [
         ("M", 1),
         "SEARCH operations USING INDEX operations_lanes (method=? AND lane=?)",
     ),
+    (sql.SENT, ("M", 1), f"{SENT})"),
+    (sql.SENT_IN_LANE, ("M", 1, 1), f"{SENT} AND lane=? AND lease_until>?)"),
     (sql.BEGUN, ("M", 1, 1, 1, 9), f"{BEGUN}latest (method=? AND lane=? AND at>? AND at<?)"),
     (sql.BEGINS_OVER, (1,), f"{BEGUN}over (until<?)"),
     (
@@ -383,8 +386,8 @@ def test_only_a_sweep_does_not_wait_for_the_disk(file_store, clock, wire):
 
 @pytest.fixture
 def short_log(monkeypatch):
-    """The log is cut when it is longer than 150 kB; its length is looked at after each write."""
-    monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 150_000)
+    """The log is cut when it is longer than 160 kB; its length is looked at after each write."""
+    monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 160_000)
     monkeypatch.setattr("lro.stores.sqlite._writer._READERS_MS", 1)
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
 

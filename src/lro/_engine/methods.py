@@ -339,7 +339,7 @@ class Starter:
         """
         now = self._runtime.store.now()
         due = now if turn.due is None else turn.due
-        owner, until = self._first_lease(spec, now, due, begun=begun, sent=sent)
+        owner, until, sent_time = self._first_lease(spec, now, due, begun=begun, sent=sent)
         return spec.stamp(
             Record(
                 name=_prefix(parent) + new_id(self._random, now),
@@ -362,6 +362,7 @@ class Starter:
                 lane=turn.lane,
                 begin_before=None if turn.expires is None else due + turn.expires,
                 origin=turn.origin,
+                sent_time=sent_time,
             )
         )
 
@@ -408,14 +409,15 @@ class Starter:
 
     def _first_lease(
         self, spec: MethodSpec, now: datetime, due: datetime, *, begun: bool, sent: bool
-    ) -> tuple[str, datetime | None]:
+    ) -> tuple[str, datetime | None, datetime | None]:
         if spec.function is None:
-            return "", None
+            return "", None, None
         if begun:
-            return self._workers.owner, now + self._runtime.lease
+            return self._workers.owner, now + self._runtime.lease, None
         redelivery = self._runtime.executor.redelivery
-        later = redelivery is not None and sent and due <= now
-        return "", now + redelivery if later and redelivery is not None else due
+        if redelivery is not None and sent and due <= now:
+            return "", now + redelivery, now
+        return "", due, None
 
     def _observe(self, inserted: Inserted, trace: StartTrace) -> None:
         record = inserted.record
@@ -508,8 +510,9 @@ class Starter:
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
         # With a free worker, the record is stored as begun, in one write; unless other work is
-        # older, or the store has to count how many run.
-        later, waits = waits, waits or remote or spec.options.is_limited
+        # older, or the store has to count how many run. Names are sent at once, unless it has to.
+        limited = spec.options.is_limited
+        later, waits = waits or (remote and limited), waits or remote or limited
         try:
             try:
                 if not later:

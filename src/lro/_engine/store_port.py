@@ -73,12 +73,13 @@ class Claim:
     ``owner`` is the name under which it holds what it gets, until ``lease_until``. ``limits`` are
     the methods that it can do, and how many operations of each may run at once on the store; None:
     any number. ``most`` is how many operations it can begin; with 0 it only looks. Operations
-    ``without`` these names. ``only`` is the one operation that is asked for, whether it is due or
-    not; empty: any. With ``suspects``, only those are asked for whose worker was lost ``SUSPECT``
-    times or more; else, all others. None: both, which only a look can ask for.
+    ``without`` these names. ``only`` is the one operation that is asked for, if it is due or
+    its name was sent; empty: any. With ``suspects``, only those are asked for whose worker was lost
+    ``SUSPECT`` times or more; else, all others. None: both, which only a look can ask for.
 
-    With an empty ``owner`` nothing is begun: what is due is put off to ``lease_until``, or for as
-    long again as it is old, whichever is later. So the names of waiting operations are sent again.
+    With an empty ``owner`` nothing is begun: the names of what is due are to be sent. It is put off
+    to ``lease_until``, or for as long again as it is since they were first sent, whichever is
+    later. Until then each takes a place within limits and rates, for such claims.
 
     Of the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) but 0, and lanes
     take turns: those after ``start`` come first. ``rates``: how many operations of a method may

@@ -33,7 +33,7 @@ from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
-from lro._model.operation import Record, is_unheld, request_cancel, withdraw
+from lro._model.operation import Record, call_back, is_unheld, request_cancel, withdraw
 
 log = logging.getLogger("lro")
 
@@ -45,8 +45,8 @@ _SHOW_AGAIN_SECONDS: Final = 5.0
 """How soon that is tried again, after the store was away."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
-_TRY_SECONDS: Final = 0.2
-"""How often a worker that was sent a name asks again while the method's limit is reached."""
+_REFUSED: Final = timedelta(seconds=1)
+"""How soon the name of work that could not begin may be sent again."""
 
 
 class ClaimLimits(typing.TypedDict):
@@ -291,7 +291,8 @@ class Workers(HeldWork):
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.
 
-        While as many operations of the method run as may, it waits; not while that is paused.
+        Work that may not begin now, as its method is paused or a limit is reached, goes on waiting
+        in the store: its name is sent again when it may.
 
         Raises:
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -305,31 +306,38 @@ class Workers(HeldWork):
             line = "%s: of the unknown method %s, left to others"
             log.error(line, name, method, extra=about(name, method))
             return
+        until = self._store.now() + self.runtime.lease
         limits = claim_limits([(method, spec)])
-        while not self.stopping:
-            until = self._store.now() + self.runtime.lease
-            claim = Claim(self.owner, until, most=1, without=self.left, only=name, **limits)
-            with self.claiming() as claiming:
-                if self.stopping:
-                    break
-                for record, packed in self._store.claim(claim).works:
-                    attempt = Attempt(record, spec, self, packed=packed)
-                    try:
-                        self._hold(attempt, record)
-                        claiming.taken()
-                        attempt.show_start()
-                        attempt.run()
-                    except BaseException:  # also a signal, before the work has begun
-                        self.retire(attempt)
-                        raise
-                    return
-            with contextlib.suppress(OperationNotFound):
-                waits = spec.options.is_limited and self._store.get(name).waits
-                if waits and method not in self._store.paused():
-                    time.sleep(_TRY_SECONDS)
-                    continue
-            return
-        raise stopping()
+        claim = Claim(self.owner, until, most=1, without=self.left, only=name, **limits)
+        with self.claiming() as claiming:
+            if self.stopping:
+                raise stopping()
+            for record, packed in self._store.claim(claim).works:
+                attempt = Attempt(record, spec, self, packed=packed)
+                try:
+                    self._hold(attempt, record)
+                    claiming.taken()
+                    if spec.options.rate is not None:  # from now on it is known when more may begin
+                        self.work_waits()
+                    attempt.show_start()
+                    attempt.run()
+                except BaseException:  # also a signal, before the work has begun
+                    self.retire(attempt)
+                    raise
+                return
+        self._call_back(name)
+
+    def _call_back(self, name: str) -> None:
+        """Have the name of work that could not begin sent again, when there is room for it.
+
+        Work that is left to others is sent again after the time of redelivery.
+        """
+        pause = self.runtime.executor.redelivery if name in self.left else None
+        due = self._store.now() + (pause or _REFUSED)
+        with contextlib.suppress(OperationNotFound):
+            after = self._store.update(name, call_back(due))
+            if after is not None and after.lease_until == due:
+                self.work_waits()
 
     def cancel(self, record: Record, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
         """Store the request to cancel an operation, and let it reach the work, wherever that is.

@@ -128,7 +128,7 @@ def _shown(record: Record, renamed: Mapping[str, str], place: Place | None) -> d
         "attempt": record.attempt,
         "lost_attempts": record.lost_attempts,
         "failed_attempts": record.failure_count,
-        "due_time": record.lease_until if record.waits else None,
+        "due_time": (record.sent_time or record.lease_until) if record.waits else None,
         "begin_before": record.begin_before if record.waits and not record.attempt else None,
         "priority": -record.rank,
         "origin": record.origin,

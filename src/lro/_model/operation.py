@@ -529,6 +529,10 @@ class Record:
     ``begin_before`` ends; None: it waits for as long as it takes. ``failures`` is an object in
     JSON: the failed attempts (see ``FailedAttempts``). ``origin`` says what has started it, if no
     caller has: ``schedule NAME``, or the name of the operation of which it is a rerun.
+
+    ``sent_time`` is when the name of waiting work was first sent to the workers of a broker; they
+    may claim it at any time, and ``lease_until`` is when the name is sent again. None: since the
+    work began to wait, its name has not been sent.
     """
 
     name: str
@@ -561,6 +565,7 @@ class Record:
     begin_before: datetime | None = None
     failures: str = ""
     origin: str = ""
+    sent_time: datetime | None = None
 
     @property
     def operation(self) -> Operation:
@@ -817,7 +822,19 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
             attempt=record.attempt + 1,
             start_time=record.start_time or now,
             update_time=now,
+            sent_time=None,
         )
+
+    return change
+
+
+def call_back(due: datetime) -> Change:
+    """Note that a name that was sent is of no use: the work is due again then, if it waits."""
+
+    def change(record: Record) -> Record:
+        if record.sent_time is None:
+            return record
+        return record.next_version(lease_until=due, sent_time=None)
 
     return change
 
@@ -938,6 +955,7 @@ def _ended(
         metadata=metadata or record.metadata,
         owner="",
         lease_until=None,
+        sent_time=None,
         update_time=now,
         end_time=ended,
         expire_time=ended + keep_for,

@@ -11,10 +11,10 @@ One module makes the service, and is imported by web servers, which start operat
 
 Both must share the store, which alone knows the state of operations. A message carries only the
 name of an operation. The worker that receives it claims the operation in the store, which refuses
-if another worker has it or it has ended. So messages may come twice, late, or out of order. A
-message that never comes is sent once more after ``redelivery``, by the maintenance
-of any process on the store. A lost worker is found by its lease, as with every executor
-(spec §2.8).
+if another worker has it, it has ended, is not due, is of a paused method, or over a limit. So
+messages may come twice, early, late, or out of order. A message that never comes is sent once more
+after ``redelivery``, by any process on the store that declares the method. A lost worker is found
+by its lease, as with every executor (spec §2.8).
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ class CeleryExecutor:
     ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, or
     for a method's time limit. A name that is sent cannot be taken back: the service ends a
     cancelled operation that no worker has begun, and its message then does nothing.
+
+    The name of delayed or retried work is sent when the work is due, and that of a method with
+    ``concurrency`` or ``rate`` when there is room: until then it waits in the store, where
+    priorities and turns of keys decide. In the broker's queue they mean nothing. A worker that
+    gets a name whose work may not begin is free at once. If a name is lost, it takes its place
+    within the limits until it is sent again.
 
     A worker that stops warmly (SIGTERM) first ends what it has begun, however long that takes. One
     with Celery's usual pool of processes that stops coldly (SIGQUIT; SIGTERM where

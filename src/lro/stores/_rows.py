@@ -31,7 +31,7 @@ def added_columns(number: str, text: str) -> Mapping[str, str]:
     """The columns that version 1 had not, the last ones of the table, and how they are declared."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
     texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
-    return {**numbers, "begin_before": number, **texts}
+    return {**numbers, "begin_before": number, **texts, "sent_time": number}
 
 
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))

@@ -16,6 +16,9 @@ UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
 
 IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
 
+IS_SENT: Final = "sent_time IS NOT NULL"
+"""What waits, and whose name is on its way to a worker."""
+
 MOST_LANES: Final = 100
 """How many lanes of a method one claim looks at, each way from where it starts.
 

@@ -320,6 +320,9 @@ class _Work:
         """By the method, the names of what has an owner, with their lanes."""
         self._begins: dict[tuple[str, int], list[int]] = {}
         """By the method and the lane, when work of methods with a rate has begun."""
+        self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
+        """By the method, the names that were sent, with their lanes and when they are sent again.
+        """
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:
@@ -330,6 +333,9 @@ class _Work:
             lanes = self._waiting.setdefault(_kind(record), {})
             entries = lanes.setdefault((record.lane, record.rank), [])
             _add(entries, (record.lease_until, record.name))
+            if record.sent_time is not None:
+                sent = self._sent.setdefault(record.method, {})
+                sent[record.name] = record.lane, record.lease_until
             if (late := _begin_before(record)) is not None:
                 _add(self._unbegun, (late, record.name))
 
@@ -343,6 +349,7 @@ class _Work:
         elif record.lease_until is not None:
             lanes, lane = self._waiting[_kind(record)], (record.lane, record.rank)
             _delete_one(lanes[lane], (record.lease_until, record.name))
+            self._sent.get(method, {}).pop(record.name, None)
             if not lanes[lane]:
                 del lanes[lane]
             if (late := _begin_before(record)) is not None:
@@ -366,20 +373,22 @@ class _Work:
         And when its rate lets more begin, if that is reached.
         """
         bounds = [claim.most + 1]
-        if method not in claim.limits or not claim.owner:
-            return (0 if method not in claim.limits else bounds[0]), None
+        if method not in claim.limits:
+            return 0, None
         keyed, limit, at = method in claim.keyed, claim.limits[method], None
         if keyed and not lane:
             return bounds[0], None
+        sent = [] if claim.owner else self._sent.get(method, {}).values()
+        ahead = sum(micros(until) > now and (not keyed or one == lane) for one, until in sent)
         if limit is not None:
             held = self._held.get(method, {})
             running = sum(one == lane for one in held.values()) if keyed else len(held)
-            bounds.append(limit - running)
+            bounds.append(limit - running - ahead)
         if method in claim.rates:
             most, span = claim.rates[method][0], claim.rates[method][1] // MICROSECOND
             begun = self._begins.get((method, lane if keyed else 0), [])
             begun[:] = [one for one in begun if now - span < one <= now + span]
-            bounds.append(most - len(begun))
+            bounds.append(most - len(begun) - ahead)
             at = begun[-most] + span if len(begun) >= most else None
         return max(0, min(bounds)), at
 
@@ -465,8 +474,9 @@ def _taken(record: Record, claim: Claim, now: datetime) -> Record:
         taken = begin(claim.owner, claim.lease_until, now)(record)
         assert taken is not None  # no claim removes a record
         return taken
-    again = max(claim.lease_until, now + (now - record.create_time))
-    return record.next_version(lease_until=again)
+    sent = record.sent_time or now
+    again = max(claim.lease_until, now + (now - sent))
+    return record.next_version(lease_until=again, sent_time=sent)
 
 
 class _Counts:
@@ -723,6 +733,9 @@ class MemoryStore:
     def _wanted(self, claim: Claim, now: datetime) -> list[str]:
         record = self._records.get(claim.only)
         if record is None or not record.waits or claim.only in claim.without:
+            return []
+        until = now if record.sent_time else record.lease_until
+        if until is not None and until > now:
             return []
         room, _ = self._work.room(claim, record.method, record.lane, micros(now))
         return [claim.only] if room else []

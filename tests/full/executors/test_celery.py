@@ -21,7 +21,7 @@ from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
 from tests.executors import celery_app
-from tests.executors.celery_workers import Harness
+from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import answer, ended, reason
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
@@ -362,12 +362,95 @@ def test_delayed_and_retried_work_begins_when_it_is_due(harness):
         assert 2 <= second - first < 2 + SOME_SECONDS
 
 
-def test_a_rate_is_kept_in_workers(harness):
-    """Workers that wait for it are occupied meanwhile; the store says what may begin."""
+def test_attempts_begin_when_they_are_due_though_a_worker_is_killed(harness):
+    """And not when an older message comes in a pause; the record has each that failed."""
     tally = harness.gate("tally")
-    with harness.worker("prefork"):
+    with harness.worker("threads") as killed:
+        name = harness.start("Stubborn", str(tally))
+        until(lambda: harness.service.store.get(name).failure_count == 1)
+        before = killed.count("succeeded")
+        send(harness, name)
+        killed.says("succeeded", before + 1)
+        killed.end(signal.SIGKILL)
+    with harness.worker("threads") as worker:
+        for _ in range(3):
+            send(harness, name)
+        worker.says("succeeded", 3)
+        assert ended(harness.service, name).state == "SUCCEEDED"
+    record = harness.service.store.get(name)
+    failed = record.failed_attempts
+    assert (record.attempt, record.lost_attempts) == (3, 0)
+    pids = (killed.process.pid, worker.process.pid)
+    assert [(one.attempt, one.text) for one in failed] == [
+        (number, f"away in {pid}") for number, pid in enumerate(pids, 1)
+    ]
+    later = times_in(tally)[1:]
+    pauses = [at - one.time.timestamp() for at, one in zip(later, failed, strict=True)]
+    wanted = [celery_app.STUBBORN.pause(number).total_seconds() for number in (1, 2)]
+    assert all(least <= found for found, least in zip(pauses, wanted, strict=True)), pauses
+
+
+def received(harness: Harness, worker: Worker, count: int) -> None:
+    """Check how many messages a worker has had, once the queue is empty."""
+    with harness.app.connection_for_read() as connection:
+        client = connection.default_channel.client
+        until(lambda: client.llen(harness.queue) == 0)
+    worker.says("received", count)
+    assert worker.count("received") == count
+
+
+def test_work_over_a_limit_occupies_no_worker(broker, tmp_path):
+    """Its name is sent once, when there is room."""
+    harness = Harness(broker.url, tmp_path, redelivery=600)
+    gate = harness.gate("gate")
+    with contextlib.closing(harness), harness.worker("prefork") as worker:
+        names = [harness.start("Alone", str(gate)) for _ in range(3)]
+        until(lambda: [harness.service.store.get(name).owner != "" for name in names], any)
+        # The other process of the pool.
+        assert ended(harness.service, harness.start("Echo", "abc")).state == "SUCCEEDED"
+        waiting = [name for name in names if harness.service.store.get(name).waits]
+        assert len(waiting) == 2
+        for name in waiting:
+            send(harness, name)
+        worker.says("succeeded", 3)
+        received(harness, worker, 4)
+        gate.touch()
+        assert {ended(harness.service, name).state for name in names} == {"SUCCEEDED"}
+        received(harness, worker, 6)
+
+
+def test_work_of_a_paused_method_waits_for_the_end_of_the_pause(broker, tmp_path):
+    """Also if its message has come; then it does not wait for the time of redelivery."""
+    harness = Harness(broker.url, tmp_path, redelivery=600)
+    tally = harness.gate("tally")
+    with contextlib.closing(harness):
+        name = harness.start("Count", str(tally))
+        harness.service.pause("acme.v1.Works.Count")
+        with harness.worker("threads") as worker:
+            worker.says("succeeded")
+            assert harness.service.store.get(name).attempt == 0
+            harness.service.resume("acme.v1.Works.Count")
+            assert ended(harness.service, name).state == "SUCCEEDED"
+
+
+def test_expired_work_does_not_begin(harness):
+    """Though its message is still in the queue."""
+    tally = harness.gate("tally")
+    name = harness.start("Count", str(tally), expires=timedelta(seconds=1))
+    assert reason(ended(harness.service, name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
+    with harness.worker("threads") as worker:
+        worker.says("succeeded")
+    assert not tally.exists()
+
+
+def test_a_rate_is_kept_in_workers(broker, tmp_path):
+    """Each name is sent once, when the rate lets its work begin."""
+    harness = Harness(broker.url, tmp_path, redelivery=600)
+    tally = harness.gate("tally")
+    with contextlib.closing(harness), harness.worker("prefork") as worker:
         names = [harness.start("Rated", str(tally)) for _ in range(5)]
         assert {ended(harness.service, name).state for name in names} == {"SUCCEEDED"}
-    starts = sorted(harness.service.describe(name).start_time for name in names)
+        received(harness, worker, 5)
+        starts = sorted(harness.service.describe(name).start_time for name in names)
     pairs = zip(starts, starts[2:], strict=False)
     assert all(later - one >= celery_app.RATE[1] for one, later in pairs)

@@ -49,9 +49,10 @@ class WorkClaims:
         Raises:
             Unavailable: The database cannot be used now.
         """
-        limits: _Limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
-        bound = bool(claim.keyed or (claim.owner and claim.rates))
-        bound = bound or any(limit is not None for limit in limits.values())
+        limits: _Limits = claim.limits
+        bound = bool(claim.keyed or claim.rates) or any(
+            limit is not None for limit in limits.values()
+        )
         locked: Sequence[str] = ()
         times: list[int] = []
         many = False
@@ -117,19 +118,19 @@ class WorkClaims:
         without = ids_of([*claim.without])
         values: tuple[object, ...] = claim.start, now, _limits_text(claim, limits), without
         values += (id_of(claim.only), look, most) if claim.only else (look, look, most)
-        if not claim.owner:
-            put_off = statements.PUT_OFF_ONLY if claim.only else statements.PUT_OFF
-            return self._connections.rows(put_off, (*values, until, now, now))
-        with self._lock:
-            if len(self._alone) >= _KEPT:
-                self._alone.clear()
-            key = claim.owner, now, until
-            self._alone[key] = key not in self._alone
         first = None
         if locked:
             schema = self._connections.address.schema
             numbers = sorted(lock_number("lro claim", schema, method) for method in locked)
             first = statements.LOCK_METHODS, (sql_array(numbers),)
+        if not claim.owner:
+            put_off = statements.PUT_OFF_IN_TURN if bound else statements.PUT_OFF
+            return self._connections.rows(put_off, (*values, until, now, now, now), first=first)
+        with self._lock:
+            if len(self._alone) >= _KEPT:
+                self._alone.clear()
+            key = claim.owner, now, until
+            self._alone[key] = key not in self._alone
         begin = statements.CLAIM_IN_TURN if bound else statements.CLAIM
         values = *values, claim.owner, until, now, now
         begin = statements.CLAIM_ONLY if claim.only else begin
@@ -154,11 +155,12 @@ def _limits_text(claim: Claim, limits: _Limits) -> str:
     rows = []
     for method, limit in limits.items():
         bounds: dict[str, object] = {"method": method, "keyed": method in claim.keyed}
-        if limit is not None and claim.owner:
+        if limit is not None:
             bounds["at_once"] = limit
-        if method in claim.rates and claim.owner:
+        if method in claim.rates:
             most, span = claim.rates[method]
             bounds |= {"rate": most, "span": span // MICROSECOND}
+        bounds["sends"] = not claim.owner and not bounds.keys().isdisjoint(("at_once", "rate"))
         rows += [{**bounds, "suspect": kind} for kind in claim.kinds]
     return dumps(rows).decode()  # type: ignore[arg-type]  # a list is JSON
 

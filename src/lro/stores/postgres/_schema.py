@@ -19,7 +19,7 @@ from lro._model.page_tokens import KEY_BYTES
 from lro.stores._counting import WAITS
 from lro.stores._rows import COLUMNS, SWEEP_TIME, added_columns
 from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
-from lro.stores._turns import IS_SUSPECT, UNBEGUN
+from lro.stores._turns import IS_SENT, IS_SUSPECT, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores.postgres._connections import (
     REST_SECONDS,
@@ -61,6 +61,7 @@ CREATE INDEX operations_waiting ON operations
 CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner <> '';
 CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner <> '' AND lane <> 0;
 CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN};
+CREATE INDEX operations_sent ON operations (method, lane, lease_until) WHERE {IS_SENT};
 CREATE TABLE begins (method {_TEXT}, lane BIGINT NOT NULL, at BIGINT NOT NULL,
     until BIGINT NOT NULL);
 CREATE INDEX begins_latest ON begins (method, lane, at);

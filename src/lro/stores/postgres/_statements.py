@@ -21,7 +21,7 @@ from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
 from lro.stores._schedules import LIST_SCHEDULES as SCHEDULES_LISTED
 from lro.stores._schedules import NOTE_TICK as TICK_NOTED
-from lro.stores._turns import IS_SUSPECT, MOST_LANES, UNBEGUN
+from lro.stores._turns import IS_SENT, IS_SUSPECT, MOST_LANES, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import HOLDS
 from lro.stores._workers import LIST_WORKERS as WORKERS_LISTED
@@ -440,7 +440,8 @@ LOST: Final = _sql(f"""SELECT {_ROW} FROM operations o WHERE o.owner <> ''
     ORDER BY o.lease_until, o.name LIMIT %s""")
 
 _LIMITS: Final = (
-    "method TEXT, suspect BOOLEAN, keyed BOOLEAN, at_once BIGINT, rate BIGINT, span BIGINT"
+    "method TEXT, suspect BOOLEAN, keyed BOOLEAN, sends BOOLEAN,"
+    " at_once BIGINT, rate BIGINT, span BIGINT"
 )
 _ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     SELECT *, %s::bigint AS after, %s::bigint AS now
@@ -459,7 +460,7 @@ def _lanes(name: str, bound: str) -> str:
         SELECT g.*, f.lane, f.rank, 1 AS place
             FROM given g CROSS JOIN LATERAL ({first} {last}) AS f
         UNION ALL
-        SELECT g.method, g.suspect, g.keyed, g.at_once, g.rate, g.span, g.after, g.now,
+        SELECT g.method, g.suspect, g.keyed, g.sends, g.at_once, g.rate, g.span, g.after, g.now,
                 f.lane, f.rank, g.place + 1
             FROM {name} g CROSS JOIN LATERAL (
                 {first} AND (o.lane, o.rank) > (g.lane, g.rank) {last}) AS f
@@ -474,6 +475,8 @@ _IN_LANE: Final = f"{_KIND} = g.suspect AND o.lane = g.lane AND o.rank = g.rank 
 _NEXT: Final = f"SELECT o.lease_until {_IN_LANE} > g.now ORDER BY o.lease_until LIMIT 1"
 _GROUP: Final = "CASE WHEN g.keyed THEN {} ELSE 0 END"
 _HELD: Final = "SELECT count(*) FROM operations h WHERE h.method = g.method AND h.owner <> ''"
+_SENT: Final = f"""SELECT count(*) FROM operations h
+    WHERE h.method = g.method AND h.{IS_SENT} AND h.lease_until > g.now"""
 _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
     WHERE b.method = g.method AND b.lane = {_GROUP}
         AND b.at > g.now - g.span AND b.at <= g.now + g.span
@@ -486,7 +489,9 @@ def _room(lane: str) -> str:
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
             WHEN g.keyed THEN ({_HELD} AND h.lane = {lane} AND h.lane <> 0) ELSE ({_HELD}) END END,
         CASE WHEN g.rate IS NOT NULL
-            THEN g.rate - (SELECT count(*) {_BEGUN.format(lane)}) END) END"""
+            THEN g.rate - (SELECT count(*) {_BEGUN.format(lane)}) END)
+        - CASE WHEN NOT g.sends THEN 0
+            WHEN g.keyed THEN ({_SENT} AND h.lane = {lane}) ELSE ({_SENT}) END END"""
 
 
 _STILL_WAITS: Final = "length(o.owner) = 0 AND o.lease_until IS NOT NULL"
@@ -534,14 +539,16 @@ _IN_TURN: Final = f"""SELECT id, rank, CASE WHEN keyed THEN first ELSE due END A
                 ORDER BY o.lease_until, o.name LIMIT greatest(0, least(g.room, %s))
         ) AS o
     ) AS turns WHERE room IS NULL OR number <= room"""
+_MAY_BEGIN: Final = f"(o.lease_until <= (SELECT max(now) FROM given) OR o.{IS_SENT})"
 _WANTED: Final = f"""SELECT o.id, o.rank, o.lease_until AS first, 0 AS turn, 0 AS place,
         o.lease_until AS due, o.name
     FROM operations o JOIN given g ON g.method = o.method
-    WHERE {_STILL_WAITS} AND o.id <> ALL (%s::uuid[]) AND o.id = %s::uuid
+    WHERE {_STILL_WAITS} AND {_MAY_BEGIN} AND o.id <> ALL (%s::uuid[]) AND o.id = %s::uuid
         AND coalesce({_room("o.lane")}, 1) > 0"""
 _BEGIN: Final = """owner = %s, lease_until = %s, attempt = o.attempt + 1,
-    start_time = coalesce(o.start_time, %s), update_time = %s"""
-_PUT_OFF: Final = "lease_until = greatest(%s, %s + (%s - o.create_time))"
+    start_time = coalesce(o.start_time, %s), update_time = %s, sent_time = NULL"""
+_PUT_OFF: Final = """lease_until = greatest(%s, %s + coalesce(%s - o.sent_time, 0)),
+    sent_time = coalesce(o.sent_time, %s)"""
 _NOTED: Final = f""", noted AS (
     INSERT INTO begins SELECT t.method, {_GROUP.format("t.lane")}, g.now, g.now + g.span
         FROM taken t JOIN given g ON g.method = t.method AND g.rate IS NOT NULL
@@ -551,14 +558,14 @@ _ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
 
 def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> bytes:
     # Gives a row without a record if nothing was taken.
-    still = "" if only else " AND o.lease_until <= (SELECT max(now) FROM given)"
+    still = _MAY_BEGIN if only else "o.lease_until <= (SELECT max(now) FROM given)"
     next_due = f"SELECT min(n.lease_until) FROM lanes g CROSS JOIN LATERAL ({_NEXT}) AS n"
     return _sql(f"""{_ASKED if only else _GIVEN_LANES}, seen AS MATERIALIZED (
         SELECT *, row_number() OVER (ORDER BY {_ORDER}) AS number FROM ({seen}) AS s
             ORDER BY number LIMIT %s
     ), free AS MATERIALIZED (
         SELECT o.id, s.number FROM seen s JOIN operations o ON o.id = s.id
-            WHERE {_STILL_WAITS}{still}
+            WHERE {_STILL_WAITS} AND {still}
             ORDER BY s.number LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
     ), taken AS (
         UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
@@ -573,7 +580,7 @@ CLAIM: Final = _claim(_PLAIN, _BEGIN)
 CLAIM_IN_TURN: Final = _claim(_IN_TURN, _BEGIN, noted=_NOTED)
 CLAIM_ONLY: Final = _claim(_WANTED, _BEGIN, only=True, noted=_NOTED)
 PUT_OFF: Final = _claim(_PLAIN, _PUT_OFF)
-PUT_OFF_ONLY: Final = _claim(_WANTED, _PUT_OFF, only=True)
+PUT_OFF_IN_TURN: Final = _claim(_IN_TURN, _PUT_OFF)
 
 CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (

@@ -37,7 +37,7 @@ from lro.stores._rows import (
     textual,
 )
 from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
-from lro.stores._turns import IS_SUSPECT, MAX_LANE, MOST_LANES, UNBEGUN, Due, in_turn
+from lro.stores._turns import IS_SENT, IS_SUSPECT, MAX_LANE, MOST_LANES, UNBEGUN, Due, in_turn
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_worker
 from lro.stores.sqlite._file import FetchRows, code_of, is_busy
@@ -72,6 +72,7 @@ _INDEXES: Final = (
     "CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner != ''",
     "CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner != '' AND lane != 0",
     f"CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN}",
+    f"CREATE INDEX operations_sent ON operations (method, lane, lease_until) WHERE {IS_SENT}",
     "CREATE INDEX begins_latest ON begins (method, lane, at)",
     "CREATE INDEX begins_over ON begins (until)",
 )
@@ -333,17 +334,21 @@ FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane {_KIND} AND o.method = ?
     ORDER BY o.lease_until LIMIT 1"""
 RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
 RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
+SENT: Final = f"""SELECT count(*) FROM operations
+    WHERE {IS_SENT} AND method = ? AND lease_until > ?"""
+SENT_IN_LANE: Final = f"{SENT} AND lane = ?"
 BEGUN: Final = """SELECT at FROM begins WHERE method = ? AND lane = ? AND at > ? AND at <= ?
     ORDER BY at DESC LIMIT ?"""
 _NOTE_BEGIN: Final = "INSERT INTO begins VALUES (?, ?, ?, ?)"
 BEGINS_OVER: Final = "SELECT 1 FROM begins WHERE until <= ? LIMIT 1"
 _FORGET_BEGINS: Final = "DELETE FROM begins WHERE until <= ?"
 _WANTED: Final = f"""SELECT method, lane FROM operations
-    WHERE name = ? AND {WAITS} AND method {_NOT_PAUSED}"""
+    WHERE name = ? AND {WAITS} AND (lease_until <= ? OR {IS_SENT}) AND method {_NOT_PAUSED}"""
 _BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
-    start_time = coalesce(start_time, ?), update_time = ?, version = version + 1 WHERE {_NAMES}"""
-_PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + (? - create_time)),
+    start_time = coalesce(start_time, ?), update_time = ?, sent_time = NULL,
     version = version + 1 WHERE {_NAMES}"""
+_PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + coalesce(? - sent_time, 0)),
+    sent_time = coalesce(sent_time, ?), version = version + 1 WHERE {_NAMES}"""
 _TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.request
     FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
     CROSS JOIN inputs AS i ON i.name = o.name"""
@@ -498,26 +503,29 @@ class _Room:
     def _bounds(self, method: str, lane: int) -> Iterator[int]:
         limit, rate = self._claim.limits[method], self._claim.rates.get(method)
         yield sys.maxsize
-        if not self._claim.owner or (method in self._claim.keyed and not lane):
+        if (limit is None and rate is None) or (method in self._claim.keyed and not lane):
             return
+        in_lane, ahead = (lane,) * (lane != 0), 0
+        if not self._claim.owner:
+            values = (method, self._now, *in_lane)
+            ((ahead,),) = self._rows(SENT_IN_LANE if lane else SENT, values)
         if limit is not None:
-            values = (method, lane) if lane else (method,)
-            ((running,),) = self._rows(RUNNING_IN_LANE if lane else RUNNING, values)
-            yield limit - running
+            ((running,),) = self._rows(RUNNING_IN_LANE if lane else RUNNING, (method, *in_lane))
+            yield limit - running - ahead
         if rate is not None:
             most, span = rate[0], rate[1] // MICROSECOND
             since = self._now - span
             begun = self._rows(BEGUN, (method, lane, since, self._now + span, most))
             if len(begun) == most:
                 self.times.append(begun[-1][0] + span)
-            yield most - len(begun)
+            yield most - len(begun) - ahead
 
 
 def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     """Choose what a claim takes of what waits now; reads an index, and nothing else."""
     most, room = max(0, claim.most), _Room(rows, claim, now)
     if claim.only:
-        only = _wanted(rows, claim, room)
+        only = _wanted(rows, claim, now, room)
         return Choice(only[:most], len(only) > most)
     looked = _look(rows, claim, now, room)
     first = None
@@ -567,10 +575,10 @@ def _look(rows: FetchRows, claim: Claim, now: int, room: _Room) -> _Looked:
     return _Looked(found, times, many)
 
 
-def _wanted(rows: FetchRows, claim: Claim, room: _Room) -> Sequence[str]:
+def _wanted(rows: FetchRows, claim: Claim, now: int, room: _Room) -> Sequence[str]:
     if claim.only in claim.without or not textual(claim.only):
         return ()
-    for method, lane in rows(_WANTED, (claim.only,)):
+    for method, lane in rows(_WANTED, (claim.only, now)):
         if method in claim.limits and room.of(method, lane) > 0:
             return (claim.only,)
     return ()
@@ -583,7 +591,7 @@ def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, li
     if claim.owner:
         writer.execute(_BEGIN, (claim.owner, until, now, now, names))
     else:
-        writer.execute(_PUT_OFF, (until, now, now, names))
+        writer.execute(_PUT_OFF, (until, now, now, now, names))
     taken = {row[_NAME]: row for row in writer.execute(_TAKEN, (names,))}
     for row in taken.values() if claim.owner and claim.rates else ():
         method = row[_METHOD]
