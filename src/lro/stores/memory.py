@@ -321,8 +321,7 @@ class _Work:
         self._begins: dict[tuple[str, int], list[int]] = {}
         """By the method and the lane, when work of methods with a rate has begun."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
-        """By the method, the names that were sent, with their lanes and when they are sent again.
-        """
+        """By the method, names that were sent, with their lanes, and when they are sent again."""
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:

@@ -50,9 +50,8 @@ class WorkClaims:
             Unavailable: The database cannot be used now.
         """
         limits: _Limits = claim.limits
-        bound = bool(claim.keyed or claim.rates) or any(
-            limit is not None for limit in limits.values()
-        )
+        bound = bool(claim.keyed or claim.rates)
+        bound = bound or any(limit is not None for limit in limits.values())
         locked: Sequence[str] = ()
         times: list[int] = []
         many = False
