@@ -48,14 +48,13 @@ def ended_in_turn(service: Service, name: str) -> Operation:
     return until(looked, lambda found: found.done)
 
 
-def ended_in_time(
-    service: Service, clock: ManualClock, name: str, seconds: float = 1.0
-) -> Operation:
-    """An operation once it is done; these seconds pass between two looks."""
+def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
+    """An operation once it is done; time passes while it waits to be due, and only then."""
 
     def looked() -> Operation:
         service.run_maintenance()
-        clock.advance(seconds)
+        due = service.describe(name).due_time
+        clock.advance(0 if due is None else max(0.0, (due - clock()).total_seconds()))
         return service.get(name)
 
     return until(looked, lambda found: found.done)

@@ -16,7 +16,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.testing import ManualClock
 from tests.engine.engine_parts import EACH_STORE, Held, declared
 from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, ended_in_time, reason
+from tests.service_steps import WORK, ended_in_turn, reason
 from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -123,7 +123,7 @@ def test_the_highest_priority_begins_first(
         clock.advance(0.001)
     assert [service.describe(name).priority for name in names] == [-5, 1, 1, 7, 0]
     for name in names:
-        ended_in_time(service, clock, name, 0.0)
+        ended_in_turn(service, name)
     assert seen == ["high", "plain", "plain too", "least", "low"]
 
 
