@@ -45,6 +45,7 @@ _COUNTED: Final[Mapping[str, Metric]] = {
     "refused_writes": metrics.REFUSED_WRITES,
     "lease_margin": metrics.LEASE_MARGIN,
     "expired": metrics.EXPIRED,
+    "expiries": metrics.QUEUE_EXPIRIES,
 }
 """The metric of each kind of series that is kept in totals: see ``Statistics``."""
 

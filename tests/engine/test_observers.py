@@ -367,6 +367,26 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     }
 
 
+@pytest.mark.parametrize("finder", ["maintenance", "claim"])
+def test_end_of_work_that_has_not_begun_in_time_is_told_apart(observed, recorder, clock, finder):
+    """From other ends with the same code, whoever finds it: the maintenance, or a late claim."""
+    service = observed(InlineExecutor())
+    method = work(service, expires=timedelta(minutes=1), concurrency=1)  # so that it waits
+    name = method.start(WorkRequest()).name
+    clock.advance(60)
+    if finder == "claim":
+        service.work.run_operation(name)
+    else:
+        service.run_maintenance()
+    assert service.get(name).error.code == Code.DEADLINE_EXCEEDED
+    assert recorder.only(OperationEnded).expired
+    other = work(service, raising(StatusError(Code.DEADLINE_EXCEEDED, "no")), "acme.v1.Works.Other")
+    ended_in_time(service, clock, other.start(WorkRequest()).name)
+    assert [e.expired for e in recorder.events if isinstance(e, OperationEnded)] == [True, False]
+    assert totals(service)["expiries"] == 1
+    assert "expiries" not in totals(service, "acme.v1.Works.Other")
+
+
 def test_work_that_is_done_outside_is_observed(observed, recorder):
     """Its reports and its end, by the process that reports them."""
     service = observed()

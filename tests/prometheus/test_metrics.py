@@ -68,6 +68,7 @@ def service(make_service, clock):
     assert made.statistics is not None
     made.statistics.note("", "lease_margin", "", "", 5)
     made.statistics.note(METHOD, "expired", "", "", 3)
+    made.statistics.note(METHOD, "expiries", "", "", 2)
     made.statistics.note(METHOD, "tomorrow", "", "", 3)  # of a later version
     made.statistics.flush()
     return made
@@ -129,6 +130,7 @@ def test_totals_are_shown_as_counters_and_histograms(service):
     failed = labelled(lro_outcome="failed", error_type="NOT_FOUND")
     assert found["lro_attempt_duration_seconds_count", failed] == 1
     assert found["lro_expired_operations_total", labelled()] == 3
+    assert found["lro_queue_expiries_total", labelled()] == 2
     assert found["lro_lease_margin_seconds_sum", ()] == 5
     pending = labelled(lro_state="pending", process=str(os.getpid()))
     assert found["lro_operation_active", pending] == 0

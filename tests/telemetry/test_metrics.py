@@ -81,6 +81,12 @@ def test_events_are_measured(numbers):
         OperationEnded(state=State.CANCELLED, error_type="CANCELLED", **ended),
         OperationEnded(state=State.CANCELLED, cancel_seconds=3.0, **ended),
         OperationEnded(state=State.CANCELLED, cancel_seconds=4.0, **{**ended, "attempt": 0}),
+        OperationEnded(
+            state=State.FAILED,
+            error_type="DEADLINE_EXCEEDED",
+            expired=True,
+            **{**ended, "attempt": 0},
+        ),
         WorkLost(decision="retried", lost_attempts=1, **attempt),
         WorkLost(decision="failed", lost_attempts=2, **attempt),
         WriteRefused(**attempt),
@@ -100,9 +106,11 @@ def test_events_are_measured(numbers):
         "lro.operation.duration": {
             (METHOD, "succeeded"): (1, 2.0),
             (METHOD, "failed", "ABORTED"): (1, 2.0),
+            (METHOD, "failed", "DEADLINE_EXCEEDED"): (1, 2.0),
             (METHOD, "cancelled"): (3, 6.0),
         },
         "lro.cancel.duration": {(METHOD, "at_await"): (1, 3.0), (METHOD, "withdrawn"): (1, 4.0)},
+        "lro.queue.expiries": {(METHOD,): 1},
         "lro.lost.attempts": {(METHOD, "retried"): 1, (METHOD, "failed"): 1},
         "lro.refused.writes": {(METHOD,): 1},
         "lro.lease.margin": {(): (2, 21.0)},
@@ -320,6 +328,24 @@ def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured
     assert queue_of(numbers) == {(GONE, "true"): (0, 0, 0), (METHOD, "false"): (0, 0, 0)}
 
 
+def test_paused_methods_are_measured(make_service, numbers, measured, clock):
+    """From the store, by their present names; also one that nobody declares. The others have 0."""
+    store = MemoryStore(clock)
+    service = make_service(store, InlineExecutor(), telemetry=measured())
+    work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())
+    insert(store, waiting(clock, "a", method=GONE))
+    assert numbers.points("lro.method.paused") == {(METHOD,): 0, (GONE,): 0}
+    for name in (METHOD, GONE):
+        service.pause(name)
+    store.update("operations/a", end_of(clock))
+    assert numbers.points("lro.method.paused") == {(METHOD,): 0, (GONE,): 0}
+    clock.advance(QUEUE_SECONDS)
+    assert numbers.points("lro.method.paused") == {(METHOD,): 1, (GONE,): 1}
+    service.resume(METHOD)
+    clock.advance(QUEUE_SECONDS)
+    assert numbers.points("lro.method.paused") == {(METHOD,): 0, (GONE,): 1}
+
+
 def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, float]]:
     """What waits of each method: how many operations are due and not due, and the age."""
     counts = numbers.points("lro.queue.operations")
@@ -357,7 +383,7 @@ def test_instruments_are_those_of_the_table(make_service, numbers, measured, clo
     service.run_maintenance()
     found = {**found, **numbers.metrics()}
     known = {metric.name: metric for metric in METRICS}
-    rare = {"lro.lost.attempts", "lro.refused.writes", "lro.executor.limit"}  # not by this one
+    rare = {"lro.lost.attempts", "lro.refused.writes", "lro.executor.limit", "lro.queue.expiries"}
     assert set(known) - rare == set(found)
     for name, metric in found.items():
         assert (metric.unit, metric.description) == (known[name].unit, known[name].description)
@@ -392,6 +418,7 @@ def test_series_stay_few_however_many_operations(numbers, measured):
         "lro.operation.active": 2 * 2,
         "lro.queue.operations": 2 * 2,
         "lro.queue.max_age": 2,
+        "lro.method.paused": 2,
         "lro.waiter.active": 2,
         "lro.executor.usage": 1,
     }

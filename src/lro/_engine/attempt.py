@@ -432,7 +432,7 @@ class Attempt:
                 error = too_late(self._record, self._runtime.store)
                 if error is not None:
                     status = self.spec.types.status_of(error, self._runtime.domain)
-                    yield from self._store(FinalResult(status))
+                    yield from self._store(FinalResult(status, expired=True))
                     return None
             if self._request is None and not (yield from self._read_request()):
                 return None
@@ -841,7 +841,7 @@ class Attempt:
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
-        emit_end(events, after)
+        emit_end(events, after, expired=ending.expired)
 
 
 class _Timer:

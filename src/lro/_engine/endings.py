@@ -196,11 +196,11 @@ def _ended_by(
         return (yield from runtime.updater.applied(record.name, change, spec.stamp))
 
 
-def emit_stored_end(events: EventDispatch, after: Record | None) -> None:
+def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:
     """Emit the end of an operation, if that is what was stored last.
 
     ``store_stop`` and ``store_loss`` leave it to the caller: the attempt is over before that.
     """
     if after is not None and after.done:
         events.look()  # it may be the first that this process has to do
-        emit_end(events, after)
+        emit_end(events, after, expired=expired)

@@ -104,7 +104,8 @@ class OperationEnded:
     """An operation has ended, and this process has stored how.
 
     ``seconds`` is its time since it was created, ``cancel_seconds`` that since a caller asked for
-    it to stop, if one has. ``error_type`` is the name of the code unless it succeeded.
+    it to stop, if one has. ``error_type`` is the name of the code unless it succeeded. ``expired``
+    is true if it had not begun in time (see the option ``expires``).
     """
 
     kind: ClassVar[str] = "ended"
@@ -115,6 +116,7 @@ class OperationEnded:
     seconds: float
     cancel_seconds: float | None = None
     error_type: str = ""
+    expired: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -397,8 +399,8 @@ class EventDispatch:
                     raise
 
 
-def emit_end(events: EventDispatch, after: Record) -> None:
-    """Report that this process has ended an operation; the record is as that has left it."""
+def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> None:
+    """Report an end that this process has stored; ``expired``: the work had not begun in time."""
     if after.method in events.renamed:
         after = attrs.evolve(after, method=events.renamed[after.method])
     assert after.end_time is not None  # it has ended
@@ -409,6 +411,8 @@ def emit_end(events: EventDispatch, after: Record) -> None:
     why = error_type(after.result)
     if events.statistics is not None:
         events.statistics.note_end(after, why, seconds, cancel_seconds)
+        if expired:
+            events.statistics.note(after.method, "expiries", "", "")
     if not events:
         return
     events.emit(
@@ -420,6 +424,7 @@ def emit_end(events: EventDispatch, after: Record) -> None:
             seconds=seconds,
             cancel_seconds=cancel_seconds,
             error_type=why,
+            expired=expired,
         )
     )
 

@@ -23,8 +23,9 @@ from lro._engine.workers import Workers
 Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
-_Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float]
-"""Of a method: attributes, what waits, and for how many seconds the first has been due."""
+_Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
+"""Of a method: attributes, what waits, for how many seconds the first is due, and if it is paused.
+"""
 
 QUEUE_SECONDS: Final = 15.0
 """How long it is remembered what waits in the store."""
@@ -52,6 +53,7 @@ class Gauges:
             metrics.EXECUTOR_LIMIT.name: self._limits,
             metrics.QUEUE_OPERATIONS.name: self._queue_counts,
             metrics.QUEUE_AGE.name: self._queue_ages,
+            metrics.PAUSED.name: self._paused,
         }
 
     def read(self, metric: Metric) -> Iterator[Reading]:
@@ -76,13 +78,17 @@ class Gauges:
                 yield {METHOD: name}, max(0.0, (now - created).total_seconds())
 
     def _queue_counts(self) -> Iterator[Reading]:
-        for attributes, work, _ in self._queue.read(self._methods):
+        for attributes, work, *_ in self._queue.read(self._methods):
             yield {**attributes, "lro.due": "true"}, work.due
             yield {**attributes, "lro.due": "false"}, work.count - work.due
 
     def _queue_ages(self) -> Iterator[Reading]:
-        for attributes, _, age in self._queue.read(self._methods):
+        for attributes, _, age, _ in self._queue.read(self._methods):
             yield attributes, age
+
+    def _paused(self) -> Iterator[Reading]:
+        for _, work, _, paused in self._queue.read(self._methods):
+            yield {METHOD: work.method}, int(paused)
 
     @property
     def _methods(self) -> Collection[str]:
@@ -116,7 +122,7 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Read what waits of each method; also of these methods, and those that are served."""
+        """Read what waits of each method; also of these, and those that are served or paused."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:
@@ -126,17 +132,22 @@ class _Queue:
             return self._known
 
     def _counted(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        store = self._runtime.store
+        store, renamed = self._runtime.store, self._runtime.events.renamed
         waiting, now = store.waiting(), store.now()
+        paused = {renamed.get(name, name) for name in store.paused()}
         served = served_methods(store.workers(), now)
         # A series that is there only while something waits could not be scaled by.
-        found = {method: WaitingWork(method, 0, now, 0) for method in sorted({*methods, *served})}
+        found = {
+            method: WaitingWork(method, 0, now, 0)
+            for method in sorted({*methods, *served, *paused})
+        }
         found |= {work.method: work for work in waiting}
         return [
             (
                 {METHOD: work.method, "lro.served": str(work.method in served).lower()},
                 work,
                 max(0.0, (now - work.due_time).total_seconds()),
+                renamed.get(work.method, work.method) in paused,
             )
             for work in found.values()
         ]

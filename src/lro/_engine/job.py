@@ -663,11 +663,12 @@ class Failure:
 
 @attrs.frozen
 class FinalResult:
-    """How an attempt ended: the result, and whether it answers a request to cancel."""
+    """How an attempt ended; ``acknowledge``: it answers a cancel; ``expired``: it was too late."""
 
     result: Any | Status
     acknowledge: bool = False
     failure: Failure | None = None
+    expired: bool = False
 
     @property
     def state(self) -> State:

@@ -320,7 +320,7 @@ class Maintenance:
                 facts = about(record.name, record.method, record.attempt)
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
-                emit_stored_end(self._runtime.events, found)
+                emit_stored_end(self._runtime.events, found, expired=True)
         if late:  # the store says which ones are next when these are gone
             self._scan_asked_at = -math.inf
 

@@ -114,6 +114,21 @@ QUEUE_AGE: Final = Metric(
     attributes=(METHOD, "lro.served"),
     observed=True,
 )
+QUEUE_EXPIRIES: Final = Metric(
+    name="lro.queue.expiries",
+    kind="counter",
+    unit="{operation}",
+    description="Operations that ended, because they had not begun in time.",
+    attributes=(METHOD,),
+)
+PAUSED: Final = Metric(
+    name="lro.method.paused",
+    kind="gauge",
+    unit="1",
+    description="1 while the method is paused, so that no process begins its work; else 0.",
+    attributes=(METHOD,),
+    observed=True,
+)
 LOST_ATTEMPTS: Final = Metric(
     name="lro.lost.attempts",
     kind="counter",
@@ -181,6 +196,8 @@ METRICS: Final[Sequence[Metric]] = (
     MAX_AGE,
     QUEUE_OPERATIONS,
     QUEUE_AGE,
+    QUEUE_EXPIRIES,
+    PAUSED,
     CANCEL_DURATION,
     LOST_ATTEMPTS,
     REFUSED_WRITES,

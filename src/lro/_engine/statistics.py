@@ -28,7 +28,7 @@ _FACTS: Final = 1000
 _FAILED: Final = State.FAILED
 _CANCELLED: Final = State.CANCELLED
 
-_COUNTERS: Final = frozenset({"starts", "lost", "refused_writes", "expired"})
+_COUNTERS: Final = frozenset({"starts", "lost", "refused_writes", "expired", "expiries"})
 """The kinds that have one number. The others are histograms: their buckets, and the sum."""
 
 

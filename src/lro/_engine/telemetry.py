@@ -338,6 +338,8 @@ class ServiceTelemetry(Tracer):
         if event.cancel_seconds is not None and event.state is State.CANCELLED:
             reach = {"lro.reach": self._reach if event.attempt else "withdrawn"}
             self._record(metrics.CANCEL_DURATION, event.cancel_seconds, event.method, reach)
+        if event.expired:
+            self._record(metrics.QUEUE_EXPIRIES, 1, event.method)
 
     def write_refused(self, event: WriteRefused) -> None:
         """A write was refused."""

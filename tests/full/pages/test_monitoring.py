@@ -31,7 +31,7 @@ SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
 LABELS: Final = re.compile(r"\{([^}]*)\}|by \(([^)]*)\)")
 
 METHOD: Final = 'lro_method="acme.work.v1.Works.Work"'
-MINUTES: Final = 60
+MINUTES: Final = 100
 
 Series = Mapping[str, str]
 
@@ -95,9 +95,27 @@ def steps(series: str, each: int) -> Series:
     return {series: f"0+{each}x{MINUTES}"}
 
 
+def paused(value: int) -> Series:
+    """Two processes that read in one store whether a method is paused."""
+    return {
+        f'lro_method_paused{{{METHOD},process="{process}"}}': f"{value}x{MINUTES}"
+        for process in (1, 2)
+    }
+
+
+def attempts(good: int, retried: int) -> Series:
+    """So many attempts that end well, and that fail and are tried again, each minute."""
+    name = "lro_attempt_duration_seconds_count"
+    return {
+        f'{name}{{{METHOD},lro_outcome="{outcome}",error_type=""}}': f"0+{number}x{MINUTES}"
+        for outcome, number in (("succeeded", good), ("retried", retried))
+    }
+
+
 STORE: Final = 'lro_store_verb="update",error_type="",'
 LOST: Final = f'lro_lost_attempts_total{{{METHOD},lro_decision="failed"}}'
 REFUSED: Final = f"lro_refused_writes_total{{{METHOD}}}"
+EXPIRED: Final = f"lro_queue_expiries_total{{{METHOD}}}"
 AGE: Final = f'lro_operation_max_age_seconds{{{METHOD},process="1"}}'
 CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
     "LroNotScraped": (steps('up{job="work"}', 0), [{'up{job="work"}': f"1x{MINUTES}"}]),
@@ -123,7 +141,13 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
         buckets("lro_store_call_duration_seconds", STORE, "5"),
         [{f'lro_store_call_duration_seconds_bucket{{{STORE}le="0.1"}}': f"0+1x{MINUTES}"}],
     ),
-    "LroWorkWaits": (due(700, "true"), [due(500, "true"), due(700, "false")]),
+    "LroWorkWaits": (
+        due(700, "true") | paused(0),
+        [due(500, "true"), due(700, "false"), due(700, "true") | paused(1)],
+    ),
+    "LroMethodPaused": (paused(1), [paused(0)]),
+    "LroWorkExpires": (steps(EXPIRED, 1), [steps(EXPIRED, 0)]),
+    "LroRetriesOften": (attempts(1, 9), [attempts(6, 4)]),
     "LroQueueFills": (waits(30_000, 20_000), [waits(20_000, 10_000)]),
     "LroNobodyWorks": (due(90, "false"), [due(30, "false"), due(90, "true")]),
 }
@@ -140,7 +164,7 @@ def promtool(folder: Path, *arguments: str) -> None:
 
 
 def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
-    """Prometheus evaluates the rules for half an hour of each case."""
+    """Prometheus evaluates the rules for an hour and a half of each case."""
     assert CASES.keys() == RULES.keys()
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": GROUPS}))
     promtool(tmp_path, "check", "rules", "rules.yml")
@@ -150,7 +174,7 @@ def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
             fires = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)'
             wanted = {"labels": "{}", "value": int(number == 0)}
             given = [{"series": name, "values": values} for name, values in series.items()]
-            expected = {"expr": fires, "eval_time": "40m", "exp_samples": [wanted]}
+            expected = {"expr": fires, "eval_time": "90m", "exp_samples": [wanted]}
             test = {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}
             tests.append({"name": f"{alert} {number}", **test})
     cases = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
