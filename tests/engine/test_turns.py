@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
@@ -104,6 +105,65 @@ def test_a_wrong_value_is_refused(
         method.start(WorkRequest(), dellay=MINUTE)
     with pytest.raises(InvalidArgument, match=r"^at: cannot be given together with delay$"):
         method.start(WorkRequest(), at=datetime(2031, 1, 1, tzinfo=UTC), delay=MINUTE)
+
+
+# -- many starts in one call ----------------------------------------------------------------------
+
+
+def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[Any]:
+    """What one call answers that starts an operation for each of these letters."""
+    requests = [WorkRequest(text) for text in texts]
+    if awaited:
+        return list(asyncio.run(method.start_many_async(requests, **options)))
+    return list(method.start_many(requests, **options))
+
+
+@EACH_STORE
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("given", ["delay", "at"])
+def test_all_starts_of_a_call_have_one_turn(
+    make_service: MakeService, store: Store, clock: ManualClock, given: str, awaited: bool
+) -> None:
+    """What the call says of delay, time, priority and expiry holds for each of its starts."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service)
+    due = clock() + MINUTE
+    when: dict[str, Any] = {given: MINUTE if given == "delay" else due}
+    low = started(method, "ab", awaited=awaited, **when, priority=-1, expires=MINUTE / 60)
+    high = started(method, "cd", awaited=awaited, **when, priority=7)
+    described = [service.describe(one.name) for one in (*low, *high)]
+    assert {one.due_time for one in described} == {due}
+    assert [one.priority for one in described] == [-1, -1, 7, 7]
+    assert [store.get(one.name).begin_before for one in (*low, *high)] == [
+        *[due + MINUTE / 60] * 2,
+        *[None] * 2,
+    ]
+    service.run_maintenance()
+    assert seen == []
+    clock.advance(60)
+    service.run_maintenance()
+    assert (sorted(seen[:2]), sorted(seen[2:])) == (["c", "d"], ["a", "b"])
+    late = started(method, "ef", awaited=awaited, delay=MINUTE, expires=MINUTE)
+    clock.advance(120)
+    service.run_maintenance()
+    assert {reason(service.get(one.name)) for one in late} == {(Code.DEADLINE_EXCEEDED, "EXPIRED")}
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_wrong_turn_of_a_call_is_the_answer_of_each_start(
+    make_service: MakeService, awaited: bool
+) -> None:
+    """As any error of one start is; what only a single start takes is refused."""
+    method, seen = noting(make_service(executor=InlineExecutor()))
+    found = started(method, "ab", awaited=awaited, priority=101)
+    assert [str(one) for one in found] == [str(found[0])] * 2
+    assert str(found[0]).startswith("priority: ")
+    assert all(isinstance(one, InvalidArgument) for one in found)
+    for unknown in ("dellay", "within", "target"):
+        with pytest.raises(TypeError, match=rf"^start_many takes no argument '{unknown}'$"):
+            started(method, "ab", awaited=awaited, **{unknown: "x"})
+    assert seen == []
 
 
 # -- priority -------------------------------------------------------------------------------------

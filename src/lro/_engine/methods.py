@@ -924,8 +924,11 @@ class Method(Generic[Req, Resp, Meta]):
         request_ids: Sequence[str] = (),
         parent: str = "",
         caller: str = "",
+        **queueing: Unpack[Queueing],
     ) -> Sequence[Handle[Resp, Meta] | LroError]:
         """Start an operation for each of these requests; they are stored together.
+
+        ``parent``, ``caller``, ``delay``, ``at``, ``priority`` and ``expires`` hold for each.
 
         Returns:
             For each request what :meth:`start` would return for it, or the error that it would
@@ -935,7 +938,7 @@ class Method(Generic[Req, Resp, Meta]):
             InvalidArgument: There are request ids, but not one for each request; or an argument is
                 no list or tuple.
         """
-        return self._handles(run_all(self._flows(requests, request_ids, parent, caller)))
+        return self._handles(run_all(self._flows(requests, request_ids, parent, caller, queueing)))
 
     async def start_many_async(
         self,
@@ -944,16 +947,24 @@ class Method(Generic[Req, Resp, Meta]):
         request_ids: Sequence[str] = (),
         parent: str = "",
         caller: str = "",
+        **queueing: Unpack[Queueing],
     ) -> Sequence[Handle[Resp, Meta] | LroError]:
         """:meth:`start_many` for coroutines."""
         import asyncio
 
-        flows = self._flows(requests, request_ids, parent, caller)
+        flows = self._flows(requests, request_ids, parent, caller, queueing)
         return self._handles(await asyncio.gather(*map(on_loop, flows), return_exceptions=True))
 
     def _flows(
-        self, requests: Sequence[Req], request_ids: Sequence[str], parent: str, caller: str
+        self,
+        requests: Sequence[Req],
+        request_ids: Sequence[str],
+        parent: str,
+        caller: str,
+        queueing: Queueing,
     ) -> Sequence[Flow[Operation]]:
+        if unknown := queueing.keys() - Queueing.__annotations__.keys():
+            raise TypeError(f"start_many takes no argument {min(unknown)!r}")
         for name, given in (("requests", requests), ("request_ids", request_ids)):
             if not isinstance(given, list | tuple):
                 raise InvalidArgument(name, f"must be a list or a tuple, got {got(given)}")
@@ -962,7 +973,9 @@ class Method(Generic[Req, Resp, Meta]):
             raise InvalidArgument("request_ids", f"must be {wanted}")
         ids = request_ids or [""] * len(requests)
         return [
-            self._starter.start(self.spec, request, request_id=one, parent=parent, caller=caller)
+            self._starter.start(
+                self.spec, request, request_id=one, parent=parent, caller=caller, **queueing
+            )
             for request, one in zip(requests, ids, strict=True)
         ]
 
