@@ -268,6 +268,79 @@ def test_rerun_is_an_action_where_the_service_offers_it(
         assert client.post(f"/v1/{name}:rerun", json={}).status_code == 403
 
 
+COUNT = "acme.v1.Things.Count"
+PAUSING = (*VERBS, "PauseMethod")
+
+
+def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """For whom the service, the console and both hooks allow it; each time a line in the log."""
+    asked = []
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        asked.append((caller, verb, name))
+        return verb != "PauseMethod" or caller == "ann"
+
+    made = counting(verbs=PAUSING, authorize=authorize)
+    with caplog.at_level(logging.INFO, "lro"), console(kind, made, **NAMED) as client:
+        assert client.get("/session", headers=ANN).json()["actions"][-1] == "pause"
+        assert client.get("/tally", headers=ANN).json()["paused"] == []
+        assert client.post("/pause", json={"method": COUNT}).status_code == 401
+        assert client.post("/pause", json={"method": COUNT}, headers=BOB).status_code == 403
+        assert made.service.paused() == {}
+        assert client.post("/pause", json={"method": COUNT}, headers=ANN).json() == {}
+        assert ("ann", "PauseMethod", COUNT) in asked
+        since = made.service.paused()[COUNT]
+        (shown,) = client.get("/tally", headers=ANN).json()["paused"]
+        assert shown["method"] == COUNT
+        assert datetime.fromisoformat(shown["since"]) == since
+        assert client.post("/resume", json={"method": COUNT}, headers=BOB).status_code == 403
+        assert client.post("/resume", json={"method": COUNT}, headers=ANN).json() == {}
+        assert made.service.paused() == {}
+        assert client.get("/tally", headers=ANN).json()["paused"] == []
+    lines = [one.getMessage() for one in caplog.records if "in the console" in one.getMessage()]
+    assert lines == [f"{COUNT}: 'ann' {what} it in the console" for what in ("paused", "resumed")]
+
+
+def test_wrong_pause_is_refused(kind: str) -> None:
+    """With a sentence that says why, and the headers of every reply."""
+    with console(kind, counting(verbs=PAUSING)) as client:
+        for body, said in (
+            ({"method": "acme.v1.Things.Cuont"}, "is not declared by this service"),
+            ({"method": 7}, "method: must be text"),
+            ({}, "is not declared by this service"),
+            ({"method": COUNT, "for": "1h"}, "for: is not a field of this call"),
+            ([], "body: "),
+        ):
+            refused = client.post("/pause", json=body)
+            assert (refused.status_code, said in refused.text) == (400, True), refused.text
+            assert SECURE.items() <= dict(refused.headers).items()
+        assert client.get("/pause").status_code == 405
+        assert client.get("/pause").headers["allow"] == "OPTIONS, POST"
+        assert client.options("/resume").headers["allow"] == "OPTIONS, POST"
+        assert client.get("/tally").json()["paused"] == []
+
+
+def test_pause_is_off_until_service_and_console_offer_it(made: Counting) -> None:
+    """The hook ``allow`` gets the name of the method, and an empty one for the buttons."""
+    wanted: Any = {"method": COUNT}
+    with console("uvicorn", made) as client:
+        assert "pause" not in client.get("/session").json()["actions"]
+        assert client.post("/pause", json=wanted).status_code == 501
+    with console("uvicorn", counting(verbs=PAUSING), actions=("cancel",)) as client:
+        refused = client.post("/pause", json=wanted)
+        assert (refused.status_code, "does not pause methods" in refused.text) == (403, True)
+    asked = []
+
+    def allow(caller: str, action: str, name: str) -> bool:
+        asked.append((action, name))
+        return not name
+
+    with console("uvicorn", counting(verbs=PAUSING), actions=("pause",), allow=allow) as client:
+        assert client.get("/session").json()["actions"] == ["pause"]
+        assert client.post("/resume", json=wanted).status_code == 403
+    assert asked == [("pause", ""), ("pause", COUNT)]
+
+
 def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:
     """The buttons are not there, and the calls are refused all the same."""
     name = made.count.start(CountRequest(steps=-1)).name
@@ -368,8 +441,9 @@ def test_console_offers_only_what_the_service_does() -> None:
         assert not session["watches"]
 
 
-def test_pages_of_other_sites_can_do_nothing(kind: str, made: Counting) -> None:
+def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
     """Unless their origin is trusted."""
+    made = counting(verbs=PAUSING)
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, **NAMED, trusted_origins=["https://portal.example.com"]) as client:
         client.headers.update(ANN)
@@ -384,8 +458,11 @@ def test_pages_of_other_sites_can_do_nothing(kind: str, made: Counting) -> None:
                 assert refused.status_code == 403
                 assert "CROSS_SITE_REQUEST" in refused.text
             assert client.delete(f"/v1/{name}", headers=headers).status_code == 403
+            refused = client.post("/pause", headers=headers, json={"method": COUNT})
+            assert (refused.status_code, "CROSS_SITE_REQUEST" in refused.text) == (403, True)
         trusted = {"sec-fetch-site": "cross-site", "origin": "https://portal.example.com"}
         assert client.post(f"/v1/{name}:cancel", headers=trusted).status_code == 200
+        assert client.post("/pause", headers=trusted, json={"method": COUNT}).status_code == 200
 
 
 @pytest.mark.parametrize("kind", SERVERS)

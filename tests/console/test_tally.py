@@ -18,9 +18,10 @@ from lro import asgi, wsgi
 from lro.console import ConsoleEdge
 from lro.http import HttpRequest
 from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
+from lro.testing import START, ManualClock
 from tests.console.serving import authenticate, console, counting
 from tests.integrations.counting import ANN, BOB, Counting, CountRequest
+from tests.waiting import until
 
 MINUTE = datetime(2026, 11, 25, 11, 59, tzinfo=UTC)
 
@@ -93,6 +94,8 @@ def test_tally_is_that_of_the_contract() -> None:
             ],
             "workers": [{"owner": "ab12", "operations": 2}],
         },
+        "paused": [],
+        "schedules": [],
         "points": [
             {"minute": "2026-11-25T11:58:00Z", "counts": {"starts.started": 2}},
             {
@@ -102,6 +105,42 @@ def test_tally_is_that_of_the_contract() -> None:
         ],
     }
     assert [[*one] for one in store.parents] == [["", "projects/p"]]
+
+
+def test_schedules_are_shown_with_their_next_tick() -> None:
+    """Those of the store, as a process has entered them; an answer holds for five seconds."""
+    made, store = counted()
+    clock = ManualClock()
+    options: Any = {
+        "authenticate": lambda headers: None,
+        "clock": lambda: (clock() - START).total_seconds(),
+    }
+    edge = ConsoleEdge(made.service, **options)
+    name = "acme.v1.Things.Count"
+
+    def shown() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(edge.handle(request_of(60)).body)["schedules"]
+        return found
+
+    made.service.schedule("hourly", timedelta(hours=1), name, CountRequest())
+    made.service.run_maintenance()
+    known = until(store.schedules)[0]
+    wanted = {
+        "name": "hourly",
+        "method": name,
+        "expression": "every 1:00:00",
+        "timezone": "UTC",
+        "nextTick": known.next_tick.isoformat().replace("+00:00", "Z"),
+    }
+    assert shown() == [wanted]
+    made.service.schedule("other", timedelta(hours=1), name, CountRequest())
+    made.service.run_maintenance()
+    until(lambda: len(store.schedules()) == 2)
+    clock.advance(4)
+    assert shown() == [wanted]
+    clock.advance(1)
+    assert [one["name"] for one in shown()] == ["hourly", "other"]
+    made.service.close()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from lro._base.errors import (
     DeclarationError,
     HookFailed,
     HttpMethodNotAllowed,
+    MalformedRequest,
     PermissionDenied,
     RouteNotFound,
     Unavailable,
@@ -44,17 +45,24 @@ from lro._engine.events import about
 from lro._engine.flow import Flow, flow_of
 from lro._engine.service import Service
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
-from lro._http.requests import checked_prefix, strip_mount
+from lro._http.requests import (
+    CHANGING,
+    check_site,
+    checked_prefix,
+    read_object,
+    strip_mount,
+    take_field,
+)
 from lro._http.responses import EventStream, HttpReply, Redact, json_reply
 from lro._http.routes import Allowed, HttpRequest, Match
 
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Whether a caller may do this: caller, one of :data:`ACTIONS`, the operation's name."""
+"""Whether a caller may do this: caller, one of :data:`ACTIONS`, name of the operation or method."""
 
-ACTIONS: Final = ("cancel", "delete", "rerun")
-"""What the console can do to operations."""
+ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
+"""What the console can do to operations, and to methods: ``"pause"``, which also resumes."""
 
 _LINKS: Final = ("trace", "logs")
 _PLACEHOLDERS: Final = ("trace_id", "name")
@@ -64,7 +72,9 @@ _VERBS: Final = {
     "cancel": "CancelOperation",
     "delete": "DeleteOperation",
     "rerun": "RerunOperation",
+    "pause": "PauseMethod",
 }
+_CHANGES: Final = ("/pause", "/resume")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
@@ -133,9 +143,10 @@ class ConsoleEdge(OperationsEdge):
     the server may see it, say so: ``authenticate=lambda headers: None``.
 
     ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, ``"rerun"`` (if the
-    service offers RerunOperation), or ``()`` for a console that only shows. ``allow`` decides
-    further, as ``allow(caller, action, name)``: True or None allows, False refuses; the name is
-    empty when the page asks which buttons to show. ``redact`` gives what callers are shown of an
+    service offers RerunOperation), ``"pause"`` (PauseMethod), or ``()`` for a console that only
+    shows. ``allow`` decides further, as ``allow(caller, action, name)``: True or None allows, False
+    refuses; the name is that of the operation or method, and empty when the page asks which buttons
+    to show. ``redact`` gives what callers are shown of an
     operation, as its JSON object: it gets a copy, which it may change and return; it must be quick,
     since an event loop calls it too. Filters still compare what is stored. All of these are kept by
     the calls that the page makes, not by its buttons.
@@ -198,6 +209,7 @@ class ConsoleEdge(OperationsEdge):
             **dict.fromkeys(page_files(), self._file),
             "/session": self._session,
             "/tally": self._tally,
+            **dict.fromkeys(_CHANGES, self._pause),
         }
 
     def check_plain(self, where: str) -> None:
@@ -213,9 +225,12 @@ class ConsoleEdge(OperationsEdge):
             return RouteNotFound(path)
         if below.startswith("/") and below not in self._own:
             return super().route(method, below, shared=shared)
-        if method not in _READS:
-            return HttpMethodNotAllowed(method, path, _READS)
-        return Allowed(_READS) if method == "OPTIONS" else Match(rpc=below, bindings={}, head=False)
+        allowed = ("OPTIONS", "POST") if below in _CHANGES else _READS
+        if method not in allowed:
+            return HttpMethodNotAllowed(method, path, allowed)
+        return (
+            Allowed(allowed) if method == "OPTIONS" else Match(rpc=below, bindings={}, head=False)
+        )
 
     def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
         """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
@@ -228,6 +243,8 @@ class ConsoleEdge(OperationsEdge):
             if own is None:
                 reply = yield from super().exchange(request, found)
             else:
+                if request.method in CHANGING:
+                    check_site(request.headers, request.scheme, self._trusted_origins)
                 answer = yield from own(request)
                 reply = answer.headless if request.method == "HEAD" else answer
         except Exception as exc:
@@ -311,7 +328,8 @@ class ConsoleEdge(OperationsEdge):
 
     def _permit(self, caller: str, action: str, name: str) -> Flow[None]:
         if action not in self._actions:
-            raise PermissionDenied(f"this console does not {action} operations")
+            what = "methods" if action == "pause" else "operations"
+            raise PermissionDenied(f"this console does not {action} {what}")
         if self._allow is not None:
             yield from ask_permission(self._allow, caller, action, name)
 
@@ -363,6 +381,22 @@ class ConsoleEdge(OperationsEdge):
         for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts are of all of them
             yield from self.service.access.permit(caller, "ListOperations", parent)
 
+    def _pause(self, request: HttpRequest) -> Steps[HttpReply]:
+        """Pause a method, or resume it."""
+        caller = yield from self._caller(request)
+        method: str = yield self._read(request, _method_in)
+        pauses = request.path == "/pause"
+
+        def change() -> Flow[None]:
+            yield from self._permit(caller, "pause", method)
+            yield from self.service.access.admit(caller, "PauseMethod", method)
+            yield from flow_of(self.service.pause if pauses else self.service.resume)(method)
+
+        yield CallFunction(change())
+        said = "paused" if pauses else "resumed"
+        log.info("%s: %s %s it in the console", method, _named(caller), said)
+        return json_reply(200, {})
+
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         yield CallFunction(self._permit(caller, "cancel", name))
         reply = yield from super()._cancel(request, name, caller)
@@ -381,6 +415,14 @@ class ConsoleEdge(OperationsEdge):
         reply = yield from super()._rerun(request, name, caller)
         log.info("%s: %s started it again in the console", name, _named(caller), extra=about(name))
         return reply
+
+
+def _method_in(content_type: str | None, body: bytes) -> str:
+    fields = read_object(content_type, body)
+    method = take_field(fields, "method", str, "", None)
+    if fields:
+        raise MalformedRequest(min(fields), "is not a field of this call, which has method")
+    return method
 
 
 def _named(caller: str) -> str:

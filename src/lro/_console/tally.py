@@ -139,9 +139,10 @@ class Tally:
         self._parents = parents
         self._windows: _Kept[_Window] = _Kept(clock)
         self._loads: _Kept[Json] = _Kept(clock)
+        self._schedules: _Kept[Json] = _Kept(clock)
 
     def read(self, minutes: int) -> Json:
-        """The tally of this window, as JSON.
+        """The tally of this window, as JSON; and which methods are paused now, and the schedules.
 
         Raises:
             MethodNotSupported: The store keeps no counts.
@@ -152,7 +153,26 @@ class Tally:
             raise MethodNotSupported("the tally")
         window = self._windows.get(minutes, lambda before: _Window.read(store, minutes, before))
         load = self._loads.get(0, lambda _: self._load(store))
-        return {**window.json(minutes), "inProgress": load}
+        # Read each time: a page asks again as soon as it has paused one.
+        paused: list[Json] = [
+            {"method": name, "since": datetime_text(since)}
+            for name, since in self._service.paused().items()
+        ]
+        schedules = self._schedules.get(0, lambda _: self._read_schedules())
+        found = {"inProgress": load, "paused": paused, "schedules": schedules}
+        return window.json(minutes) | found
+
+    def _read_schedules(self) -> Json:
+        return [
+            {
+                "name": one.name,
+                "method": one.method,
+                "expression": one.expression,
+                "timezone": one.timezone,
+                "nextTick": datetime_text(one.next_tick),
+            }
+            for one in self._service.schedules()
+        ]
 
     def _load(self, store: StatisticsStore) -> Json:
         load = store.read_load(self._parents, LIMIT)

@@ -195,8 +195,11 @@ INTERFACE: Final = (
 VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations", "DescribeOperations")
 """What a service offers unless it says otherwise: the five, and the extensions of spec §3.11."""
 
-OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation")
-"""The extensions for operators (spec §3.12), which callers have only if the service says so."""
+OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation", "PauseMethod")
+"""What is for operators (spec §3.12): callers have it only if the service says so.
+
+PauseMethod, which also is to resume a method, has only the console.
+"""
 
 
 class Authorize(Protocol):
@@ -215,7 +218,9 @@ class Authorize(Protocol):
         GetOperation, once for each name. Who changes where the end of a task of A2A is pushed asks
         for CancelOperation. A rerun asks for RerunOperation, and then for the start, with the
         caller for whom the operation was started first. Describe also asks for InspectOperation if
-        the service offers that, and leaves out what is only for operators if it is refused.
+        the service offers that, and leaves out what is only for operators if it is refused. Who
+        pauses or resumes a method in the console asks for PauseMethod; ``name`` is then the full
+        name of the method.
         """
         ...
 

@@ -145,6 +145,8 @@ def scenes(names: dict[str, str]) -> list[Scene]:
         Scene("not there", "#/operations/none", "there is no operation"),
         Scene("overview", "#/overview", "Ended, per minute: 52 in all"),
         Scene("methods", "#/methods", "Filter by", _open_all),
+        Scene("upkeep", "#/", listed, _open_upkeep),
+        Scene("pause asked", "#/", listed, _ask_for_pause),
         Scene("help", "#/", listed, lambda page: page.keyboard.press("?")),
         Scene("token asked", "#/", "A token for the API", before=_refused("**/session", 401)),
         Scene("trouble", "#/", "Trying again", before=_refused("**/v1/operations?*", 503)),
@@ -155,6 +157,15 @@ def scenes(names: dict[str, str]) -> list[Scene]:
 def _open_all(page: Page) -> None:
     for each in page.locator("summary").all():
         each.click()
+
+
+def _open_upkeep(page: Page) -> None:
+    page.get_by_text("Methods and schedules").click()
+
+
+def _ask_for_pause(page: Page) -> None:
+    _open_upkeep(page)
+    page.get_by_role("button", name="Pause…").first.click()
 
 
 def _cut_pages(page: Page) -> None:

@@ -34,6 +34,8 @@ TALLY: Final[dict[str, Any]] = {
     "everySeconds": 15,
     "limit": 10_000,
     "inProgress": {"capped": False, "methods": [], "workers": []},
+    "paused": [],
+    "schedules": [],
     "buckets": [1.0, 60.0],
     "points": [],
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 
 import lro
 from tests.full.browser.conftest import Show
 from tests.full.browser.reading import act, dialog, open_operation, row, shows
-from tests.full.browser.staged import Stage
+from tests.full.browser.staged import ResizeRequest, Stage
+from tests.waiting import until
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -108,6 +111,59 @@ def test_failed_work_is_started_again(stage: Stage, show: Show, beside: Show) ->
     listed = stage.service.list(lro.ListOperationsRequest()).operations
     (again,) = [one.name for one in listed if one.name != name]
     assert page.url.endswith(again)
+
+
+RESIZE = "acme.images.v1.Images.Resize"
+
+
+def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
+    """Below the list, after a question; the page of methods then shows it too."""
+    page = show()
+    page.get_by_text("Methods and schedules").click()
+    paused = page.get_by_role("region", name="Methods").get_by_role("row").filter(has_text="Resize")
+    expect(paused).to_contain_text("–")
+    paused.get_by_role("button", name="Pause…").click()
+    expect(dialog(page)).to_contain_text("Pause Resize?")
+    dialog(page).get_by_role("button", name="Close").click()
+    assert stage.service.paused() == {}
+    paused.get_by_role("button", name="Pause…").click()
+    dialog(page).get_by_role("button", name="Yes, pause").click()
+    expect(page.get_by_text("Methods and schedules: 1 paused")).to_be_visible()
+    expect(paused.get_by_role("button", name="Resume")).to_be_focused()
+    assert [*stage.service.paused()] == [RESIZE]
+    page.get_by_role("link", name="Methods").click()
+    expect(page.get_by_text("Paused since")).to_be_visible()
+    page.get_by_role("link", name="Operations", exact=True).click()
+    page.get_by_text("Methods and schedules: 1 paused").click()
+    paused.get_by_role("button", name="Resume").click()
+    expect(paused.get_by_role("button", name="Pause…")).to_be_focused()
+    assert stage.service.paused() == {}
+
+
+def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, beside: Show) -> None:
+    """A console without the action has no button; what is refused is said."""
+    stage.service.schedule("nightly", timedelta(days=1), stage.resize, ResizeRequest())
+    stage.service.start_maintenance()
+    (known,) = until(stage.service.schedules)
+    page = beside(actions=("cancel",))
+    page.get_by_text("Methods and schedules", exact=True).click()
+    nightly = page.get_by_role("row").filter(has_text="nightly")
+    expect(nightly).to_contain_text("Resize")
+    expect(nightly).to_contain_text("every 1 day")
+    shown = nightly.locator("time").get_attribute("datetime") or ""
+    assert datetime.fromisoformat(shown) == known.next_tick
+    assert page.get_by_role("button", name="Pause…").count() == 0
+    stage.service.pause(RESIZE)
+    page.reload()
+    page.get_by_text("Methods and schedules: 1 paused").click()
+    row = page.get_by_role("region", name="Methods").get_by_role("row").filter(has_text="Resize")
+    expect(row.locator("time")).to_be_visible()
+    assert page.get_by_role("button", name="Resume").count() == 0
+    page = beside(allow=lambda caller, action, name: not name)
+    page.get_by_text("Methods and schedules: 1 paused").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("alert").filter(has_text="may not do this")).to_be_visible()
+    assert [*stage.service.paused()] == [RESIZE]
 
 
 def test_keys_alone_do_all(stage: Stage, show: Show) -> None:

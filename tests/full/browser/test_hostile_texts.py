@@ -217,14 +217,14 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 
 @pytest.mark.usefixtures("harmless")
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
-    """The methods and their fields, and what was counted by method, code and worker."""
+    """The methods and their fields, what was counted, what is paused, and the schedules."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
     limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
     methods = [
         {**dict.fromkeys(keys + limits, text), "fields": [{"path": text, "type": text}]}
         for text in TEXTS
     ]
-    scripted.session = {**SESSION, "methods": methods}
+    scripted.session = {**SESSION, "methods": methods, "actions": ["pause"]}
     now = {"waiting": 1, "running": 1}
     oldest = ("method", "oldestCreateTime", "oldestName")
     load = [now | dict.fromkeys(oldest, text) for text in TEXTS]
@@ -232,7 +232,12 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
     counts = {f"ends.failed.{text.replace('.', '')}": 2 for text in TEXTS} | dict.fromkeys(TEXTS, 3)
     points = [{"minute": "2026-11-25T11:59:00Z", "counts": counts}]
     in_progress = {"capped": True, "methods": load, "workers": workers}
-    scripted.tally = {**TALLY, "inProgress": in_progress, "points": points}
+    keys = ("name", "method", "expression", "timezone", "nextTick")
+    upkeep = {
+        "paused": [{"method": text, "since": text} for text in TEXTS],
+        "schedules": [dict.fromkeys(keys, text) for text in TEXTS],
+    }
+    scripted.tally = {**TALLY, "inProgress": in_progress, "points": points, **upkeep}
     page = show("#/methods")
     expect(page.get_by_role("heading", name="Methods")).to_be_visible()
     shown = page.locator("main").text_content() or ""
@@ -241,10 +246,16 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()
     counted = page.locator("main").text_content() or ""
     assert sideways(page) == []
+    assert page.locator(".tile b").first.text_content() == f"{len(TEXTS)}+"
+    page.goto(f"{site}#/")
+    page.get_by_text("Methods and schedules:").click()
+    expect(page.get_by_role("button", name="Resume")).to_have_count(len({*TEXTS}))
+    below = page.locator("main").text_content() or ""
+    assert sideways(page) == []
     for text in TEXTS:
         assert text in shown
         assert text in counted
-    assert page.locator(".tile b").first.text_content() == f"{len(TEXTS)}+"
+        assert text in below
 
 
 @pytest.mark.usefixtures("harmless")

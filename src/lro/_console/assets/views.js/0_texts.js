@@ -27,5 +27,7 @@ const V = {
   begins: "Begins", filterFields: "Filter by", type: "Type", example: "Example",
   rerun: "Start again", rerunTitle: "Start {0} again?", yesRerun: "Yes, start",
   rerunWhy: "A new operation begins, with the same request. This one stays as it is.",
-  paused: "Paused since", share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
+  upkeep: "Methods and schedules", upkeepPaused: "Methods and schedules: {0} paused", pause: "Pause", resume: "Resume", pauseTitle: "Pause {0}?", yesPause: "Yes, pause",
+  pauseWhy: "No process begins its work until it is resumed. Starts are accepted, and wait. Work that runs goes on.",
+  action: "Action", schedules: "Schedules", when: "When", nextTick: "Next tick", paused: "Paused since", share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };
