@@ -145,8 +145,7 @@ def scenes(names: dict[str, str]) -> list[Scene]:
         Scene("not there", "#/operations/none", "there is no operation"),
         Scene("overview", "#/overview", "Ended, per minute: 52 in all"),
         Scene("methods", "#/methods", "Filter by", _open_all),
-        Scene("upkeep", "#/", listed, _open_upkeep),
-        Scene("pause asked", "#/", listed, _ask_for_pause),
+        Scene("pause asked", "#/methods", "Filter by", _ask_for_pause),
         Scene("help", "#/", listed, lambda page: page.keyboard.press("?")),
         Scene("token asked", "#/", "A token for the API", before=_refused("**/session", 401)),
         Scene("trouble", "#/", "Trying again", before=_refused("**/v1/operations?*", 503)),
@@ -159,12 +158,7 @@ def _open_all(page: Page) -> None:
         each.click()
 
 
-def _open_upkeep(page: Page) -> None:
-    page.get_by_text("Methods and schedules").click()
-
-
 def _ask_for_pause(page: Page) -> None:
-    _open_upkeep(page)
     page.get_by_role("button", name="Pause…").first.click()
 
 

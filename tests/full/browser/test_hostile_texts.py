@@ -182,7 +182,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
     cells = failed.evaluate_all("all => all.map((each) => each.lastChild.textContent)")
     assert cells[1 : len(TEXTS) + 1] == TEXTS
     facts = page.locator(".side section").first
-    expect(facts).to_contain_text(f"{TEXTS[2]}, process {TEXTS[3]}")
+    expect(facts).to_contain_text(f"{TEXTS[2]}, PID {TEXTS[3]}")
     panel = page.get_by_role("tabpanel")
     expect(panel).to_contain_text(TEXTS[0])
     shown = panel.text_content() or ""
@@ -247,15 +247,9 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
     counted = page.locator("main").text_content() or ""
     assert sideways(page) == []
     assert page.locator(".tile b").first.text_content() == f"{len(TEXTS)}+"
-    page.goto(f"{site}#/")
-    page.get_by_text("Methods and schedules:").click()
-    expect(page.get_by_role("button", name="Resume")).to_have_count(len({*TEXTS}))
-    below = page.locator("main").text_content() or ""
-    assert sideways(page) == []
     for text in TEXTS:
         assert text in shown
         assert text in counted
-        assert text in below
 
 
 @pytest.mark.usefixtures("harmless")

@@ -56,7 +56,7 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
     """With the worker meanwhile, then with the time of the next attempt; no reload is needed."""
     page = show(f"#/{work}")
     facts = page.locator(".side section").first
-    expect(facts).to_contain_text(f"Worker{socket.gethostname()}, process {os.getpid()}")
+    expect(facts).to_contain_text(f"Worker{socket.gethostname()}, PID {os.getpid()}")
     tried = page.get_by_role("region", name="Failed attempts")
     expect(tried).to_be_hidden()
     text = "<img src=x onerror=alert(1)>"

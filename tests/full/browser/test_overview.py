@@ -103,7 +103,7 @@ def test_methods_lead_to_their_operations(stage: Stage, show: Show) -> None:
     test = 'metadata.dataset = "a*"'
     expect(box).to_have_value(f"type(metadata) = acme.data.v1.ImportMetadata AND {test}")
     expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
-    page.get_by_label("Method", exact=True).select_option("Resize")
+    page.get_by_label("Method").select_option("Resize")
     expect(box).to_have_value(f"{test} AND type(metadata) = lro.v1.OperationMetadata")
 
 

@@ -32,6 +32,16 @@ function meter(label) {
   };
   return { node, draw };
 }
+/** @param {string} caption @param {string[]} heads @param {Kid[][]} lines @param {string} [kind] */
+const simpleTable = (caption, heads, lines, kind = "plain") => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", { class: kind }, h("caption", { class: "sr" }, caption),
+  h("thead", {}, h("tr", {}, heads.map((each) => h("th", { scope: "col" }, each)))),
+  h("tbody", {}, lines.map((line) => h("tr", {}, line.map((each, at) => at ? h("td", {}, each) : h("th", { scope: "row" }, each)))))));
+/** @param {[string, Kid][]} pairs */
+const pairs = (pairs) => h("dl", {}, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
+/** A link, if that is where it leads. @param {any} url @param {string} text */
+function safeLink(url, text) {
+  return /^https?:\/\//i.test(String(url)) && URL.canParse(url) ? h("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, text) : h("span", {}, text, url && text !== url ? ` (${url})` : "");
+}
 /** Keep a text like "3 min ago" right as time goes by. @param {Element} node @param {() => string} text */
 function ticking(node, text) {
   const tick = () => setText(node, text());
@@ -129,7 +139,7 @@ function listView(query) {
   const body = h("tbody"), note = h("p", { class: "note", role: "status" }), more = button(T.more, () => { token && load(token); }, { hidden: true });
   const newer = button("", () => showFresh(), { class: "newer", hidden: true });
   const markAll = h("input", { type: "checkbox", "aria-label": T.markAll, change: () => { for (const { box } of rows.values()) box.checked = markAll.checked; everything = false; drawBulk(); } });
-  const acts = may("cancel") || may("delete"), upkeep = h("section", { class: "card", hidden: true });
+  const acts = may("cancel") || may("delete");
   const table = h("table", { class: "ops bare" }, h("caption", { class: "sr" }, T.operations), h("thead", {}, h("tr", {},
     acts && h("th", { scope: "col", class: "mark" }, h("label", { class: "hit" }, markAll)), [T.state, T.method, T.nameHead, T.progress, T.created, T.took, T.error].map((text) => h("th", { scope: "col" }, text)))), body);
   const bulk = h("div", { class: "bulk", hidden: true, role: "region", "aria-label": put(T.marked, "") });
@@ -237,7 +247,7 @@ function listView(query) {
     if (!first && scrollY > 400 && (offers("WatchOperations") || offers("BatchGetOperations"))) return session.refreshSeconds;
     let page;
     try { page = await fetchPage("", signal); } catch (error) {
-      if (error instanceof Refusal && error.http === 400 && filter) return showWrong(error), tally.now(), undefined;
+      if (error instanceof Refusal && error.http === 400 && filter) return showWrong(error), undefined;
       throw error;
     }
     if (first) {
@@ -249,7 +259,6 @@ function listView(query) {
       append(page, null);
       token = lastToken, first = false;
       drawNote();
-      tally.now(); // what it needs is loaded after the list
     } else {
       fresh = page.operations ?? [];
       for (const op of fresh) if (rows.has(op.name)) take(op);
@@ -266,18 +275,14 @@ function listView(query) {
     if (!session.statistics || missing.has("tally")) return;
     const found = await readTally(1, signal); // only what is in progress is shown here
     if (found) setText(counted, number(found.inProgress, (/** @type {any} */ each) => each.waiting + each.running));
-    if (found && (may("pause") || found.paused?.length || found.schedules?.length || upkeep.firstChild)) {
-      await loadViews();
-      VIEWS.upkeep(upkeep, found, () => tally.now());
-    }
     return found ? 15 : undefined;
   });
   /** @type {View} */
   const view = {
-    title: T.operations, node: h("div", { class: "view list" }, h("div", { class: "row" }, h("h1", { tabindex: -1 }, T.operations), newer), form, wrong, bar, table, h("div", { class: "foot" }, note, more), upkeep, bulk),
-    begin() { for (const { item } of rows.values()) items.set(item.name, item); pages.now(); },
+    title: T.operations, node: h("div", { class: "view list" }, h("div", { class: "row" }, h("h1", { tabindex: -1 }, T.operations), newer), form, wrong, bar, table, h("div", { class: "foot" }, note, more), bulk),
+    begin() { for (const { item } of rows.values()) items.set(item.name, item); pages.now(); tally.now(); },
     end() { pages.stop(); follows.stop(); tally.stop(); for (const { item } of rows.values()) item.draw = null; items.clear(); },
-    refresh() { first = true, fresh = [], newer.hidden = true; setText(wrong, ""); echo.replaceChildren(); pages.now(); },
+    refresh() { first = true, fresh = [], newer.hidden = true; setText(wrong, ""); echo.replaceChildren(); pages.now(); tally.now(); },
     chosen() { const many = marked(), here = document.activeElement?.closest("tr"); return many.length ? many : [...rows.values()].filter(({ tr }) => tr === here).map(({ item }) => item); },
     all: () => everything ? collect : null,
     changed: drawBulk,

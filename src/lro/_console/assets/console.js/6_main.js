@@ -1,9 +1,8 @@
 // The frame of the page: where one is, which key does what, how it looks.
 
 let /** @type {View|null} */ view = null, began = false;
-/** The views by their names, and parts of them; those that are not seen first come when they are wanted. @type {Record<string, any>} */
+/** The views by their names; those that are not seen first come when they are wanted. @type {Record<string, (query: URLSearchParams, name: string) => View>} */
 const VIEWS = { list: listView };
-const loadViews = () => import(new URL(document.querySelector("meta[name=views]")?.getAttribute("content") ?? "", document.baseURI).href);
 /** Show what the address says. */
 async function route() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/), asked = location.href;
@@ -11,11 +10,11 @@ async function route() {
   view?.end();
   for (const box of document.querySelectorAll("dialog")) box.close(); // what it asks was of another view
   view = null;
-  if (!VIEWS[kind]) await loadViews();
+  if (!VIEWS[kind]) await import(new URL(document.querySelector("meta[name=views]")?.getAttribute("content") ?? "", document.baseURI).href);
   if (asked !== location.href) return;
   let name = path;
   try { name = path.split("/").map(decodeURIComponent).join("/"); } catch { /* the server says what is wrong with it */ }
-  view = /** @type {View} */ (VIEWS[kind](new URLSearchParams(search), name));
+  view = VIEWS[kind](new URLSearchParams(search), name);
   document.title = `${view.title} · ${session.title}`;
   for (const link of document.querySelectorAll("nav.views a")) {
     if (link.getAttribute("data-at") === (kind === "operation" ? "list" : kind)) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");

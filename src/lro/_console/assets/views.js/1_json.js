@@ -55,16 +55,6 @@ function tree(key, value, path, opened, open) {
   return node;
 }
 
-/** A link, if that is where it leads. @param {any} url @param {string} text */
-function safeLink(url, text) {
-  return /^https?:\/\//i.test(String(url)) && URL.canParse(url) ? h("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, text) : h("span", {}, text, url && text !== url ? ` (${url})` : "");
-}
-/** @param {string} caption @param {string[]} heads @param {Kid[][]} lines @param {string} [kind] */
-const simpleTable = (caption, heads, lines, kind = "plain") => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", { class: kind }, h("caption", { class: "sr" }, caption),
-  h("thead", {}, h("tr", {}, heads.map((each) => h("th", { scope: "col" }, each)))),
-  h("tbody", {}, lines.map((line) => h("tr", {}, line.map((each, at) => at ? h("td", {}, each) : h("th", { scope: "row" }, each)))))));
-/** @param {[string, Kid][]} pairs */
-const pairs = (pairs) => h("dl", {}, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
 /** A detail of an error (AIP-193). @param {any} detail @param {Set<string>} opened @returns {HTMLElement} */
 function drawDetail(detail, opened) {
   const { "@type": type, ...rest } = detail ?? {}, kind = String(type ?? "").split(".").pop() ?? "";

@@ -100,9 +100,8 @@ function operationView(query, name) {
     lineText = text;
     const links = Object.entries(session.links ?? {}).map(([kind, url]) => [kind, String(url).replace("{trace_id}", encodeURIComponent(about?.traceId ?? "")).replace("{name}", encodeURIComponent(name))]).filter(([kind]) => kind !== "trace" || about?.traceId);
     const rows = /** @type {[string, Kid][]} */ ([[T.nameHead, h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
-      [T.created, create && full(create)], [V.began, begin && full(begin)], [V.endedAt, end && full(end)], [V.expires, expire && full(expire)], [V.updated, about?.updateTime && full(about.updateTime)], [V.attempts, attempts ? String(attempts) : ""],
-      [V.due, about?.dueTime && full(about.dueTime)], [V.beginBefore, about?.beginBefore && full(about.beginBefore)], [V.priority, about?.priority && String(about.priority)],
-      [V.owner, about?.workerPid && `${about.workerHost}, ${V.process} ${about.workerPid}`], [V.origin, originOf(about)]]).filter((each) => each[1]);
+      ...[[T.created, create], [V.began, begin], [V.endedAt, end], [V.expires, expire], [V.updated, about?.updateTime], [V.due, about?.dueTime], [V.beginBefore, about?.beginBefore]].map(([label, time]) => /** @type {[string, Kid]} */ ([label, time && full(time)])),
+      [V.attempts, attempts ? String(attempts) : ""], [V.priority, about?.priority && String(about.priority)], [V.owner, about?.workerPid && `${about.workerHost}, PID ${about.workerPid}`], [V.origin, originOf(about)]]).filter((each) => each[1]);
     const shown = JSON.stringify([about, create, end, method]);
     if (shown !== factText) drawFailures(about), facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
     factText = shown;
@@ -110,9 +109,9 @@ function operationView(query, name) {
   };
   // What lasts: each attempt that failed, for operators.
   const drawFailures = (/** @type {any} */ about) => {
-    const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [String(each?.attempt ?? ""), each?.time && moment(each.time), h("code", {}, String(each?.error ?? "")), String(each?.text ?? "")]);
+    const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [each?.attempt, each?.time && moment(each.time), each?.error, each?.text].map((cell) => cell instanceof Node ? cell : String(cell ?? "")));
     failures.hidden = !lines.length;
-    failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attemptHead, V.time, T.error, V.message], lines));
+    failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attempts, V.time, T.error, V.message], lines));
   };
   const originOf = (/** @type {any} */ about) => {
     const origin = String(about?.origin ?? ""), text = origin && h("code", { class: "long" }, origin);
@@ -126,19 +125,15 @@ function operationView(query, name) {
     item.draw = draw;
     card.hidden = side.hidden = false;
     draw();
+    item.stale = true; // attempts that fail do not change the operation itself
     await look(signal);
-    return undefined;
+    return item.op.done ? undefined : session.refreshSeconds;
   });
   const follows = follow(() => item ? [item] : []);
-  const retold = loop(async (signal) => { // attempts that fail do not change the operation itself
-    if (item?.op.done || item?.gone) return undefined;
-    if (item) item.stale = true, await describe([item], signal);
-    return session.refreshSeconds;
-  });
   const failures = h("section", { class: "card", hidden: true });
   const card = h("div", { class: "main", hidden: true }, h("section", { class: "card now" }, h("div", { class: "row" }, state, acts), asked, progress.node, line), failures, h("section", { class: "card" }, tabs, panel));
   const side = h("div", { class: "side", hidden: true }, facts, yourself);
   const node = h("div", { class: "view one" }, head, note, h("div", { class: "columns" }, card, side));
   head.append(h("p", { class: "crumbs" }, h("a", { href: "#/" }, T.operations), " / ", h("code", {}, shortId(name))), heading);
-  return { title: shortId(name), node, begin() { first.now(); retold.now(); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); retold.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
+  return { title: shortId(name), node, begin() { first.now(); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { first.now(); }, chosen: () => item ? [item] : [], changed };
 }
