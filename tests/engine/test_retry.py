@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 import lro
-from lro import Cancelled, Code, InvalidArgument, Job, LroError, Retry, RetryLater, Service
+from lro import (
+    Cancelled,
+    Code,
+    InvalidArgument,
+    Job,
+    LroError,
+    Retry,
+    RetryLater,
+    Service,
+    StatusError,
+)
 from lro.adapters import AttemptOver, Observer, Store
 from lro.errors import DeclarationError, LeaseLost, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -30,6 +40,8 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 EACH_EXECUTOR = pytest.mark.parametrize(
     "executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor]
 )
+AWAY = StatusError(Code.UNAVAILABLE, "the bank is away")
+FULL = StatusError(Code.RESOURCE_EXHAUSTED, "no money is left")
 BAD = Retry(attempts=2, on=(OSError, InvalidArgument))
 PLAIN: dict[str, Any] = {"first": timedelta(seconds=10), "jitter": 0.0}
 
@@ -133,6 +145,10 @@ def test_the_log_has_one_traceback_for_each_failed_attempt(
         ([InvalidArgument("text", "is bad")], {"retry": Retry()}, 1, Code.INVALID_ARGUMENT),
         ([InvalidArgument("text", "is bad")] * 9, {"retry": BAD}, 2, Code.INVALID_ARGUMENT),
         ([Unavailable()] * 9, {"retry": Retry(attempts=2)}, 2, Code.UNAVAILABLE),
+        ([AWAY] * 9, {"retry": Retry(attempts=2)}, 2, Code.UNAVAILABLE),
+        ([AWAY] * 9, {"retry": Retry(attempts=2, on=OSError)}, 1, Code.UNAVAILABLE),
+        ([Unavailable()] * 9, {"retry": Retry(on=OSError)}, 1, Code.UNAVAILABLE),
+        ([FULL] * 9, {"retry": Retry()}, 1, Code.RESOURCE_EXHAUSTED),
         ([Cancelled()], {"retry": Retry(on=LroError)}, 1, Code.CANCELLED),
         ([SystemExit()], {"retry": Retry()}, 1, Code.INTERNAL),
         ([OSError()], {}, 1, Code.INTERNAL),

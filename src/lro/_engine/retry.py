@@ -10,6 +10,7 @@ import attrs
 
 from lro._base.arguments import check, check_count, check_span
 from lro._base.errors import LroError, Retryable
+from lro._base.status import Code
 
 _MOST_DOUBLINGS: Final = 1_000
 
@@ -23,10 +24,10 @@ class Retry:
     """After which errors a method is called again, how often, and when.
 
     ``attempts``: how often the function may fail in all; after the last time, its error is that of
-    the operation. ``on``: the exceptions after which it is called again, or one of them. An error
-    of ``lro`` says that the request is at fault, or that the work is to end; it is retried only if
-    it is ``Retryable``, or if one of these is a class of such errors. :class:`lro.Cancelled` never
-    is. The first pause takes ``first``, each further one ``factor`` times as long, at most
+    the operation. ``on``: the exceptions after which it is called again, or one of them. Most
+    errors of ``lro`` say that the request is at fault, or that the work is to end: ``Exception``
+    does not cover them, but for those that are ``Retryable`` or have the code UNAVAILABLE.
+    :class:`lro.Cancelled` is never retried. The first pause takes ``first``, each further one ``factor`` times as long, at most
     ``most``; each is shortened at random by up to the share ``jitter``. No attempt begins later
     than ``within`` after the start; None: there is no such bound. In a pause the operation waits
     in the store, and occupies no worker.
@@ -60,7 +61,7 @@ class Retry:
     def covers(self, error: BaseException) -> bool:
         """Return True if a method may be called again after this error."""
         classes = [cls for cls in self.on if isinstance(error, cls)]
-        if isinstance(error, LroError) and not isinstance(error, Retryable):
+        if isinstance(error, LroError) and not _may_pass(error):
             return any(issubclass(cls, LroError) for cls in classes)
         return bool(classes)
 
@@ -73,6 +74,10 @@ class Retry:
             pause *= self.factor
         share = 1 - self.jitter * random.random()  # spreads calls, guards nothing
         return timedelta(seconds=min(pause, longest) * share)
+
+
+def _may_pass(error: LroError) -> bool:
+    return isinstance(error, Retryable) or error.status_code == Code.UNAVAILABLE
 
 
 def _is_exception(cls: object) -> bool:
