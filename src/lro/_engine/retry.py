@@ -27,10 +27,10 @@ class Retry:
     the operation. ``on``: the exceptions after which it is called again, or one of them. Most
     errors of ``lro`` say that the request is at fault, or that the work is to end: ``Exception``
     does not cover them, but for those that are ``Retryable`` or have the code UNAVAILABLE.
-    :class:`lro.Cancelled` is never retried. The first pause takes ``first``, each further one ``factor`` times as long, at most
-    ``most``; each is shortened at random by up to the share ``jitter``. No attempt begins later
-    than ``within`` after the start; None: there is no such bound. In a pause the operation waits
-    in the store, and occupies no worker.
+    :class:`lro.Cancelled` is never retried. The first pause takes ``first``, each further one
+    ``factor`` times as long, at most ``most``; each is shortened at random by up to the share
+    ``jitter``. No attempt begins later than ``within`` after the start; None: there is no such
+    bound. In a pause the operation waits in the store, and occupies no worker.
 
     Raises:
         DeclarationError: A value is out of its bounds, or of another type.
