@@ -696,10 +696,10 @@ class Attempt:
 
     def _due_again(self, failure: Failure | None) -> datetime | None:
         """When the work is due again after a failed attempt; None if the operation ends."""
-        record, options, now = self._record, self.spec.options, self._runtime.store.now()
+        record, options = self._record, self.spec.options
         if failure is None or not failure.again or record.attempt >= options.max_attempts:
             return None
-        retry, failures = options.retry, record.failure_count + 1
+        now, retry, failures = self._runtime.store.now(), options.retry, record.failure_count + 1
         if failure.after is not None:
             due = now + timedelta(seconds=failure.after)
         else:

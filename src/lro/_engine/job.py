@@ -15,7 +15,14 @@ from typing import Final, Generic, Literal, ParamSpec, TypeAlias
 
 import attrs
 
-from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, MessageTooLarge, got
+from lro._base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EncodingError,
+    LeaseLost,
+    MessageTooLarge,
+    got,
+)
 from lro._base.status import Any, Code, Json, Status
 from lro._engine.flow import Flow, MayBlock, on_loop, run
 from lro._engine.limits import size_of
@@ -525,12 +532,18 @@ class JobControl:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """What this and earlier attempts have stored."""
-        if self._checkpoints is None:
-            assert self._remember is not None  # who has the function called has said how
-            with _REMEMBERING:
-                self._checkpoints = self._checkpoints or self._remember(self)
-        return self._checkpoints
+        """What this and earlier attempts have stored.
+
+        Raises:
+            LeaseLost: The function has ended; this is a thread that it has left behind.
+        """
+        if (found := self._checkpoints) is not None:
+            return found
+        with _REMEMBERING:
+            if (remember := self._remember) is None:
+                raise LeaseLost(self.name, self.attempt, self.attempt)
+            found = self._checkpoints = self._checkpoints or remember(self)
+        return found
 
     def recalled(self, key: str) -> Flow[tuple[object, ...]]:
         """See :meth:`Job.checkpointed`."""
@@ -590,6 +603,7 @@ class JobControl:
     def over(self) -> None:
         """Take no more reports: those that still come are of threads that were left behind."""
         self._publish = _nowhere
+        self._remember = self._checkpoints = None  # these lead back to who holds this job
 
 
 CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.ContextVar(

@@ -136,6 +136,11 @@ class Turn:
 
 PLAIN_TURN: Final = Turn()
 
+_NEW_RECORD: Final[dict[str, typing.Any]] = Record(
+    name="", parent="", method="", create_time=datetime.min, update_time=datetime.min
+).__dict__
+"""What a new record has in fields that a start does not set: quicker than attrs' own way."""
+
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """The latest time at which an operation can be due."""
 
@@ -340,31 +345,30 @@ class Starter:
         now = self._runtime.store.now()
         due = now if turn.due is None else turn.due
         owner, until, sent_time = self._first_lease(spec, now, due, begun=begun, sent=sent)
-        return spec.stamp(
-            Record(
-                name=_prefix(parent) + new_id(self._random, now),
-                parent=parent,
-                method=spec.full_name,
-                metadata=metadata,
-                create_time=now,
-                start_time=now if begun else None,
-                update_time=now,
-                owner=owner,
-                lease_until=until,
-                caller=caller,
-                request_id=key.request_id if key else "",
-                target=target,
-                attempt=1 if begun else 0,
-                version=2 if begun else 1,  # a claim makes the second
-                trace_context=trace_context,
-                notify=notify,
-                rank=turn.rank,
-                lane=turn.lane,
-                begin_before=None if turn.expires is None else due + turn.expires,
-                origin=turn.origin,
-                sent_time=sent_time,
-            )
-        )
+        fields = _NEW_RECORD | {
+            "name": _prefix(parent) + new_id(self._random, now),
+            "parent": parent,
+            "method": spec.full_name,
+            "metadata": metadata,
+            "create_time": now,
+            "update_time": now,
+            "owner": owner,
+            "lease_until": until,
+            "caller": caller,
+            "target": target,
+            "trace_context": trace_context,
+            "notify": notify,
+            "sent_time": sent_time,
+        }
+        if begun:
+            fields |= {"start_time": now, "attempt": 1, "version": 2}  # a claim makes the second
+        if key is not None:
+            fields["request_id"] = key.request_id
+        if turn is not PLAIN_TURN:
+            late = None if turn.expires is None else due + turn.expires
+            fields |= {"rank": turn.rank, "lane": turn.lane, "origin": turn.origin}
+            fields["begin_before"] = late
+        return spec.stamp(Record.of(fields))
 
     def _turn(
         self, spec: MethodSpec, request: object, origin: str, queueing: Queueing
