@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import math
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -350,6 +352,50 @@ def test_an_attempt_that_was_replaced_stores_nothing(make_service: MakeService) 
 
     assert answer(service, repeated(service, body)) == "second"
     assert service.late_writes == 2
+
+
+def test_what_an_attempt_holds_is_free_at_its_end(make_service: MakeService) -> None:
+    """At once: a request may be large, and the next collection far off."""
+    service = make_service()
+    seen: list[weakref.ref[WorkRequest]] = []
+
+    @service.method(NAME)
+    def step(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        seen.append(weakref.ref(request))
+        return WorkResponse(job.step("one", str, 1))
+
+    gc.disable()
+    try:
+        for _ in range(2):  # the thread drops what it holds when the next one comes
+            assert answer(service, ended(service, step.start(WorkRequest()))) == "1"
+        until(lambda: seen[0]() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_thread_left_behind_stores_nothing(make_service: MakeService) -> None:
+    """Its function has returned: the operation is over."""
+    service, left, caught = make_service(), threading.Event(), list[BaseException]()
+    threads: list[threading.Thread] = []
+
+    @service.method(NAME)
+    def leave(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        def late() -> None:
+            left.wait(PATIENCE)
+            try:
+                job.step("late", str, 1)
+            except BaseException as exc:
+                caught.append(exc)
+
+        threads.append(threading.Thread(target=late))
+        threads[0].start()
+        return WorkResponse("done")
+
+    assert answer(service, ended(service, leave.start(WorkRequest()))) == "done"
+    until(lambda: not service.work.held())
+    left.set()
+    threads[0].join(PATIENCE)
+    assert [type(error) for error in caught] == [LeaseLost]
 
 
 @pytest.mark.parametrize("overdue", [False, True])
