@@ -201,6 +201,7 @@ __all__ = [
     "create_time",
     "end_time",
     "field",
+    "method",
     "search",
     "state",
     "type_of",
@@ -465,6 +466,11 @@ def end_time() -> FunctionCall:
 def cancel_requested() -> Expression:
     """Its work was asked to stop; our function, a test by itself (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
+
+
+def method() -> FunctionCall:
+    """The full name of the operation's method; our function (spec §7.14)."""
+    return FunctionCall("method()")
 
 
 def type_of(message: Literal["metadata", "response"]) -> FunctionCall:

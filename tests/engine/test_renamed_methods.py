@@ -161,6 +161,25 @@ def left(make_service: MakeService, store: Store) -> tuple[str, str]:
 
 
 @EACH_STORE
+def test_filter_by_method_finds_work_of_an_old_name_under_the_new_one(
+    left: tuple[str, str], make_service: MakeService, store: Store
+) -> None:
+    """A service that does not know the alias sees the stored name."""
+    service, front = make_service(store, Held()), make_service(store, Held(), maintenance=False)
+    version_2(service)
+    fresh = service.start(NEW, Request("new")).name
+    for where, name, names in (
+        (service, NEW, {fresh, *left}),
+        (service, OLD, set()),
+        (front, NEW, {fresh}),
+        (front, OLD, {*left}),
+    ):
+        wanted = lro.ListOperationsRequest(filter=f'method() = "{name}"')
+        assert {one.name for one in where.list(wanted).operations} == names
+    assert service.cancel_all("method() = 'acme.prints.v1.Prints.*'", dry_run=True) == 3
+
+
+@EACH_STORE
 def test_options_of_the_new_release_hold_for_what_is_lost(
     left: tuple[str, str], make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:

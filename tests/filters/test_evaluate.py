@@ -224,6 +224,14 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=Tr
         ("create_time() = '2024-01-01T00:00:00Z'", True, True),
         ("end_time() != '2024-01-01T00:00:00Z'", False, False),
         ("NOT end_time():*", True, True),
+        ("method() = acme.v1.Data.Copy", True, False),
+        ("method():acme.v1.Data.Copy", True, False),
+        ("method() = 'acme.v1.*.Copy'", True, False),
+        ("method() = acme.v1.Data", False, False),
+        ("method() != acme.v1.Data.Copy", False, True),
+        ("method() != 'acme.v1.*'", False, True),
+        ("method():*", True, True),
+        ("method() = (acme.v1.Data.Copy OR acme.v2.Data.Move)", True, True),
         ("type(metadata):*", False, False),
         ("type(response) != x", False, False),
         ("name:*", True, True),
@@ -236,7 +244,7 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=Tr
 def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: bool) -> None:
     """The operation's own fields and the functions, where the vectors leave a gap."""
     assert compiled(text).matches(FAILED) is on_failed
-    assert compiled(text).matches(Row()) is on_running
+    assert compiled(text).matches(Row(method="acme.v2.Data.Move")) is on_running
 
 
 def test_type_of_an_empty_any_is_empty() -> None:

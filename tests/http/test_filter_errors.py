@@ -75,7 +75,15 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "no such function": (
         "done = true AND ‸now() > 5",
         "expected one of the functions state(), create_time(), end_time(), cancel_requested(),"
-        " type(metadata), type(response), found 'now'",
+        " method(), type(metadata), type(response), found 'now'",
+    ),
+    "a method without parentheses": (
+        "‸method = acme.v1.Things.Copy",
+        f"{FIELDS} such as state(), found 'method'; did you mean method()?",
+    ),
+    "the order of a method": (
+        "method() ‸> acme",
+        "the name of a method has no order, so it takes no '>'",
     ),
     "a function with quotes": (
         "type(‸'metadata') = acme.v1.Thing",

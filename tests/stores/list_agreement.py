@@ -351,7 +351,7 @@ def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
     for one in records:
         at = one.create_time.isoformat().replace("+00:00", "Z")
         found["record"] += [("state()", one.state.value), ("create_time()", at)]
-        found["record"].append(("cancel_requested()", one.cancel_requested))
+        found["record"] += [("cancel_requested()", one.cancel_requested), ("method()", one.method)]
         if one.end_time is not None:
             found["record"].append(("end_time()", at))
         if one.error is not None:

@@ -23,6 +23,7 @@ from lro_client.filters import (
     cancel_requested,
     create_time,
     field,
+    method,
     search,
     state,
     type_of,
@@ -38,6 +39,7 @@ def operands(keys: list[str]) -> None:
     assert_type(field("metadata.labels", *keys, 5), Operand)
     assert_type(call("f", field("a"), 5, call("g")), FunctionCall)
     assert_type(create_time() > call("now"), Expression)
+    assert_type(method() == "acme.v1.Works.Copy", Expression)
     type_of("error")  # type: ignore[arg-type]
     field(5)  # type: ignore[arg-type]
     _ = field("a") < field("b")  # type: ignore[operator]

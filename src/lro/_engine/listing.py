@@ -241,11 +241,11 @@ class CheckedList:
             narrow = all_of([narrow, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
         return narrow
 
-    def matches(self, record: Record, only_caller: str | None) -> bool:
-        """Whether a record belongs to the list."""
+    def matches(self, record: Record, only_caller: str | None, renamed: Mapping[str, str]) -> bool:
+        """Whether a record belongs to the list; ``renamed``: present names of methods by alias."""
         if only_caller is not None and record.caller != only_caller:
             return False
-        return self.filter is None or self.filter.matches(_readable(record, self.types))
+        return self.filter is None or self.filter.matches(_readable(record, self.types, renamed))
 
 
 class _Walk(Generic[T, V]):
@@ -315,8 +315,9 @@ class _Walk(Generic[T, V]):
         return over
 
     def _take(self, records: Sequence[Record], size: int, until: float, found: list[V]) -> bool:
+        renamed = self._runtime.events.renamed
         for record in records:
-            if self._query.matches(record, self._caller):
+            if self._query.matches(record, self._caller, renamed):
                 # In both cases a further match exists.
                 if self._found == size or (self._found and record.weight > self._room):
                     return True
@@ -331,9 +332,11 @@ class _Walk(Generic[T, V]):
         return False
 
 
-def _readable(record: Record, types: TypeRegistry) -> Record:
+def _readable(record: Record, types: TypeRegistry, renamed: Mapping[str, str]) -> Record:
     # Filters look into JSON values; what came in binary form is read for them.
-    seen: dict[str, Any] = {}
+    seen: dict[str, object] = {}
+    if record.method in renamed:
+        seen["method"] = renamed[record.method]
     for name, packed in (("metadata", record.metadata), ("result", record.result)):
         if isinstance(packed, Any) and isinstance(packed.payload, bytes):
             seen[name] = types.readable(packed)

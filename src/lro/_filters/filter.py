@@ -183,6 +183,7 @@ _PLACES: Final[Mapping[Source, Place]] = {
     Source.CREATE_TIME: Place(type=ValueType.MOMENT),
     Source.END_TIME: Place(type=ValueType.MOMENT),
     Source.CANCEL_REQUESTED: Place(type=ValueType.BOOL, implicit=True, default=False),
+    Source.METHOD: Place(type=ValueType.METHOD_NAME),
     Source.METADATA_TYPE: Place(type=ValueType.TYPE_NAME),
     Source.RESPONSE_TYPE: Place(type=ValueType.TYPE_NAME),
 }
@@ -195,6 +196,7 @@ _FUNCTIONS: Final[Mapping[tuple[str, ...], Source]] = {
     ("create_time",): Source.CREATE_TIME,
     ("end_time",): Source.END_TIME,
     ("cancel_requested",): Source.CANCEL_REQUESTED,
+    ("method",): Source.METHOD,
     ("type", "metadata"): Source.METADATA_TYPE,
     ("type", "response"): Source.RESPONSE_TYPE,
 }

@@ -93,7 +93,7 @@ def _condition(place: Place, op: Op, literal: Member) -> Condition:
         number = float(text) if is_number(text) else None
         pattern = Pattern.of(literal)
         return Fits(op=op, text=text, pattern=pattern, number=number, truth=_BOOLS.get(text))
-    if place.type in (ValueType.TEXT, ValueType.TYPE_NAME):
+    if place.type in (ValueType.TEXT, ValueType.TYPE_NAME, ValueType.METHOD_NAME):
         if literal.stars and not op.orders:
             return Like(op, Pattern.of(literal))
         return Compare(op, place.type, text)

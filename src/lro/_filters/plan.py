@@ -211,6 +211,11 @@ class Subject(Protocol):
         """True if cancellation was asked for while it was in progress."""
         ...
 
+    @property
+    def method(self) -> str:
+        """The full name of its method."""
+        ...
+
 
 class Source(enum.Enum):
     """Where a path begins: a field of Operation, or a function."""
@@ -224,6 +229,7 @@ class Source(enum.Enum):
     CREATE_TIME = "create_time()"
     END_TIME = "end_time()"
     CANCEL_REQUESTED = "cancel_requested()"
+    METHOD = "method()"
     METADATA_TYPE = "type(metadata)"
     RESPONSE_TYPE = "type(response)"
 
@@ -258,6 +264,7 @@ _READ: Final[Mapping[Source, Callable[[Subject], Json]]] = {
     Source.CREATE_TIME: lambda subject: moment(subject.create_time),
     Source.END_TIME: _end,
     Source.CANCEL_REQUESTED: lambda subject: subject.cancel_requested,
+    Source.METHOD: lambda subject: subject.method,
     Source.METADATA_TYPE: lambda subject: _type_name(subject.metadata),
     Source.RESPONSE_TYPE: lambda subject: _type_name(subject.response),
 }

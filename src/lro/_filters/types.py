@@ -184,6 +184,7 @@ class ValueType(enum.Enum):
     DURATION = "a duration"
     MOMENT = "a time of the record"  # nanoseconds since 1970, not JSON text
     TYPE_NAME = "the name of a type"
+    METHOD_NAME = "the name of a method"
     OPAQUE = "bytes, a field mask or a packed message"  # only presence can be asked
     MESSAGE = "a message"
     STRUCT = "a Struct"
@@ -302,6 +303,7 @@ READ: Final[Mapping[ValueType, Callable[[Json], Comparable | None]]] = {
     ValueType.DURATION: _duration,
     ValueType.MOMENT: _integer,
     ValueType.TYPE_NAME: _text,
+    ValueType.METHOD_NAME: _text,
     ValueType.OPAQUE: _text,
 }
 """Reads one JSON value as its type; None where it is not of that type."""
