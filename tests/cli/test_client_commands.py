@@ -22,6 +22,7 @@ from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, PREFIX, ResizeMetadata, ResizeResponse, running
 from tests.client.real_service import PATH, Harness
+from tests.work_messages import WorkRequest, WorkResponse
 
 START = json.dumps({"source": "a.png"})
 REFUSED: list[str] = []
@@ -223,7 +224,7 @@ def test_delete_all_that_match(
 def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
     """An empty one would be for all operations; with names it would be in doubt."""
     name = over(harness, ResizeResponse())
-    for verb in ("cancel", "delete"):
+    for verb in ("cancel", "delete", "rerun"):
         assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
         assert "either names or --filter" in call(verb, status=2).err
         assert "either names or --filter" in call(verb, name, "--filter", "a", status=2).err
@@ -285,6 +286,50 @@ def test_rerun(call: Lro, harness: Harness) -> None:
     assert "that of a success is not kept" in refused.err
     assert call("rerun", status=2).out == call("rerun", name, name, status=2).out == ""
     assert call("rerun", name, "--wait", "--watch", status=2).err
+
+
+@pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
+def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed, after a question; again it starts nothing, and neither does the service."""
+    names = [over(harness, FAILURE) for _ in range(2)]
+    over(harness, ResizeResponse(1))
+    wanted = " OR ".join(f'name = "{name}"' for name in names)
+    matching = ("rerun", "--filter", "name:*")
+    assert "lro: to rerun: 2\n" in call(*matching, status=2).err
+    terminal = io.StringIO("n\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    found = call(*matching, status=0)
+    assert "Rerun them? [y/N]" in found.err
+    assert (found.out, len(call("list").lines)) == ("", 3)
+    harness.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
+    found = call(*matching, "--yes", "--wait", "--json", status=0)
+    assert found.err == "lro: to rerun: 2\nlro: started again: 2\n"
+    assert [one["response"]["sizeBytes"] for one in found.json] == ["7", "7"]
+    assert {line.split("\t")[0] for line in call(*matching, "--yes", status=0).lines} == {
+        one["name"] for one in found.json
+    }
+    assert harness.service.rerun_all(wanted) == 2
+    assert len(call("list").lines) == 5
+    made = str(uuid.uuid4())
+    assert "has its own" in call(*matching, "--yes", "--request-id", made, status=2).err
+
+
+@pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
+def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: Harness) -> None:
+    """The others are started all the same."""
+    failed = over(harness, FAILURE)
+    other = lro.Service(harness.service.store, None, maintenance=False)
+    method = other.declare("acme.v1.Works.Gone", request=WorkRequest, response=WorkResponse)
+    gone = method.start(WorkRequest()).name
+    assert other.reporter(gone).fail(lro.Status(lro.Code.INTERNAL, "why"))
+    harness.say(ResizeResponse(7))
+    found = call("rerun", "--filter", "state() = FAILED", "--yes", status=Exit.CALL_FAILED)
+    assert f"lro: {gone}: RerunOperation failed with FAILED_PRECONDITION" in found.err
+    assert found.err.endswith("lro: started again: 1\n")
+    assert len(found.lines) == 1
+    assert failed not in found.out
 
 
 def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

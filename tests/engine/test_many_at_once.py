@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +12,12 @@ import pytest
 import lro
 from lro import InvalidArgument, ListOperationsRequest
 from lro.adapters import Store
-from lro.errors import InvalidFilter, Unavailable
+from lro.errors import InvalidFilter, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE, declared, once, raising
+from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, once, raising
 from tests.service_fixtures import MakeService
-from tests.work_messages import WorkRequest, WorkResponse
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ALL = "name:*"
 OPEN = "state() = IN_PROGRESS"
@@ -118,7 +120,7 @@ def test_store_that_is_away_is_reported(service: lro.Service) -> None:
 def test_arguments_are_checked(service: lro.Service) -> None:
     """An empty filter would be for all operations: that has to be said."""
     start(service, 1)
-    for verb in (service.cancel_all, service.delete_all):
+    for verb in (service.cancel_all, service.delete_all, service.rerun_all):
         for empty in ("", "  "):
             with pytest.raises(InvalidArgument, match="name:\\* matches all operations"):
                 verb(empty)
@@ -141,6 +143,129 @@ def test_hook_is_not_asked_and_every_owner_is_included(make_service: MakeService
     del asked[:]
     assert service.cancel_all(ALL) == service.delete_all(ALL) == 2
     assert asked == []
+
+
+# -- rerunning ------------------------------------------------------------------------------------
+
+
+class Server:
+    """Work that fails while the server is away."""
+
+    def __init__(self) -> None:
+        self.away = True
+        self.seen: list[str] = []
+
+    def __call__(self, request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        self.seen.append(request.text)
+        if self.away:
+            raise lro.StatusError(lro.Code.UNAVAILABLE, "away")
+        return WorkResponse(request.text)
+
+
+@EACH_STORE
+def test_rerunning_all_twice_starts_nothing_twice(
+    store: Store, make_service: MakeService, clock: ManualClock
+) -> None:
+    """What failed or was cancelled, of one parent; a single rerun of before is another one."""
+    service, work = make_service(store, InlineExecutor()), Server()
+    method = method_of(service, work)
+    texts = [str(count) for count in range(230)]
+    failed = [method.start(WorkRequest(text)).name for text in texts]
+    method.start(WorkRequest("other"), parent="projects/p")
+    work.away = False
+    method.start(WorkRequest("succeeded"))
+    (cancelled, running) = start(service, 2)
+    service.cancel(cancelled)
+    assert service.reporter(cancelled).acknowledge_cancel()
+    clock.advance(1)
+    del work.seen[:]
+    assert service.rerun_all(ALL, dry_run=True) == 231
+    assert work.seen == []
+    assert service.rerun_all(ALL) == 231
+    assert sorted(work.seen) == sorted(texts)
+    assert left(service) == 233 + 231
+    assert service.rerun_all(ALL) == 231
+    assert left(service) == 233 + 231
+    origins = {service.describe(one.name).origin for one in newest(service, 231)}
+    assert origins == {*failed, cancelled}
+    assert not service.get(running).done
+    clock.advance(timedelta(hours=24).total_seconds())
+    assert service.rerun_all(f'name = "{failed[0]}"') == 1
+    assert left(service) == 233 + 232
+
+
+def newest(service: lro.Service, count: int) -> list[lro.Operation]:
+    """The operations that were created last."""
+    page = service.list(ListOperationsRequest(page_size=count))
+    return list(page.operations)
+
+
+@EACH_STORE
+def test_what_cannot_be_rerun_is_left_out(
+    store: Store, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A method that is gone, and a request that is refused by now; the log says why."""
+    first, work = make_service(store, InlineExecutor()), Server()
+    method = method_of(first, work)
+    names = [method.start(WorkRequest(text)).name for text in ("a", "b", "c")]
+    gone = declared(first, "acme.v1.Works.Gone").start(WorkRequest()).name
+    assert first.reporter(gone).fail(lro.Status(lro.Code.INTERNAL, "why"))
+    service = make_service(store, InlineExecutor())
+    work.away = False
+    method_of(service, work, validate=lambda request: request.text != "b")
+    del work.seen[:]
+    with caplog.at_level(logging.WARNING, "lro"):
+        assert service.rerun_all(ALL) == 2
+    assert sorted(work.seen) == ["a", "c"]
+    lines = [one.getMessage() for one in caplog.records if "is not rerun" in one.getMessage()]
+    assert len(lines) == 2
+    assert any(gone in line and "does not declare its method" in line for line in lines)
+    assert any(names[1] in line and "refused by the method" in line for line in lines)
+
+
+def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """What holds for the next operation too is raised."""
+    service, work = make_service(executor=InlineExecutor()), Server()
+    method = method_of(service, work)
+    for text in ("a", "b", "c"):
+        method.start(WorkRequest(text))
+    work.away = False
+    full = make_service(service.store, Held(busy=True), limits=lro.Limits(backlog=1))
+    waiting = method_of(full, work).start(WorkRequest("d")).name
+    clock.advance(2)
+    with pytest.raises(ResourceExhausted, match="the queue is full"):
+        full.rerun_all("state() = FAILED")
+    full.cancel(waiting)
+    store: Any = service.store
+    once(store, "insert", raising(Unavailable("away")))
+    with pytest.raises(Unavailable):
+        service.rerun_all("state() = FAILED")
+    assert service.rerun_all("state() = FAILED") == 3
+    assert sorted(work.seen) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_rerunning_all_awaits_hooks_of_a_loop(make_service: MakeService) -> None:
+    """Also coroutine functions, which a thread cannot await."""
+
+    asked: list[str] = []
+
+    async def authorize(caller: str, verb: str, name: str) -> None:
+        await asyncio.sleep(0)
+        asked.append(verb)
+
+    service, work = make_service(executor=InlineExecutor(), authorize=authorize), Server()
+    method = method_of(service, work)
+
+    async def run() -> tuple[int, int]:
+        await method.start_async(WorkRequest("a"))
+        work.away = False
+        count = await service.rerun_all_async(ALL, dry_run=True)
+        return count, await service.rerun_all_async("state() = FAILED")
+
+    assert asyncio.run(run()) == (1, 1)
+    assert (work.seen, asked) == (["a", "a"], [NAME, NAME])
 
 
 def test_coroutines_have_them_too(service: lro.Service) -> None:

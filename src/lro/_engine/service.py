@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import logging
 import threading
 import time
+import uuid
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -27,7 +30,13 @@ from lro._base.arguments import (
     check_takes,
     check_text,
 )
-from lro._base.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound
+from lro._base.errors import (
+    DeclarationError,
+    InvalidArgument,
+    LroError,
+    OperationNotFound,
+    Retryable,
+)
 from lro._engine.access import VERBS, Access, Authorize, check_verbs
 from lro._engine.backlog import Backlog
 from lro._engine.events import EventDispatch, Observer
@@ -101,6 +110,8 @@ Meta = TypeVar("Meta")
 
 Texts: TypeAlias = tuple[str, ...] | list[str]
 """Paths of metadata, or names; a class with a verb ``list`` cannot say so itself."""
+
+log = logging.getLogger("lro")
 
 DEFAULT_DOMAIN: Final = "lro.local"
 _LEASE: Final = timedelta(seconds=15)
@@ -529,6 +540,36 @@ class Service:
     ) -> Operation:
         """:meth:`rerun` for coroutines."""
         return await on_loop(flow_of(self.rerun)(name, request_id=request_id, caller=caller))
+
+    @verb
+    def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
+        """Rerun all operations that match and failed or were cancelled; return how many.
+
+        Each is rerun with a request id made from its name. So a second call within 24 hours finds
+        and counts what the first has started. Operations that cannot be rerun are left out, and the
+        logger ``lro`` says why; ``dry_run`` counts them. The rest is as for :meth:`delete_all`.
+
+        Raises:
+            InvalidArgument, Unavailable: As for :meth:`delete_all`.
+            ResourceExhausted: The queue is full (``Limits.backlog``).
+        """
+        count = 0
+        for record in itertools.chain.from_iterable(self._matching(filter, parent)):
+            spec = self.methods.by_stored_name.get(record.method)
+            request_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{record.name}:rerun"))
+            try:
+                if record.error is not None and not dry_run:
+                    yield from self._starter.rerun(spec, record, request_id)
+                count += record.error is not None
+            except Retryable:  # which holds for the next one too
+                raise
+            except LroError as exc:
+                log.warning("%s is not rerun: %s", record.name, exc)
+        return count
+
+    async def rerun_all_async(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
+        """:meth:`rerun_all` for coroutines: threads do it."""
+        return await in_threads(flow_of(self.rerun_all)(filter, parent=parent, dry_run=dry_run))
 
     def reporter(self, name: str) -> Reporter:
         """Return the worker's side of an operation of a declared method.

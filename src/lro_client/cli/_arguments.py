@@ -163,7 +163,7 @@ def names_argument(*, required: bool = True, single: bool = False) -> Callable[[
         nargs=1 if single else -1,
         required=required,
         shell_complete=complete_names,
-        callback=(lambda _, __, name: (name,)) if single else None,
+        callback=(lambda _, __, name: (name,) if name else ()) if single else None,
     )
 
 

@@ -475,11 +475,12 @@ def start(
         )
         set_starting("")
         set_going_on([] if handle.done else [handle.name])
-        return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
+        return _shown([handle], link, timeout, waits=waits, watches=watches, as_json=as_json)
 
 
 @click.command("rerun", cls=ClientCommand)
-@names_argument(single=True)
+@names_argument(required=False, single=True)
+@_with_filter
 @_request_id_option
 @_wait_option
 @_watch_option
@@ -490,6 +491,9 @@ def start(
 def rerun(
     server: ServerOptions,
     names: tuple[str, ...],
+    wanted: str | None,
+    parent: str,
+    sure: bool,
     request_id: str,
     waits: bool,
     watches: bool,
@@ -500,31 +504,61 @@ def rerun(
     """Start the work of an operation that has ended again, and print the new operation.
 
     NAME is the name of an operation that has failed or was cancelled, its URL, or a token of a
-    handle. Servers offer this only to those whom they trust with it.
+    handle. Servers offer this only to those whom they trust with it. With --filter, all that match
+    and have failed or were cancelled are rerun, after a question that says how many they are; the
+    same command starts none of them twice within 24 hours.
 
     Exit status: 0 once it is started; with --wait or --watch that of lro wait.
     """
     if waits and watches:
         raise click.UsageError("give either --wait or --watch")
-    (name,), said = read_names(names, server)
+    found, said = _read_chosen(names, server, wanted, parent)
+    if wanted is not None and request_id:
+        raise click.UsageError("--request-id is for one name: with --filter each has its own")
     request_id = _read_request_id(request_id)
     with server.connect(said, poll=poll) as link:
-        set_starting(_perhaps_started(request_id))
-        handle = handle_of(link, link.client.rerun(name, request_id=request_id))
+        if wanted is None:
+            set_starting(_perhaps_started(request_id))
+            handles = [handle_of(link, link.client.rerun(found[0], request_id=request_id))]
+            exits = [Exit.DONE]
+        else:
+            matching = _all_matching(link, parent, wanted, timeout)
+            ended = [one.name for one in matching if one.error is not None]
+            set_starting("some may have been started: the same command starts none of them twice")
+            handles, exits = _rerun_all(link, ended, sure=sure)
         set_starting("")
-        set_going_on([] if handle.done else [handle.name])
-        return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
+        set_going_on(handle.name for handle in handles if not handle.done)
+        shown = _shown(handles, link, timeout, waits=waits, watches=watches, as_json=as_json)
+    return worst([*exits, shown])
+
+
+def _rerun_all(link: Link, names: Sequence[str], *, sure: bool) -> tuple[list[Handle], list[Exit]]:
+    made: dict[str, Operation] = {}
+
+    def call(name: str) -> None:
+        request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun")  # as Service.rerun_all does
+        made[name] = link.client.rerun(name, request_id=str(request_id))
+
+    worked, exits = _call_all(call, names, "rerun", "started again", sure=sure)
+    return [handle_of(link, made[name]) for name in worked], exits
 
 
 def _shown(
-    handle: Handle, link: Link, timeout: float | None, *, waits: bool, watches: bool, as_json: bool
+    handles: Sequence[Handle],
+    link: Link,
+    timeout: float | None,
+    *,
+    waits: bool,
+    watches: bool,
+    as_json: bool,
 ) -> Exit:
     if watches:
-        return _watch_all([handle], link, timeout, as_json=as_json)
+        return _watch_all(handles, link, timeout, as_json=as_json)
     if waits:
         show = functools.partial(print_end, link=link, as_json=as_json)
-        return conclude([handle], link, timeout, show)
-    print_operation(handle.operation, link, as_json=as_json)
+        return conclude(handles, link, timeout, show)
+    for handle in handles:
+        print_operation(handle.operation, link, as_json=as_json)
     return Exit.DONE
 
 
