@@ -16,7 +16,6 @@ from lro._engine.method_spec import MethodSpec
 from lro._engine.store_port import READ_BYTES, SCAN, Store, place_of
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import EVERYTHING, KeyIn, Test, all_of, bounds_of, key_value
-from lro._messages.registry import TypeRegistry
 from lro._model.description import (
     DescribedOperation,
     DescribeOperationsResponse,
@@ -138,7 +137,6 @@ class CheckedList:
     filter: Filter | None
     page_size: int
     after: Cursor | None
-    types: TypeRegistry
     indexes: Indexes
 
     @classmethod
@@ -147,7 +145,6 @@ class CheckedList:
         request: ListOperationsRequest,
         store: Store,
         specs: Iterable[MethodSpec],
-        types: TypeRegistry,
         indexes: Indexes,
     ) -> CheckedList:
         """Check the arguments of a request.
@@ -174,7 +171,6 @@ class CheckedList:
             filter=wanted,
             page_size=size,
             after=after,
-            types=types,
             indexes=indexes,
         )
 
@@ -241,11 +237,11 @@ class CheckedList:
             narrow = all_of([narrow, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
         return narrow
 
-    def matches(self, record: Record, only_caller: str | None, renamed: Mapping[str, str]) -> bool:
-        """Whether a record belongs to the list; ``renamed``: present names of methods by alias."""
+    def matches(self, record: Record, only_caller: str | None, runtime: Runtime) -> bool:
+        """Whether a record belongs to the list."""
         if only_caller is not None and record.caller != only_caller:
             return False
-        return self.filter is None or self.filter.matches(_readable(record, self.types, renamed))
+        return self.filter is None or self.filter.matches(_readable(record, runtime))
 
 
 class _Walk(Generic[T, V]):
@@ -315,9 +311,8 @@ class _Walk(Generic[T, V]):
         return over
 
     def _take(self, records: Sequence[Record], size: int, until: float, found: list[V]) -> bool:
-        renamed = self._runtime.events.renamed
         for record in records:
-            if self._query.matches(record, self._caller, renamed):
+            if self._query.matches(record, self._caller, self._runtime):
                 # In both cases a further match exists.
                 if self._found == size or (self._found and record.weight > self._room):
                     return True
@@ -332,14 +327,14 @@ class _Walk(Generic[T, V]):
         return False
 
 
-def _readable(record: Record, types: TypeRegistry, renamed: Mapping[str, str]) -> Record:
+def _readable(record: Record, runtime: Runtime) -> Record:
     # Filters look into JSON values; what came in binary form is read for them.
     seen: dict[str, object] = {}
-    if record.method in renamed:
-        seen["method"] = renamed[record.method]
+    if (method := runtime.events.renamed.get(record.method)) is not None:
+        seen["method"] = method
     for name, packed in (("metadata", record.metadata), ("result", record.result)):
         if isinstance(packed, Any) and isinstance(packed.payload, bytes):
-            seen[name] = types.readable(packed)
+            seen[name] = runtime.types.readable(packed)
     return record.next_version(**seen) if seen else record
 
 

@@ -640,9 +640,7 @@ class Service:
         self.access.require("ListOperations")
         if self._runtime.first_use.pending:
             yield from self._runtime.first_use.reach()
-        query = CheckedList.of(
-            request, self.store, self.specs.values(), self.types, self.methods.indexes
-        )
+        query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
         yield from self.access.permit(caller, "ListOperations", query.parent)
         return Listing(query, caller if self.access.owner_only else None)
 
@@ -1229,9 +1227,7 @@ class Service:
             raise InvalidArgument("filter", text)
         self._begin()
         request = ListOperationsRequest(name=parent, filter=filter, page_size=_PAGE)
-        query = CheckedList.of(
-            request, self.store, self.specs.values(), self.types, self.methods.indexes
-        )
+        query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
         return query.batches(self._runtime)
 
     def _abandoned(self, record: Record) -> Flow[Collection[str]]:
