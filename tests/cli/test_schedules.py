@@ -45,12 +45,22 @@ def test_schedules_are_lines(here_lro: Lro) -> None:
     """The expression, which has spaces, comes last; nothing controls the terminal."""
     assert [line.split() for line in here_lro("schedules", "work:service", status=0).lines] == [
         ["name", "method", "timezone", "last_tick", "next_tick", "expression"],
-        ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00Z", "every", "1:00:00"],
+        ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00+00:00", "every", "1:00:00"],
         [
-            *("nightly", "M", "Europe/Berlin", "2026-03-01T02:00:00Z", "2026-03-02T02:00:00Z"),
-            *("0", "3", "*", "*", "*"),
+            *("nightly", "M", "Europe/Berlin"),
+            *("2026-03-01T03:00:00+01:00", "2026-03-02T03:00:00+01:00", "0", "3", "*", "*", "*"),
         ],
     ]
+
+
+def test_ticks_of_an_unknown_time_zone_are_in_utc(here_lro: Lro, here: Path) -> None:
+    """Another machine, which has declared the schedule, may know more zones."""
+    write_service(here, SQLITE)
+    with closing(SQLiteStore("operations.db")) as store:
+        times = {"tick": TICK, "next_tick": TICK + timedelta(days=1)}
+        store.note_tick(schedule_of(lambda: TICK, **times, timezone="Mars/Base"))
+    row = here_lro("schedules", "work:service", status=0).lines[1]
+    assert row.split()[2:5] == ["Mars/Base", "-", "2026-03-02T02:00:00Z"]
 
 
 @pytest.mark.usefixtures("known")

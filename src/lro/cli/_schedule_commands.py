@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
+from datetime import datetime
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -20,8 +24,9 @@ _HEADINGS: Final = ("name", "method", "timezone", "last_tick", "next_tick", "exp
 def schedules(target: str, as_json: bool) -> None:
     """Show the schedules of a service, as its store knows them.
 
-    Of each: the method that it starts, and in UTC its last tick, for which an operation was
-    started, and its next one. A next tick that is long past: no process has the schedule.
+    Of each: the method that it starts, its last tick, for which an operation was started, and its
+    next one, in the time zone of the schedule, and with --json in UTC. A next tick that is long
+    past: no process has the schedule.
 
     This only reads the store, and starts nothing.
 
@@ -32,17 +37,24 @@ def schedules(target: str, as_json: bool) -> None:
 
     found = read_shared(target).schedules()
     if as_json:
-        click.echo(
-            json.dumps([dict(zip(_HEADINGS, _cells(one), strict=True)) for one in found], indent=2)
-        )
+        listed = [dict(zip(_HEADINGS, _cells(one, datetime_text), strict=True)) for one in found]
+        click.echo(json.dumps(listed, indent=2))
     elif not found:
         click.echo("no schedules")
     else:
-        print_rows([_HEADINGS, *([cell or "-" for cell in _cells(one)] for one in found)])
+        rows = [_cells(one, functools.partial(_local_text, one.timezone)) for one in found]
+        print_rows([_HEADINGS, *([cell or "-" for cell in row] for row in rows)])
 
 
-def _cells(schedule: Schedule) -> tuple[str | None, ...]:
-    last = None if schedule.last_tick is None else datetime_text(schedule.last_tick)
-    following = datetime_text(schedule.next_tick)
+def _local_text(timezone: str, moment: datetime) -> str:
+    try:
+        return moment.astimezone(ZoneInfo(timezone)).isoformat()
+    except (KeyError, ValueError, OSError, OverflowError):  # this machine does not know the zone
+        return datetime_text(moment)
+
+
+def _cells(schedule: Schedule, shown: Callable[[datetime], str]) -> tuple[str | None, ...]:
+    last = None if schedule.last_tick is None else shown(schedule.last_tick)
+    following = shown(schedule.next_tick)
     first = schedule.name, schedule.method, schedule.timezone
     return *first, last, following, schedule.expression
