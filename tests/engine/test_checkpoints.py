@@ -263,9 +263,12 @@ ODD: list[Any] = [(1, 2), {1: 2}, {"a": {3}}, math.nan, b"x", datetime(2030, 1, 
 
 @pytest.mark.parametrize("value", [*ODD, uuid.UUID(int=1), object], ids=repr)
 def test_a_value_that_would_not_come_back_equal_is_refused(
-    value: Any, make_service: MakeService
+    value: Any, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the key; nothing is stored, and the operation ends with INTERNAL."""
+    """The error names the key; nothing is stored, and the operation ends with INTERNAL.
+
+    The log names the key and the type, and leaves the value out.
+    """
     store = Counting()
     service = make_service(store, InlineExecutor())
 
@@ -277,6 +280,12 @@ def test_a_value_that_would_not_come_back_equal_is_refused(
     found = repeated(service, body)
     assert reason(found) == (Code.INTERNAL, "ENCODING_FAILED")
     assert store.kept == 0
+    said = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert all("the checkpoint 'more': must be a JSON value" in line for line in said)
+    assert said
+    assert {line.rpartition(", ")[2] for line in said} == {
+        f"not a value of type {type(value).__qualname__}"
+    }
 
 
 def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) -> None:

@@ -358,7 +358,8 @@ def _json(value: object, key: str) -> Json:
     copy = plain_copy([value], MAX_MESSAGE_DEPTH)
     if not isinstance(copy, list):
         wanted = "a JSON value that comes back equal, or a message of a registered class"
-        raise EncodingError(f"the checkpoint {key!r}", "", f"must be {wanted}, got {got(value)}")
+        text = f"must be {wanted}, not a value of type {type(value).__qualname__}, got {got(value)}"
+        raise EncodingError(f"the checkpoint {key!r}", "", text)
     return copy[0]
 
 
