@@ -220,6 +220,8 @@ def test_method_is_paused_and_resumed(here: Path, here_lro: Lro) -> None:
         assert re.search(rf"{re.escape(method)}: paused, for \ds\n", shown.err)
         found = here_lro("resume", "work:service", method, status=0)
         assert (found.out, store.paused()) == (f"{method}: resumed\n", {})
+        found = here_lro("resume", "work:service", method, status=0)
+        assert found.out == f"{method}: was not paused\n"
         assert "paused" not in here_lro("workers", "work:service", status=0).err
 
 
@@ -229,6 +231,7 @@ def test_method_that_cannot_be_paused_is_refused(here: Path, here_lro: Lro) -> N
     for verb in ("pause", "resume"):
         found = here_lro(verb, "work:service", "cli.v1.Works.Wrong", status=2)
         assert "'cli.v1.Works.Wrong' is not declared by this service" in found.err
+        assert "did you mean cli.v1.Works.Work?" in found.err
         found = here_lro(verb, "in_memory:service", "cli.v1.Works.Work", status=2)
         assert "has a MemoryStore" in found.err
         assert here_lro(verb, "work:service", status=2).err

@@ -16,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE, NAME, Held, method_of, once, raising
+from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, once, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import Step
 from tests.services.postgres import shared_server
@@ -111,6 +111,11 @@ def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeServi
             call(NAME)
         with pytest.raises(lro.DeclarationError):
             call(1)  # type: ignore[arg-type]
+    declared(service, "acme.v1.Works.Long" + "Name" * 20)
+    with pytest.raises(InvalidArgument, match=r"waits; did you mean acme.v1.Works.Long(Name)+\?$"):
+        service.pause("acme.v1.Works.Long" + "Nmae" * 20)
+    with pytest.raises(InvalidArgument, match=r"no work of it waits$"):
+        service.pause("x" * 100_000)
     method_of(before).start(WorkRequest())
     service.pause(NAME)
     service.pause(NAME)

@@ -1248,7 +1248,11 @@ class Service:
         names = [method] if spec is None else [spec.full_name, *spec.options.aliases]
         known = spec is not None or method in store.paused()
         if not known and method not in [work.method for work in store.waiting()]:
-            text = f"{method!r:.200} is not declared by this service, and no work of it waits"
+            from difflib import get_close_matches
+
+            near = get_close_matches(method[:200], self.methods.by_stored_name, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            text = f"{method!r:.200} is not declared by this service, and no work of it waits{hint}"
             raise InvalidArgument("method", text)
         for name in names:
             (store.pause if pause else store.resume)(name)

@@ -105,8 +105,10 @@ def resume(target: str, method: str) -> None:
     """
     from lro.cli._stores import read_shared
 
-    read_shared(target).resume(method)
-    click.echo(f"{plain(method)}: resumed")
+    service = read_shared(target)
+    was_paused = service.renamed.get(method, method) in service.paused()
+    service.resume(method)
+    click.echo(f"{plain(method)}: {'resumed' if was_paused else 'was not paused'}")
 
 
 def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:
