@@ -349,7 +349,7 @@ PLANNED = {
     "PUT_OFF_IN_TURN": (-1, 1, "[]", SOME_IDS, 9, 9, 3, 1, 1, 1, 1),
     "CLAIMED": ("[]", 1, "us", 1),
     "LANES_DUE": (-1, 1, "[]"),
-    "FIRST_WAITING": (-1, 1, "[]"),
+    "FIRST_WAITING": (-1, 1, "[]", []),
     "PAUSE": ("M", 1),
     "RESUME": ("M",),
     "FORGET_BEGINS": (1,),

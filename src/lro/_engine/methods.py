@@ -58,7 +58,7 @@ from lro._engine.method_spec import Around, MethodSpec, Options, check_priority
 from lro._engine.notifications import Endpoint
 from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
-from lro._engine.store_port import DatabaseConnection, Inserted, RequestKey
+from lro._engine.store_port import FREE_LANE, DatabaseConnection, Inserted, RequestKey
 from lro._filters.indexes import Indexes
 from lro._messages.defaults import without_defaults
 from lro._messages.json_text import canonical
@@ -147,11 +147,11 @@ LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 
 @functools.lru_cache(maxsize=1024)
 def _lane(key: str) -> int:
-    """The number that stands for a concurrency key: 63 bits of its hash; 0 for none."""
+    """The number that stands for a concurrency key: 63 bits of its hash."""
     if not key:
-        return 0
+        return FREE_LANE
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 1) or 1
+    return max(int.from_bytes(digest, "big") >> 1, FREE_LANE + 1)
 
 
 class NewRecord(Protocol):

@@ -66,6 +66,13 @@ PAUSES_CHANGED: Final = "paused"
 """What ``Store.notify_others`` is given when a method was paused or resumed."""
 
 
+FREE_LANE: Final = 1
+"""The lane of operations that have no key: limits and rates of a keyed method let them be.
+
+Lane 0 is that of methods without keys, and so of work that was stored before its method got them.
+"""
+
+
 @attrs.frozen
 class Claim:
     """What a process asks for that has free workers.
@@ -81,9 +88,9 @@ class Claim:
     to ``lease_until``, or for as long again as it is since they were first sent, whichever is
     later. Until then each takes a place within limits and rates, for such claims.
 
-    Of the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) but 0, and lanes
-    take turns: those after ``start`` come first. ``rates``: how many operations of a method may
-    begin in any such time.
+    Of the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) but
+    :data:`FREE_LANE`, and lanes take turns: those after ``start`` come first. ``rates``: how many
+    operations of a method may begin in any such time.
     """
 
     owner: str

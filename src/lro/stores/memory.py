@@ -21,6 +21,7 @@ from lro._base.status import Any
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
     COUNTS_READ,
+    FREE_LANE,
     READ_BYTES,
     SCAN,
     STEP_MINUTES,
@@ -375,7 +376,7 @@ class _Work:
         if method not in claim.limits:
             return 0, None
         keyed, limit, at = method in claim.keyed, claim.limits[method], None
-        if keyed and not lane:
+        if keyed and lane == FREE_LANE:
             return bounds[0], None
         sent = [] if claim.owner else self._sent.get(method, {}).values()
         ahead = sum(micros(until) > now and (not keyed or one == lane) for one, until in sent)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lro._base.status import Any
-from lro._engine.store_port import SUSPECT, WORK_WAITS, Claim, Claimed, Store
+from lro._engine.store_port import FREE_LANE, SUSPECT, WORK_WAITS, Claim, Claimed, Store
 from lro._model.operation import Record, call_back, delete, lose, release, request_cancel, retry
 from lro.testing._samples import (
     REQUEST,
@@ -249,8 +249,8 @@ def one_whose_name_was_sent_can_be_claimed(store: Store, clock: ManualClock) -> 
 def names_are_sent_within_limits(store: Store, clock: ManualClock) -> None:
     """Each that was sent takes a place until it is sent again, in its lane if keyed."""
     for number in range(6):
-        insert(store, _waiting(clock, f"a{number}", lane=1 + number % 2))
-    insert(store, held(clock, "held", lane=1))
+        insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
+    insert(store, held(clock, "held", lane=2))
     limit = {"M": 3}
     same(_said(_claim(store, clock, 1, limit, ""))[:2], (["a0"], True), "the first")
     same(_said(_claim(store, clock, 9, limit, ""))[:2], (["a1"], False), "the second")
@@ -417,17 +417,17 @@ def the_lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
 
 
 def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
-    """It counts what runs in the lane, of any rank; what is in no lane, lane 0, has no limit."""
-    for unique_id, lane in (("a1", 1), ("a2", 1), ("a3", 1), ("b1", 2), ("c1", 3), ("c2", 3)):
+    """It counts what runs in the lane, of any rank; what has no key has no limit."""
+    for unique_id, lane in (("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3), ("c1", 4), ("c2", 4)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
-    insert(store, _waiting(clock, "none"))
-    insert(store, held(clock, "other", method="N", lane=1))
+    insert(store, _waiting(clock, "none", lane=FREE_LANE))
+    insert(store, held(clock, "other", method="N", lane=2))
     keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
-    same(_said(_claim(store, clock, 2, start=1, **keyed)), (["b1", "c1"], True, None), "two")
-    same(_said(_claim(store, clock, 1, start=3, **keyed))[:2], (["none"], True), "in no lane")
-    insert(store, _waiting(clock, "none2"))
-    same(_claimed(store, clock, start=3, **keyed), ["none2", "a1"], "the last free lane")
+    same(_said(_claim(store, clock, 2, start=2, **keyed)), (["b1", "c1"], True, None), "two")
+    same(_said(_claim(store, clock, 1, start=4, **keyed))[:2], (["none"], True), "without a key")
+    insert(store, _waiting(clock, "none2", lane=FREE_LANE))
+    same(_claimed(store, clock, start=4, **keyed), ["none2", "a1"], "the last free lane")
     same(_said(_claim(store, clock, 9, **keyed)), ([], False, None), "when no lane is free")
     same(_claimed(store, clock, only="operations/c2", **keyed), [], "by its name")
     store.update("operations/c1", end_of(clock))
@@ -435,6 +435,38 @@ def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, {"M": 2}, keyed=["M"]), ["a2"], "with a higher limit")
     same(_claimed(store, clock, 9, {"M": 6}), [], "with a limit of the method")
     same(_claimed(store, clock, 9, {"M": 7}), ["a3"], "with a higher one")
+
+
+def work_that_was_stored_without_keys_is_limited(store: Store, clock: ManualClock) -> None:
+    """All of it together, after its method has got keys."""
+    for unique_id, lane in (("old1", 0), ("old2", 0), ("old3", 0), ("new1", 2), ("new2", 2)):
+        insert(store, _waiting(clock, unique_id, lane=lane))
+        clock.advance(1)
+    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    rates = {"M": (2, timedelta(hours=1))}
+    same(_claimed(store, clock, 9, **keyed, rates=rates), ["old1", "new1"], "one of each")
+    same(_claimed(store, clock, 9, **keyed), [], "while these run")
+    same(_said(_claim(store, clock, 9, owner="", **keyed))[0], [], "to be sent")
+    same(_claimed(store, clock, only="operations/old2", **keyed), [], "by its name")
+    for unique_id in ("old1", "new1"):
+        store.update(f"operations/{unique_id}", end_of(clock))
+    same(_claimed(store, clock, 9, **keyed, rates=rates), ["old2", "new2"], "the next ones")
+    same(_claimed(store, clock, 9, {"M": None}, keyed=["M"], rates=rates), [], "within the rate")
+
+
+def work_is_found_at_any_rank(store: Store, clock: ManualClock) -> None:
+    """However much of its lane comes before it and is not due; with a limit or without one."""
+    for number in range(200):
+        insert(store, _waiting(clock, f"later{number}", rank=number - 100, seconds=99))
+    for rank in (101, 102, 103):
+        insert(store, _waiting(clock, f"due{rank}", rank=rank))
+        clock.advance(0.001)
+    for limits in ({"M": None}, {"M": 9}, {"M": 9, "N": None}):
+        found = _claim(store, clock, 1, limits)
+        same(len(found.works), 1, "what is due")
+    due = store.get("operations/later0").lease_until
+    for limits in ({"M": None}, {"M": 9}):
+        same(_said(_claim(store, clock, 1, limits)), ([], False, due), "when nothing is due")
 
 
 def lanes_take_turns(store: Store, clock: ManualClock) -> None:
@@ -474,7 +506,7 @@ def work_is_found_in_any_lane(store: Store, clock: ManualClock) -> None:
 def a_rate_is_kept(store: Store, clock: ManualClock) -> None:
     """It bounds what begins in any span of time, and says when more may; in each lane, if keyed."""
     for number in range(7):
-        insert(store, _waiting(clock, f"a{number}", lane=1 + number % 2))
+        insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
     same(_claimed(store, clock, 1, rates=rates), ["a0"], "the first")
     first = clock()

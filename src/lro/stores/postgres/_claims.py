@@ -58,12 +58,14 @@ class WorkClaims:
         if bound:
             limits, times, many = self._possible(claim, now)
             if many and not limits:
-                values = claim.start, now, _limits_text(claim, claim.limits)
-                for first, lane in self._connections.rows(statements.FIRST_WAITING, values):
-                    if first > now:
-                        return Claimed((), more=False, next_due=moment(first))
-                    claim = attrs.evolve(claim, start=lane - 1)
-                    limits, times, many = self._possible(claim, now)
+                first = self._first_due(claim, now)
+                if isinstance(first, Claimed):
+                    return first
+                for elsewhere in first:
+                    limits, times, _ = self._possible(elsewhere, now)
+                    if limits:
+                        claim = elsewhere
+                        break
             if not limits:
                 return Claimed((), more=many, next_due=_first(times))
             locked = [
@@ -79,6 +81,15 @@ class WorkClaims:
             if not works:
                 raise
             return Claimed(works, more=True, next_due=None)
+        if not (bound or claim.only or rows[0][0]) and self._possible(claim, now)[2]:
+            first = self._first_due(claim, now)
+            if isinstance(first, Claimed):
+                return first
+            many = True
+            for elsewhere in first:
+                rows = self._taken(elsewhere, now, limits, locked, bound=bound)
+                if rows[0][0]:
+                    break
         works = self._works(rows)
         seen, next_due = rows[0][:2]
         times += [] if next_due is None else [next_due]
@@ -86,6 +97,20 @@ class WorkClaims:
             many or seen > len(works) or (bool(works) and not claim.rates.keys().isdisjoint(limits))
         )
         return Claimed(works, more, _first(times))
+
+    def _first_due(self, claim: Claim, now: int) -> Claimed | Sequence[Claim]:
+        """Where to claim if the lanes looked at have nothing: what has been due for longest.
+
+        That is in its lane, or itself if its rank is lower than much of its lane. Or nothing is
+        due: then when the first will be.
+        """
+        values = claim.start, now, _limits_text(claim, claim.limits), ids_of([*claim.without])
+        for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):
+            if until > now:
+                return Claimed((), more=False, next_due=moment(until))
+            in_lane = attrs.evolve(claim, start=lane - 1)
+            return (in_lane, attrs.evolve(claim, only=name)) if claim.owner else (in_lane,)
+        return Claimed((), more=False, next_due=None)
 
     def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int], bool]:
         """The methods of which work may be taken, and when more work is due, or may begin.

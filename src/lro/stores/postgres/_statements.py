@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._base.status import Any, Json
-from lro._engine.store_port import STEP_MINUTES, RequestKey
+from lro._engine.store_port import FREE_LANE, STEP_MINUTES, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
@@ -485,9 +485,10 @@ _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
 
 def _room(lane: str) -> str:
     """How many operations may begin of a method, or of one of its lanes; NULL: any number."""
-    return f"""CASE WHEN NOT g.keyed OR {lane} <> 0 THEN least(
+    return f"""CASE WHEN NOT g.keyed OR {lane} <> {FREE_LANE} THEN least(
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
-            WHEN g.keyed THEN ({_HELD} AND h.lane = {lane} AND h.lane <> 0) ELSE ({_HELD}) END END,
+            WHEN NOT g.keyed THEN ({_HELD}) WHEN {lane} = 0 THEN ({_HELD} AND h.lane = 0)
+            ELSE ({_HELD} AND h.lane = {lane} AND h.lane <> 0) END END,
         CASE WHEN g.rate IS NOT NULL
             THEN g.rate - (SELECT count(*) {_BEGUN.format(lane)}) END)
         - CASE WHEN NOT g.sends THEN 0
@@ -508,7 +509,8 @@ And when more may, where a rate is reached.
 """
 
 FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATERAL (
-        SELECT o.lease_until, o.lane {_KIND} = g.suspect ORDER BY o.lease_until LIMIT 1
+        SELECT o.lease_until, o.lane, o.name {_KIND} = g.suspect
+            AND o.id <> ALL (%s::uuid[]) ORDER BY o.lease_until LIMIT 1
     ) AS f ORDER BY f.lease_until LIMIT 1""")
 
 WAITING_METHOD: Final = _sql(

@@ -20,7 +20,15 @@ from typing import Any, Final, Protocol
 import attrs
 
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import STEP_MINUTES, Claim, Counts, Renewed, RequestKey, Worker
+from lro._engine.store_port import (
+    FREE_LANE,
+    STEP_MINUTES,
+    Claim,
+    Counts,
+    Renewed,
+    RequestKey,
+    Worker,
+)
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
@@ -330,10 +338,12 @@ DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
     AND name NOT IN (SELECT value FROM json_each(?))
     ORDER BY lease_until, name LIMIT ?"""
-FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane {_KIND} AND o.method = ?
+FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane, o.name {_KIND} AND o.method = ?
+    AND o.method {_NOT_PAUSED} AND o.name NOT IN (SELECT value FROM json_each(?))
     ORDER BY o.lease_until LIMIT 1"""
 RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
 RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
+RUNNING_WITHOUT_KEY: Final = f"{RUNNING} AND lane = 0"
 SENT: Final = f"""SELECT count(*) FROM operations
     WHERE {IS_SENT} AND method = ? AND lease_until > ?"""
 SENT_IN_LANE: Final = f"{SENT} AND lane = ?"
@@ -503,14 +513,15 @@ class _Room:
     def _bounds(self, method: str, lane: int) -> Iterator[int]:
         limit, rate = self._claim.limits[method], self._claim.rates.get(method)
         yield sys.maxsize
-        if (limit is None and rate is None) or (method in self._claim.keyed and not lane):
+        keyed, ahead = method in self._claim.keyed, 0
+        if (limit is None and rate is None) or (keyed and lane == FREE_LANE):
             return
-        in_lane, ahead = (lane,) * (lane != 0), 0
         if not self._claim.owner:
-            values = (method, self._now, *in_lane)
-            ((ahead,),) = self._rows(SENT_IN_LANE if lane else SENT, values)
+            values = (method, self._now, lane) if keyed else (method, self._now)
+            ((ahead,),) = self._rows(SENT_IN_LANE if keyed else SENT, values)
         if limit is not None:
-            ((running,),) = self._rows(RUNNING_IN_LANE if lane else RUNNING, (method, *in_lane))
+            counted = RUNNING_IN_LANE if lane else RUNNING_WITHOUT_KEY if keyed else RUNNING
+            ((running,),) = self._rows(counted, (method, lane) if lane else (method,))
             yield limit - running - ahead
         if rate is not None:
             most, span = rate[0], rate[1] // MICROSECOND
@@ -530,12 +541,17 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     looked = _look(rows, claim, now, room)
     first = None
     if looked.many and not looked.found:
+        without = listed(claim.without)[0]
         kinds = itertools.product(claim.kinds, claim.limits)
-        first = min([one for kind in kinds for one in rows(FIRST_WAITING, kind)], default=None)
-        if first is not None and first[0] <= now:
-            looked = _look(rows, attrs.evolve(claim, start=first[1] - 1), now, room)
-        elif first is not None:
+        waiting = [one for kind in kinds for one in rows(FIRST_WAITING, (*kind, without))]
+        first = min(waiting, default=None)
+        if first is not None and first[0] > now:
             return Choice(next_due=first[0])
+        if first is not None:
+            looked = _look(rows, attrs.evolve(claim, start=first[1] - 1), now, room)
+        if first is not None and not looked.found:  # it has a lower rank than much of its lane
+            only = _wanted(rows, attrs.evolve(claim, only=first[2]), now, room)
+            return Choice(only[:most], more=True)
     ordered = in_turn(looked.found, claim.keyed)
     names = [one.name for one in ordered if room.take(one.method, one.lane)]
     more = looked.many or len(names) > most
