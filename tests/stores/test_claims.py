@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -424,3 +425,53 @@ def test_a_claim_of_many_that_wait_is_quick(clock: ManualClock) -> None:
     for _ in range(1000):
         assert len(claim_work(store, clock, 2).works) == 2
     assert time.perf_counter() - began < 1  # 0.03 s; each would look at 10,000 otherwise
+
+
+class Looked(list[str]):
+    """No names, which counts how often it is asked for one."""
+
+    asked = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
+    """Of the keys after its start, those that it needs; an urgent operation of any key is first."""
+    store, looked = MemoryStore(clock), Looked()
+    for lane in range(1, 2001):
+        insert(store, waiting(clock, f"{lane:04}", lane=lane, rank=-(lane == 1900)))
+    more: dict[str, Any] = {"limits": {"M": 1}, "keyed": ["M"], "without": looked}
+    assert claimed(claim_work(store, clock, 3, start=500, **more)) == ["1900", "0501", "0502"]
+    assert claimed(claim_work(store, clock, 3, start=1999, **more)) == ["2000", "0001", "0002"]
+    assert 0 < looked.asked < 500
+
+
+def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
+    """However many they are: the one key that has room is found by each claim."""
+    store = MemoryStore(clock)
+    for lane in range(1, 1001):
+        for number in range(1 if lane == 700 else 2):
+            insert(store, waiting(clock, f"{lane:04}-{number}", lane=lane))
+    more: dict[str, Any] = {"limits": {"M": 1}, "keyed": ["M"]}
+    assert len(claim_work(store, clock, 1000, **more).works) == 1000
+    store.update("operations/0700-0", end_of(clock))
+    insert(store, waiting(clock, "new", lane=700))
+    assert claimed(claim_work(store, clock, 1, **more)) == ["new"]
+
+
+def test_begins_whose_time_is_over_are_forgotten(clock: ManualClock) -> None:
+    """Also those of keys that never come again."""
+    store = MemoryStore(clock)
+    more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}
+    kept: list[int] = []
+    for lane in range(1, 2001):
+        insert(store, waiting(clock, "a", lane=lane))
+        assert claimed(claim_work(store, clock, 1, **more)) == ["a"]
+        store.update("operations/a", lambda _: None)
+        clock.advance(1)
+        if lane in (1000, 2000):
+            gc.collect()
+            kept.append(len(gc.get_objects()))
+    assert kept[1] - kept[0] < 500  # each key would keep one

@@ -8,7 +8,7 @@ import itertools
 import json
 import secrets
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias, TypeVar
@@ -68,13 +68,13 @@ from lro.stores._rows import (
     sweep_time,
     taken,
 )
-from lro.stores._turns import Due, in_turn
+from lro.stores._turns import MOST_LANES, Due, in_turn
 from lro.stores._workers import FORGOTTEN, Hold, orphans_of, renewed_of, unknown_worker
 
 __all__ = ["MemoryStore"]
 
 _Entry: TypeAlias = tuple[datetime, str]
-_E = TypeVar("_E", tuple[datetime, str], tuple[int, str])
+_E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
 """What the records of an order have in common beside their parent: a state, a key's value."""
 
@@ -305,7 +305,7 @@ class _FirstStarts:
 
 
 _Lane: TypeAlias = tuple[int, int]
-"""The number of a lane, and a rank."""
+"""A rank, and the number of a lane."""
 
 
 class _Work:
@@ -315,12 +315,15 @@ class _Work:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
+        self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
         """By the method, and whether it may be what has killed its workers."""
-        self._held: dict[str, dict[str, int]] = {}
-        """By the method, the names of what has an owner, with their lanes."""
-        self._begins: dict[tuple[str, int], list[int]] = {}
-        """By the method and the lane, when work of methods with a rate has begun."""
+        self._lanes: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
+        self._order: dict[tuple[str, bool], list[_Lane]] = {}
+        """The lanes that have entries, lowest rank first."""
+        self._held: dict[str, dict[int, dict[str, None]]] = {}
+        """By the method and the lane, the names of what has an owner."""
+        self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
+        """By the method and the lane, the last one last, when work with a rate has begun."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
         """By the method, names that were sent, with their lanes, and when they are sent again."""
         self._unbegun: list[tuple[int, str]] = []
@@ -328,11 +331,15 @@ class _Work:
     def add(self, record: Record) -> None:
         """Put a record where it belongs."""
         if record.owner:
-            self._held.setdefault(record.method, {})[record.name] = record.lane
+            lanes = self._held.setdefault(record.method, {})
+            lanes.setdefault(record.lane, {})[record.name] = None
         elif record.lease_until is not None:
-            lanes = self._waiting.setdefault(_kind(record), {})
-            entries = lanes.setdefault((record.lane, record.rank), [])
-            _add(entries, (record.lease_until, record.name))
+            kind, lane = _kind(record), (record.rank, record.lane)
+            entries = self._lanes.setdefault(kind, {}).setdefault(lane, [])
+            if not entries:
+                _add(self._order.setdefault(kind, []), lane)
+            for order in (entries, self._waiting.setdefault(kind, [])):
+                _add(order, (record.lease_until, record.name))
             if record.sent_time is not None:
                 sent = self._sent.setdefault(record.method, {})
                 sent[record.name] = record.lane, record.lease_until
@@ -343,15 +350,18 @@ class _Work:
         """Take a record out."""
         method = record.method
         if record.owner:
-            del self._held[method][record.name]
-            if not self._held[method]:
-                del self._held[method]
+            del self._held[method][record.lane][record.name]
+            if not self._held[method][record.lane]:
+                del self._held[method][record.lane]
         elif record.lease_until is not None:
-            lanes, lane = self._waiting[_kind(record)], (record.lane, record.rank)
-            _delete_one(lanes[lane], (record.lease_until, record.name))
+            kind, lane = _kind(record), (record.rank, record.lane)
+            lanes = self._lanes[kind]
+            for order in (lanes[lane], self._waiting[kind]):
+                _delete_one(order, (record.lease_until, record.name))
             self._sent.get(method, {}).pop(record.name, None)
             if not lanes[lane]:
                 del lanes[lane]
+                _delete_one(self._order[kind], lane)
             if (late := _begin_before(record)) is not None:
                 _delete_one(self._unbegun, (late, record.name))
 
@@ -365,7 +375,8 @@ class _Work:
 
     def held(self) -> Iterator[str]:
         """The names of what has an owner."""
-        return itertools.chain.from_iterable(self._held.values())
+        lanes = itertools.chain.from_iterable(map(dict.values, self._held.values()))
+        return itertools.chain.from_iterable(lanes)
 
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
         """How many operations a claim may take of a lane, at most one more than it wants.
@@ -381,15 +392,16 @@ class _Work:
         sent = [] if claim.owner else self._sent.get(method, {}).values()
         ahead = sum(micros(until) > now and (not keyed or one == lane) for one, until in sent)
         if limit is not None:
-            held = self._held.get(method, {})
-            running = sum(one == lane for one in held.values()) if keyed else len(held)
+            lanes = self._held.get(method, {})
+            running = len(lanes.get(lane, ())) if keyed else sum(map(len, lanes.values()))
             bounds.append(limit - running - ahead)
         if method in claim.rates:
             most, span = claim.rates[method][0], claim.rates[method][1] // MICROSECOND
-            begun = self._begins.get((method, lane if keyed else 0), [])
-            begun[:] = [one for one in begun if now - span < one <= now + span]
-            bounds.append(most - len(begun) - ahead)
-            at = begun[-most] + span if len(begun) >= most else None
+            begun = self._begins[method].get(lane if keyed else 0, [])
+            over = bisect.bisect_right(begun, now + span)  # what is later: the clock was set back
+            count = over - bisect.bisect_right(begun, now - span, hi=over)
+            bounds.append(most - count - ahead)
+            at = begun[over - most] + span if count >= most else None
         return max(0, min(bounds)), at
 
     def note_begin(self, claim: Claim, record: Record, now: int) -> bool:
@@ -397,7 +409,15 @@ class _Work:
         if not claim.owner or record.method not in claim.rates:
             return False
         lane = record.lane if record.method in claim.keyed else 0
-        bisect.insort(self._begins.setdefault((record.method, lane), []), now)
+        span = claim.rates[record.method][1] // MICROSECOND
+        lanes = self._begins[record.method]
+        begun = lanes.setdefault(lane, [])
+        del begun[bisect.bisect_right(begun, now + span) :]
+        del begun[: bisect.bisect_right(begun, now - span)]
+        bisect.insort(begun, now)
+        lanes.move_to_end(lane)
+        while lanes[first := next(iter(lanes))][-1] <= now - span:
+            del lanes[first]
         return True
 
     def due(self, claim: Claim, now: datetime) -> tuple[list[str], list[datetime]]:
@@ -406,10 +426,9 @@ class _Work:
         at = micros(now)
         rooms: dict[tuple[str, int], tuple[int, int | None]] = {}
         for method, kind in itertools.product(claim.limits, claim.kinds):
-            lanes = self._waiting.get((method, kind), {})
-            order = sorted(lanes, key=lambda lane: (lane[0] <= claim.start, lane))
-            for place, (lane, rank) in enumerate(order):
-                entries = lanes[lane, rank]
+            served: set[int] = set()
+            for place, (rank, lane) in enumerate(self._in_turn((method, kind), claim.start)):
+                entries = self._lanes[method, kind][rank, lane]
                 if entries[0][0] > now:
                     continue
                 group = method, lane if method in claim.keyed else 0
@@ -419,6 +438,9 @@ class _Work:
                 free = (entry for entry in due if entry[1] not in claim.without)
                 for moment_due, name in itertools.islice(free, rooms[group][0]):
                     found.append(Due(method, lane, rank, place, micros(moment_due), name))
+                    served.add(group[1])
+                if len(served) > max(claim.most, MOST_LANES):  # the others come after these
+                    break
         names: list[str] = []
         taken: Counter[tuple[str, int]] = Counter()
         for one in in_turn(found, claim.keyed):
@@ -428,16 +450,26 @@ class _Work:
                 names.append(one.name)
         return names, [moment(time) for _, time in rooms.values() if time is not None]
 
+    def _in_turn(self, kind: tuple[str, bool], start: int) -> Iterator[_Lane]:
+        """The lanes of each rank, the lowest first; those after ``start`` come first."""
+        order, begin = self._order.get(kind, []), 0
+        while begin < len(order):
+            rank = order[begin][0]
+            end = bisect.bisect_left(order, (rank + 1, 0), begin)
+            first = bisect.bisect_right(order, (rank, start), begin, end)
+            yield from itertools.islice(order, first, end)
+            yield from itertools.islice(order, begin, first)
+            begin = end
+
     def count(self, most: int) -> int:
         """How many wait, up to ``most``."""
-        orders = itertools.chain.from_iterable(map(dict.values, self._waiting.values()))
-        return min(most, sum(map(len, orders)))
+        return min(most, sum(map(len, self._waiting.values())))
 
     def waiting(self, now: datetime) -> list[WaitingWork]:
         """How many wait of each method, when the first of them is due, and how many are."""
         found: dict[str, WaitingWork] = {}
-        for (method, _), lanes in self._waiting.items():
-            for entries in lanes.values():
+        for (method, _), entries in self._waiting.items():
+            if entries:
                 first, count = entries[0][0], len(entries)
                 due = bisect.bisect_right(entries, now, key=_moment)
                 if (other := found.get(method)) is not None:
@@ -447,9 +479,9 @@ class _Work:
         return [found[method] for method in sorted(found)]
 
     def next_due(self, claim: Claim, now: datetime) -> list[datetime]:
-        """When the next work of each lane that a claim asks for is due that is not due now."""
+        """When the next work of each method that a claim asks for is due that is not due now."""
         kinds = itertools.product(claim.limits, claim.kinds)
-        orders = [order for kind in kinds for order in self._waiting.get(kind, {}).values()]
+        orders = [self._waiting.get(kind, []) for kind in kinds]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
         return [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
 
