@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -332,3 +334,23 @@ def test_a_key_is_a_text(make_service: MakeService) -> None:
     method, _ = noting(service, concurrency=1, concurrency_key=wrong)
     with pytest.raises(InvalidArgument, match=r"^concurrency_key: must be a text, got 3$"):
         method.start(WorkRequest())
+
+
+def test_no_key_is_kept(make_service: MakeService) -> None:
+    """Only its hash: a key may be a large text of the request."""
+
+    class Key(str):
+        """A text, of which it can be seen whether it is still there."""
+
+    seen: list[weakref.ref[Key]] = []
+
+    def key_of(request: WorkRequest) -> str:
+        key = Key(request.text)
+        seen.append(weakref.ref(key))
+        return key
+
+    service = make_service()
+    method, _ = noting(service, concurrency_key=key_of)
+    method.start(WorkRequest("x" * 1000))
+    gc.collect()
+    assert [key() for key in seen] == [None]

@@ -145,7 +145,6 @@ LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """The latest time at which an operation can be due."""
 
 
-@functools.lru_cache(maxsize=1024)
 def _lane(key: str) -> int:
     """The number that stands for a concurrency key: 63 bits of its hash."""
     if not key:
