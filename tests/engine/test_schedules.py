@@ -454,24 +454,57 @@ def test_a_function_of_the_tick_that_fails_is_called_again(
     assert [f"{tick:%H:%M %Z}" for tick in ticks] == ["15:00 CEST"] * 2
 
 
-def test_nothing_is_read_between_ticks() -> None:
-    """The next tick is computed."""
+class Counted(MemoryStore):
+    """Counts how often schedules are read."""
+
     read = 0
 
-    class Counted(MemoryStore):
-        def schedules(self) -> list[Schedule]:
-            nonlocal read
-            read += 1
-            return super().schedules()
+    def schedules(self) -> list[Schedule]:
+        self.read += 1
+        return super().schedules()
 
+
+def test_nothing_is_read_between_ticks() -> None:
+    """The next tick is computed."""
     clock = ManualClock(NOON)
-    reports = Reports(Counted(clock), clock).schedule(timedelta(hours=1))
+    store = Counted(clock)
+    reports = Reports(store, clock).schedule(timedelta(hours=1))
     reports.run()
-    before = read
+    before = store.read
     reports.run_until(NOON + timedelta(minutes=59))
-    assert read == before
+    assert store.read == before
     reports.run_until(NOON + timedelta(minutes=60))
-    assert 0 < read - before <= 3
+    assert 0 < store.read - before <= 3
+
+
+def test_many_schedules_are_read_together() -> None:
+    """Once when they are entered, and once when all are due; also if another process was first."""
+    clock = ManualClock(NOON)
+    store = Counted(clock)
+    one, two = Reports(store, clock), Reports(store, clock)
+    for reports in (one, two):
+        for number in range(50):
+            reports.schedule(timedelta(hours=1), f"reports {number}")
+    one.run()
+    assert (store.read, len(store.schedules())) == (1, 50)
+    clock.advance(hours=1)
+    before = store.read
+    assert len(one.run()) == 50
+    assert store.read == before + 1
+    clock.advance(hours=1)
+    first = next(known for known in store.schedules() if known.name == "reports 0")
+    note_tick = store.note_tick
+
+    def overtaken(schedule: Schedule) -> bool:
+        store.note_tick = note_tick  # type: ignore[method-assign]
+        assert note_tick(attrs.evolve(first, tick=clock(), last_tick=clock(), version=4))
+        return note_tick(schedule)
+
+    store.note_tick = overtaken  # type: ignore[method-assign]
+    before = store.read
+    assert len(two.run()) == 49
+    assert store.read == before + 1
+    assert {known.tick for known in store.schedules()} == {clock()}
 
 
 # -- services -----------------------------------------------------------------------------------

@@ -94,6 +94,8 @@ class Schedules:
         self._clock = clock
         self._wake = wake
         self._entries: dict[str, _Entry] = {}
+        self._known: dict[str, Schedule] = {}
+        """What the store has, as it was read or written in this round."""
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -176,6 +178,7 @@ class Schedules:
             self._wake()
 
     def _run(self) -> None:
+        self._known.clear()
         for entry in [*self._entries.values()]:
             try:
                 while not self._stopped and self._due_in(entry) <= 0:
@@ -194,7 +197,9 @@ class Schedules:
     def _step(self, entry: _Entry) -> None:
         """Do what comes next for a schedule, or find out when that will be."""
         now, ticks = self._store.now(), entry.ticks
-        known = next((one for one in self._store.schedules() if one.name == entry.name), None)
+        if not self._known:
+            self._known = {one.name: one for one in self._store.schedules()}
+        known = self._known.get(entry.name)
         plan = ticks.expression, ticks.timezone
         if known is None or (not entry.entered and (known.expression, known.timezone) != plan):
             # Of what is new, nothing was missed.
@@ -264,4 +269,8 @@ class Schedules:
             begun_time=begun_time,
             version=known.version + 1 if known else 1,
         )
-        return schedule if self._store.note_tick(schedule) else None
+        if self._store.note_tick(schedule):
+            self._known[entry.name] = schedule
+            return schedule
+        entry.not_before = self._clock() + _TURN.total_seconds()
+        return None
