@@ -26,13 +26,13 @@ from tests.work_messages import WorkRequest
 OTHER = "acme.v1.Works.Other"
 
 
-def other(service: lro.Service) -> Any:
+def method_as(service: lro.Service, name: str = OTHER, **options: Any) -> Any:
     """Another method of a service."""
 
     def work(request: WorkRequest) -> lro.Empty:
         return lro.Empty()
 
-    return service.method(OTHER)(work)
+    return service.method(name, **options)(work)
 
 
 @EACH_STORE
@@ -41,7 +41,7 @@ def test_starts_of_a_paused_method_wait(
 ) -> None:
     """Others do not. The pause survives the process; what waits begins when it is resumed."""
     service = make_service(store, InlineExecutor())
-    method, beside = method_of(service), other(service)
+    method, beside = method_of(service), method_as(service)
     assert method.start(WorkRequest()).done
     service.pause(NAME)
     since = clock()
@@ -85,11 +85,7 @@ def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
     before = make_service(executor=Held(busy=True))
     name = method_of(before).start(WorkRequest()).name
     service = make_service(before.store, InlineExecutor())
-
-    @service.method("acme.v1.Works.Renamed", aliases=(NAME,))
-    def renamed(request: WorkRequest) -> lro.Empty:
-        return lro.Empty()
-
+    renamed = method_as(service, "acme.v1.Works.Renamed", aliases=(NAME,))
     for paused, resumed in ((NAME, "acme.v1.Works.Renamed"), ("acme.v1.Works.Renamed", NAME)):
         service.pause(paused)
         assert [*service.paused()] == ["acme.v1.Works.Renamed"]
@@ -100,6 +96,32 @@ def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
         assert service.paused() == {}
     service.run_maintenance()
     assert service.get(name).done
+
+
+@EACH_STORE
+@pytest.mark.parametrize("sent", [False, True])
+def test_pause_by_an_old_name_holds_for_the_present_one(
+    store: Store, make_service: MakeService, sent: bool
+) -> None:
+    """An earlier release may have set it, which did not know the present name."""
+
+    def renamed(service: lro.Service) -> Any:
+        return method_as(service, "acme.v1.Works.Renamed", aliases=(NAME,))
+
+    front = renamed(make_service(store, Held(busy=True)))
+    waiting = front.start(WorkRequest())
+    store.pause(NAME)
+    service = make_service(store, InlineExecutor())
+    method = renamed(service)
+    if sent:  # its name, as with Celery
+        service.run_operation(waiting.name)
+    names = [waiting.name, method.start(WorkRequest()).name]
+    service.run_maintenance()
+    assert [*service.paused()] == ["acme.v1.Works.Renamed"]
+    assert not any(service.get(name).done for name in names)
+    service.resume("acme.v1.Works.Renamed")
+    service.run_maintenance()
+    assert all(service.get(name).done for name in names)
 
 
 def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeService) -> None:

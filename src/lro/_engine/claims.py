@@ -17,7 +17,7 @@ from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Claim, Claimed
-from lro._engine.workers import StartingRecord, Workers, claim_limits
+from lro._engine.workers import StartingRecord, Workers
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -266,7 +266,7 @@ class Claims:
         owner, span = self._workers.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        limits = claim_limits([*self._specs.items()])  # one may be declared meanwhile
+        limits = self._workers.claim_limits([*self._specs.items()])  # one may be declared meanwhile
         return Claim(
             owner,
             now + span,

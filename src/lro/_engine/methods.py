@@ -277,7 +277,7 @@ class Starter:
                 inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
                 self._observe(inserted, trace)
                 return inserted.record.operation
-            waits = turn.due is not None or spec.full_name in (self._workers.paused or ())
+            waits = turn.due is not None or self._workers.is_paused(spec)
             return (yield from self._insert_and_run(spec, new, request, packed, key, trace, waits))
         except BaseException as exc:
             trace.failed(exc)
@@ -546,7 +546,7 @@ class Starter:
                     # Over already: the inline executor, or very quick work (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
-                    if spec.full_name not in (self._workers.paused or ()):
+                    if not self._workers.is_paused(spec):
                         self._workers.work_waits()
                     if record.begin_before is not None:
                         self._background.maintenance.look_at(record.begin_before)

@@ -57,16 +57,6 @@ class ClaimLimits(typing.TypedDict):
     rates: Mapping[str, tuple[int, timedelta]]
 
 
-def claim_limits(specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
-    """What a claim says of these methods, by the names under which their work is stored."""
-    options = {name: spec.options for name, spec in specs if spec.function is not None}
-    return {
-        "limits": {name: one.concurrency for name, one in options.items()},
-        "keyed": [name for name, one in options.items() if one.concurrency_key is not None],
-        "rates": {name: one.rate for name, one in options.items() if one.rate is not None},
-    }
-
-
 class StartingRecord:
     """The time in which a record is stored, or claimed; the store stays open until it is over.
 
@@ -132,7 +122,7 @@ class Workers(HeldWork):
         """Work whose start is still to be shown, and when."""
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
-        """The paused methods, as far as this process knows; None: it has not read them yet."""
+        """The names that are paused, as far as this process knows; None: it has not read them."""
         self._starts = threading.Condition(self._lock)
         self._starting = 0
         self._drain_over = threading.Event()
@@ -168,6 +158,24 @@ class Workers(HeldWork):
         """
         with self._reading:  # or what was read first could be written last
             self.paused = frozenset(self._store.paused())
+
+    def is_paused(self, spec: MethodSpec) -> bool:
+        """Return True if a method is paused by any of its names, as far as this process knows."""
+        names = spec.full_name, *spec.options.aliases
+        return self.paused is not None and not self.paused.isdisjoint(names)
+
+    def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
+        """What a claim says of these methods, by the names under which their work is stored.
+
+        What is paused by another name is left out here; the store does so with a paused name.
+        """
+        paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
+        options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
+        return {
+            "limits": {name: one.concurrency for name, one in options.items()},
+            "keyed": [name for name, one in options.items() if one.concurrency_key is not None],
+            "rates": {name: one.rate for name, one in options.items() if one.rate is not None},
+        }
 
     def lose_all(self) -> None:
         """Stop all work, and go on under another name: this process counts as lost.
@@ -306,8 +314,10 @@ class Workers(HeldWork):
             line = "%s: of the unknown method %s, left to others"
             log.error(line, name, method, extra=about(name, method))
             return
+        if spec.options.aliases:
+            self.read_paused()
         until = self._store.now() + self.runtime.lease
-        limits = claim_limits([(method, spec)])
+        limits = self.claim_limits([(method, spec)])
         claim = Claim(self.owner, until, most=1, without=self.left, only=name, **limits)
         with self.claiming() as claiming:
             if self.stopping:
