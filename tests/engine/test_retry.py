@@ -195,6 +195,65 @@ def test_a_function_says_when_it_is_tried_again(
     assert attempts == [1, 2]
 
 
+@EACH_STORE
+@pytest.mark.parametrize("after", [timedelta(days=3_000_000), timedelta.max])
+def test_the_longest_pause_is_a_hundred_years(
+    make_service: MakeService, store: Store, clock: ManualClock, after: timedelta
+) -> None:
+    """Another server may ask for more, which no date can hold; a cancel ends the pause."""
+    service = make_service(store)
+    method, _ = raising(service, RetryLater(after))
+    began = clock()
+    name = method.start(WorkRequest()).name
+    assert waits(service, name).due_time == began + timedelta(days=36_500)
+    service.cancel(name)
+    assert service.get(name).state == "CANCELLED"
+
+
+def test_the_longest_pauses_of_a_retry(make_service: MakeService, clock: ManualClock) -> None:
+    longest = timedelta(days=36_500)
+    service = make_service()
+    retry = Retry(first=longest, most=longest, factor=100, jitter=0)
+    method, _ = raising(service, OSError(), retry=retry)
+    began = clock()
+    assert waits(service, method.start(WorkRequest()).name).due_time == began + longest
+    assert retry.pause(10**9) == longest
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class _Endless(RetryLater):
+    """Names a pause that no date can hold, past the check of its class."""
+
+    def __init__(self) -> None:
+        super().__init__(timedelta(0))
+        self.retry_after = timedelta(days=3_000_000)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [_Unspeakable(), _Endless()])
+def test_an_attempt_whose_end_fails_ends_the_operation(
+    make_service: MakeService,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    is_async: bool,
+) -> None:
+    """No process goes on to hold work at which it is no more."""
+    service = make_service(executor=AsyncioExecutor() if is_async else ThreadExecutor())
+    method, attempts = raising(service, error, is_async=is_async)
+    done = ended_in_time(service, clock, method.start(WorkRequest()).name)
+    assert reason(done) == (Code.INTERNAL, "METHOD_FAILED")
+    assert attempts == [1]
+    assert service.store.get(done.name).owner == ""
+    until(lambda: not service.work.held())
+    assert any(line.exc_info and line.levelname == "ERROR" for line in caplog.records)
+    assert "outside the method" not in caplog.text
+
+
 def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
     """Another worker has the operation: what this one does is of no account."""
     service = make_service()

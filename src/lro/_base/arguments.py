@@ -12,12 +12,9 @@ import inspect
 import math
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from lro._base.errors import DeclarationError, HookFailed, got, interrupts
-
-LONGEST: Final = timedelta(days=36_500)
-"""The longest span that can be added to a time."""
+from lro._base.errors import LONGEST, DeclarationError, HookFailed, got, interrupts
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:

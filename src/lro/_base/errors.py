@@ -32,6 +32,10 @@ MAX_CHALLENGE: Final = 1000
 """The longest challenge of an Unauthenticated, in characters."""
 
 
+LONGEST: Final = timedelta(days=36_500)
+"""The longest span that can be added to a time."""
+
+
 class LroError(Exception):
     """Base of every error this package raises.
 
@@ -421,7 +425,8 @@ class RetryLater(Retryable):
     """Raise it in a method to have it called again ``after`` this time, as Retry-After says it.
 
     The operation waits in the store meanwhile. It counts as a failed attempt: after the last one
-    that ``lro.Retry`` or ``max_attempts`` allow, it is the error of the operation.
+    that ``lro.Retry`` or ``max_attempts`` allow, it is the error of the operation. A longer time
+    than a hundred years counts as that.
 
     Raises:
         TypeError: ``after`` is not a timedelta.
@@ -433,7 +438,7 @@ class RetryLater(Retryable):
     def __init__(self, after: timedelta, description: str = "") -> None:
         if not isinstance(after, timedelta):
             raise TypeError(f"after: must be a timedelta, got {got(after)}")
-        after = max(timedelta(0), after)
+        after = min(max(timedelta(0), after), LONGEST)
         super().__init__(description or "the method asked to be called again later", after)
         self.args: tuple[Any, ...] = (after, description)
 

@@ -636,7 +636,12 @@ class Attempt:
         self._control.over()
         yield from self._store(outcome)
 
-    def _store(self, outcome: Outcome) -> Flow[None]:
+    def _store(self, outcome: Outcome, *, may_fail: bool = True) -> Flow[None]:
+        """Store how the attempt has ended; if that fails by a defect, it has ended with INTERNAL.
+
+        Raises:
+            Exception: That fails too, and it is over then or it ``may_fail`` no more.
+        """
         attempt = self._record.attempt
         try:
             if isinstance(outcome, FinalResult):
@@ -650,6 +655,13 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
+        except Exception:  # a defect: the operation must not stay with a process that does nothing
+            if self.over or not may_fail:
+                raise
+            log.exception("%s: attempt %d: cannot be ended", self.name, attempt, extra=self._facts)
+            text = "the method has ended in a way that cannot be stored"
+            status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
+            yield from self._store(FinalResult(status), may_fail=False)
         if not self.over:
             self._be_over(Life.SUPERSEDED)
 
@@ -881,7 +893,7 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         return FinalResult(spec.types.status_of(exc, domain))
     except EncodingError as exc:
         return _outcome(spec, domain, control, exc)
-    except Exception:  # an error of the application's with facts of a wrong kind
+    except BaseException:  # of the application's error: it has facts of a wrong kind, say
         line = "%s: attempt %d: its error cannot be described"
         log.exception(line, *_named(control), extra=facts_of(control))
         text = "the method failed with an error that cannot be described"
@@ -925,7 +937,7 @@ def _failure_of(options: Options, error: BaseException) -> Failure:
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
         text = failure_text(str(loggable(error)))
-    except Exception:  # of a class of the application's
+    except BaseException:  # also SystemExit, of a class of the application's
         text = ""
     again = again and not options.at_most_once
     return Failure(type(error).__qualname__, text, again, after)
