@@ -275,6 +275,48 @@ def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> Non
     assert len(store.get(name).failed_attempts) == 1
 
 
+@EACH_STORE
+def test_a_delete_ends_the_pause(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """Nobody is at the work: the operation is gone, and its target is free."""
+    service = make_service(store)
+    options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
+    method, attempts = raising(service, OSError(), **options)
+    name = method.start(WorkRequest()).name
+    waits(service, name)
+    service.delete(name)
+    assert ended_in_time(service, clock, method.start(WorkRequest()).name).error is None
+    assert attempts == [1, 1, 2]
+
+
+@EACH_STORE
+def test_what_is_deleted_while_it_runs_is_not_tried_again(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """The failed attempt is the last one; it is reported as failed, and the target is free."""
+    seen = Outcomes()
+    service = make_service(store, observers=[seen])
+    attempts: list[int] = []
+
+    def fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        attempts.append(job.attempt)
+        if len(attempts) == 1:
+            service.delete(job.name)
+            raise OSError
+        return WorkResponse()
+
+    options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
+    method = service.method(WORK, **options)(fail)
+    method.start(WorkRequest())
+    until(lambda: len(seen.found) == 1 and not service.work.held())
+    assert seen.found == [(1, "failed", "INTERNAL")]
+    clock.advance(60)
+    service.run_maintenance()
+    assert ended_in_time(service, clock, method.start(WorkRequest()).name).error is None
+    assert attempts == [1, 1]
+
+
 def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: ManualClock) -> None:
     """What a caller has asked to stop is not tried again."""
     service = make_service()

@@ -726,7 +726,9 @@ class Attempt:
         assert ending.failure is not None  # it is tried again after that
         failed = self._failed(ending.failure)
         after = yield from store_retry(self._runtime, self.spec, self._record, failed, due)
-        if after is not None and after.done:  # a caller has asked for it to stop
+        if after is None:  # it was deleted
+            self._observe_end(ending)
+        elif after.done:  # a caller has asked for it to stop
             self._be_over(_ENDS[after.state], error_type(after.result))
         else:
             line = "%s: attempt %d raised %s: it is tried again at %s"

@@ -102,7 +102,7 @@ def store_retry(
 ) -> Flow[Record | None]:
     """Store that an attempt has failed: the work waits until it is due again.
 
-    It ends as cancelled instead if a caller has asked for that.
+    It ends as cancelled instead if a caller has asked for that, and is gone if it was deleted.
 
     Returns:
         The record then; None if it is gone.

@@ -967,12 +967,13 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
     ``abandoned`` are owners whose work nobody goes on with, if it is of a method that no live
     worker declares. What one of them has, or nobody, ends with its record: else it might keep
-    others from its target for ever (spec §9.5).
+    others from its target for ever (spec §9.5). So does work that waits after a failed attempt.
     """
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
         busy = busy and not (abandoned and is_unheld(record, abandoned))
+        busy = busy and not (record.waits and record.failures)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
@@ -980,11 +981,13 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
 
 def retry(attempt: int, due: datetime, now: datetime) -> Change:
-    """Let the work wait after a failed attempt: it is due again then."""
+    """Let the work wait after a failed attempt: it is due again then. Remove it if it is deleted."""
 
-    def change(record: Record) -> Record:
+    def change(record: Record) -> Record | None:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
+        if state is State.HIDDEN:
+            return None
         return record.next_version(state=state, owner="", lease_until=due, update_time=now)
 
     return change

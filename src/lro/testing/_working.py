@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from lro._engine.store_port import Claim, Orphans, Store, Worker
-from lro._model.operation import delete, request_cancel
+from lro._model.operation import FailedAttempt, delete, request_cancel, retry, with_failure
 from lro.testing._samples import (
     METHODS,
     ManualClock,
@@ -160,6 +160,20 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
     for unique_id in ("b", "unknown"):
         store.update(f"operations/{unique_id}", end_of(clock))
     same(ids(store.orphans(METHODS, 9).records), ["hidden", "a"], "the rest")
+
+
+def deleted_work_is_not_tried_again(store: Store, clock: ManualClock) -> None:
+    """It is gone when it fails, or at once if it has failed and waits; its target is free then."""
+    failed = FailedAttempt(1, clock(), "OSError", "away")
+    insert(store, held(clock, "paused", target="t", attempt=1))
+    change = with_failure(retry(1, clock() + _LEASE, clock()), failed)
+    expect(store.update("operations/paused", change) is not None, "it waits")
+    same(store.update("operations/paused", delete(clock())), None, "what is deleted in a pause")
+    insert(store, held(clock, "running", target="t", attempt=1))
+    expect(store.update("operations/running", delete(clock())) is not None, "it is hidden")
+    same(store.update("operations/running", change), None, "what fails when it is deleted")
+    insert(store, record_of(clock, "new", target="t", lease_until=clock() + _LEASE))
+    expect(store.update("operations/new", delete(clock())) is not None, "what never began is kept")
 
 
 def who_is_lost_cannot_renew(store: Store, clock: ManualClock) -> None:
