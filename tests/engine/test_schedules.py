@@ -558,6 +558,8 @@ REFUSED: Final = [
     ({"request": lambda: WriteRequest()}, "request: must be a WriteRequest, or a function"),
     ({"method": "acme.reports.v1.Reports.Other"}, "is not declared by this service"),
     ({"caller": 5}, "caller: must be a text"),
+    ({"parent": 5}, "parent: must be a text"),
+    ({"parent": "bad//"}, "parent: 'bad//' is no parent of operations: segment 2 is empty"),
 ]
 
 

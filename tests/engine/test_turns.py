@@ -7,13 +7,14 @@ import gc
 import threading
 import weakref
 from collections import Counter
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
 
 from lro import Code, InvalidArgument, Job, Retry, Service
 from lro.adapters import Store
+from lro.errors import DeclarationError, HookFailed
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing import ManualClock
@@ -24,6 +25,18 @@ from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 MINUTE = timedelta(minutes=1)
+
+
+class Odd(tzinfo):
+    """A time zone without an offset, or whose offset cannot be had."""
+
+    def __init__(self, error: str | None) -> None:
+        self.error = error
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        if self.error is not None:
+            raise ValueError(self.error)
+        return None
 
 
 def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
@@ -47,12 +60,16 @@ def test_work_begins_when_it_is_due(
 ) -> None:
     """It waits in the store until then; a moment may have any time zone."""
     service = make_service(store, InlineExecutor())
-    method, seen = noting(service)
+    method, seen = noting(service, expires=MINUTE)
     due = clock() + MINUTE
     there = due.astimezone(timezone(timedelta(hours=5)))
     when: dict[str, Any] = {"delay": MINUTE} if given == "delay" else {"at": there}
     name = method.start(WorkRequest("x"), **when).name
-    assert service.describe(name).due_time == due
+    found = service.describe(name)
+    assert (found.due_time, found.begin_before) == (due, due + MINUTE)
+    assert found.due_time is not None
+    assert found.begin_before is not None
+    assert found.due_time.tzinfo == found.begin_before.tzinfo == UTC
     clock.advance(59)
     service.run_maintenance()
     assert (seen, service.describe(name).start_time) == ([], None)
@@ -80,6 +97,19 @@ def test_delayed_work_can_be_cancelled(make_service: MakeService, clock: ManualC
     assert service.get(name).state == "CANCELLED"
 
 
+@EACH_STORE
+def test_deleted_work_that_is_delayed_begins(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """A delete hides it from callers, and cancels nothing (spec §2.7)."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service)
+    service.delete(method.start(WorkRequest("x"), delay=MINUTE).name)
+    clock.advance(60)
+    service.run_maintenance()
+    assert seen == ["x"]
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "wanted"),
     [
@@ -88,6 +118,8 @@ def test_delayed_work_can_be_cancelled(make_service: MakeService, clock: ManualC
         ("at", datetime(2030, 1, 1), "must be a datetime with a time zone"),
         ("at", "noon", "must be a datetime with a time zone"),
         ("at", datetime(9999, 1, 1, tzinfo=UTC), "must be a datetime with a time zone"),
+        ("at", datetime(2030, 1, 1, tzinfo=Odd(None)), "must be a datetime with a time zone"),
+        ("at", datetime(2030, 1, 1, tzinfo=Odd("boom")), "must be a datetime with a time zone"),
         ("priority", 101, "must be a whole number from -100 to 100"),
         ("priority", "high", "must be a whole number from -100 to 100"),
         ("expires", timedelta(0), "must be a timedelta above zero"),
@@ -103,10 +135,24 @@ def test_a_wrong_value_is_refused(
     outside = declared(service, "acme.v1.Works.Outside")
     with pytest.raises(InvalidArgument, match=rf"^{argument}: has no effect on work that is done"):
         outside.start(WorkRequest(), **{argument: value})
-    with pytest.raises(TypeError, match=r"^start takes no argument 'dellay'$"):
-        method.start(WorkRequest(), dellay=MINUTE)
     with pytest.raises(InvalidArgument, match=r"^at: cannot be given together with delay$"):
         method.start(WorkRequest(), at=datetime(2031, 1, 1, tzinfo=UTC), delay=MINUTE)
+
+
+@pytest.mark.parametrize("argument", ["dellay", "origin", "headers", "sent"])
+def test_a_start_takes_no_other_argument(make_service: MakeService, argument: str) -> None:
+    """Least of all what only the library gives: who has started it, say."""
+    service = make_service()
+    method, seen = noting(service)
+    given: dict[str, Any] = {argument: "schedule nightly"}
+    refused = rf"^start takes no argument '{argument}'$"
+    with pytest.raises(TypeError, match=refused):
+        method.start(WorkRequest(), **given)
+    with pytest.raises(TypeError, match=refused):
+        asyncio.run(method.start_async(WorkRequest(), **given))
+    with pytest.raises(TypeError, match=refused):
+        service.start(WORK, WorkRequest(), **given)
+    assert seen == []
 
 
 # -- many starts in one call ----------------------------------------------------------------------
@@ -354,3 +400,29 @@ def test_no_key_is_kept(make_service: MakeService) -> None:
     method.start(WorkRequest("x" * 1000))
     gc.collect()
     assert [key() for key in seen] == [None]
+
+
+@pytest.mark.parametrize("name", ["concurrency_key", "exclusive_target", "parent"])
+@pytest.mark.parametrize(("error", "raised"), [(KeyError, KeyError), (SystemExit, HookFailed)])
+def test_the_error_of_an_option_that_is_a_function_comes_out(
+    make_service: MakeService, name: str, error: type[BaseException], raised: type[Exception]
+) -> None:
+    """Its own exception comes out, unless that would end a server."""
+    service = make_service()
+
+    def fail(request: WorkRequest) -> str:
+        raise error
+
+    method, seen = noting(service, concurrency=1, **{name: fail})
+    with pytest.raises(raised):
+        method.start(WorkRequest())
+    assert seen == []
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 2**70}, {"rate": (2**70, MINUTE)}])
+def test_a_limit_that_no_database_can_count_to_is_refused(
+    make_service: MakeService, limit: dict[str, Any]
+) -> None:
+    wanted = "must be a whole number from 1 to 1000000000, got"
+    with pytest.raises(DeclarationError, match=rf"^{next(iter(limit))}: {wanted}"):
+        noting(make_service(), **limit)

@@ -148,6 +148,10 @@ def _listed(paths: typing.Any) -> typing.Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
 
+_MOST_AT_ONCE: Final = 1_000_000_000
+"""The highest limit of what runs, or begins: every database can count to that."""
+
+
 @attrs.frozen(kw_only=True)
 class Options:
     """How the work of a method is run.
@@ -217,14 +221,14 @@ class Options:
         object.__setattr__(self, "is_limited", limited)  # attributes: each start reads them
         object.__setattr__(self, "has_turns", turns)
         if self.concurrency is not None:
-            check_count("concurrency", self.concurrency)
+            check_count("concurrency", self.concurrency, most=_MOST_AT_ONCE)
         if self.retry is not None:
             check_instance("retry", self.retry, Retry, "an lro.Retry")
         check_priority(self.priority)
         if self.rate is not None:
             fine = isinstance(self.rate, tuple) and len(self.rate) == 2
             check("rate", self.rate, "a tuple of a number and a timedelta", fine=fine)
-            check_count("rate", self.rate[0])
+            check_count("rate", self.rate[0], most=_MOST_AT_ONCE)
             check_span("rate", self.rate[1])
         check_flag("at_most_once", self.at_most_once)
         check_count("max_lost", self.max_lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -121,6 +122,16 @@ class Queueing(typing.TypedDict, total=False):
     at: datetime | None
     priority: int | None
     expires: timedelta | None
+
+
+def check_queueing(call: str, queueing: Queueing) -> None:
+    """Check that all these arguments of a call are those of :class:`Queueing`.
+
+    Raises:
+        TypeError: One is not.
+    """
+    if unknown := queueing.keys() - Queueing.__annotations__.keys():
+        raise TypeError(f"{call} takes no argument {min(unknown)!r}")
 
 
 @attrs.frozen
@@ -376,11 +387,11 @@ class Starter:
 
         Raises:
             InvalidArgument: A value is wrong, or has no effect on work that is done outside.
-            HookFailed: The ``concurrency_key`` of the method fails.
+            HookFailed: ``concurrency_key`` raises what would stop a server, such as SystemExit.
+            Exception: Any other that it raises, as with ``parent`` and ``exclusive_target``.
         """
         options = spec.options
-        if unknown := queueing.keys() - Queueing.__annotations__.keys():
-            raise TypeError(f"start takes no argument {min(unknown)!r}")
+        check_queueing("start", queueing)
         given = {name: value for name, value in queueing.items() if value is not None}
         if spec.function is None and given:
             name = next(iter(given))
@@ -394,8 +405,7 @@ class Starter:
             if expires is not None:
                 check_span("expires", expires)
             if at is not None:
-                fine = isinstance(at, datetime) and at.tzinfo is not None
-                check("at", at, "a datetime with a time zone", fine=fine and at <= LATEST)
+                at = _in_utc(at)
         except DeclarationError as exc:
             raise InvalidArgument(exc.subject, exc.description) from None
         if delay is not None and at is not None:
@@ -568,6 +578,16 @@ def _prefix(parent: str) -> str:
     # Whether a name is well-formed depends on its parent alone: new ids are all alike.
     probe = new_id(bytes, datetime.max.replace(tzinfo=UTC))
     return join_name(parent, probe).removesuffix(probe)
+
+
+def _in_utc(at: object) -> datetime:
+    moment: typing.Any = None
+    if isinstance(at, datetime):
+        with contextlib.suppress(Exception):  # a time zone of the application's may raise anything
+            moment = None if at.utcoffset() is None else at.astimezone(UTC)
+    wanted = f"a datetime with a time zone, before the year {LATEST.year}"
+    check("at", at, wanted, fine=moment is not None and moment <= LATEST)
+    return typing.cast(datetime, moment)
 
 
 def _check_text(name: str, value: object) -> None:
@@ -869,6 +889,8 @@ class Method(Generic[Req, Resp, Meta]):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.
         """
+        if queueing:
+            check_queueing("start", queueing)
         started = self._starter.start(
             self.spec,
             request,
@@ -905,6 +927,8 @@ class Method(Generic[Req, Resp, Meta]):
         If the task that awaits this is cancelled, the operation has been started, or it has not:
         what was handed to the store by then is stored, and its work is done.
         """
+        if queueing:
+            check_queueing("start", queueing)
         started = self._starter.start(
             self.spec,
             request,
@@ -966,8 +990,7 @@ class Method(Generic[Req, Resp, Meta]):
         caller: str,
         queueing: Queueing,
     ) -> Sequence[Flow[Operation]]:
-        if unknown := queueing.keys() - Queueing.__annotations__.keys():
-            raise TypeError(f"start_many takes no argument {min(unknown)!r}")
+        check_queueing("start_many", queueing)
         for name, given in (("requests", requests), ("request_ids", request_ids)):
             if not isinstance(given, list | tuple):
                 raise InvalidArgument(name, f"must be a list or a tuple, got {got(given)}")

@@ -33,6 +33,7 @@ from lro._base.arguments import (
 from lro._base.errors import (
     DeclarationError,
     InvalidArgument,
+    InvalidParent,
     LroError,
     OperationNotFound,
     Retryable,
@@ -89,6 +90,7 @@ from lro._model.operation import (
     Show,
     State,
     as_they_are,
+    normalise_parent,
     parse_name,
     parse_names,
 )
@@ -120,6 +122,9 @@ _PAGE: Final = 200
 """How many operations are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
+
+_OF_EDGES: Final = frozenset({"headers", "sent", "origin"})
+"""What a start takes from the library alone."""
 
 _VERB_METHODS: Final = (
     "start get list delete cancel wait watch batch_get describe describe_many rerun"
@@ -434,7 +439,10 @@ class Service:
         spec = method.spec if isinstance(method, Method) else self.methods.spec(method)
         self.methods.check_own(spec)
         check_text("caller", caller)
-        check_text("parent", parent)
+        try:
+            parent = normalise_parent(parent)
+        except InvalidParent as exc:
+            raise DeclarationError("parent", exc.description) from None
         origin = f"schedule {name}"
         start = functools.partial(
             self._starter.start, spec, caller=caller, parent=parent, origin=origin
@@ -484,6 +492,8 @@ class Service:
         """
         if not isinstance(full_name, str):
             check_text("full_name", full_name)
+        if unknown := options.keys() & _OF_EDGES:
+            raise TypeError(f"start takes no argument {min(unknown)!r}")
         return (yield from self.start_flow(full_name)(request, **options))
 
     def start_flow(self, full_name: str) -> Callable[..., Flow[Operation]]:

@@ -981,7 +981,7 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
 
 def retry(attempt: int, due: datetime, now: datetime) -> Change:
-    """Let the work wait after a failed attempt: it is due again then. Remove it if it is deleted."""
+    """Let the work wait after a failed attempt: it is due again then. Deleted work is removed."""
 
     def change(record: Record) -> Record | None:
         state = step(record, Event.RELEASE, now)
