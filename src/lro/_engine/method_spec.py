@@ -148,8 +148,7 @@ def _listed(paths: typing.Any) -> typing.Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
 
-_MOST_AT_ONCE: Final = 1_000_000_000
-"""The highest limit of what runs, or begins: every database can count to that."""
+_MOST_AT_ONCE: Final = 1_000_000_000  # every database can count to that
 
 
 @attrs.frozen(kw_only=True)

@@ -489,6 +489,7 @@ class Service:
 
         Raises:
             DeclarationError: No such method is declared.
+            TypeError: There is no such option.
         """
         if not isinstance(full_name, str):
             check_text("full_name", full_name)
