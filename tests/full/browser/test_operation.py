@@ -70,7 +70,7 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
 
 def test_what_lasts_is_shown_in_rows(scripted: Scripted, show: Show) -> None:
     """Expiry, priority, and a link to the operation of which it is a rerun."""
-    moment = "2030-01-02T03:04:05Z"
+    moment = "2030-01-02T12:04:05Z"
     scripted.operations["operations/b"] = {"name": "operations/b"}
     known = {"name": "operations/b", "state": "IN_PROGRESS", "origin": "p/q/operations/a b"}
     scripted.descriptions["operations/b"] = {**known, "beginBefore": moment, "priority": -5}
