@@ -81,14 +81,14 @@ class WorkClaims:
             if not works:
                 raise
             return Claimed(works, more=True, next_due=None)
-        if not (bound or claim.only or rows[0][0]) and self._possible(claim, now)[2]:
+        if rows[0][0] < 0 and not bound:
             first = self._first_due(claim, now)
             if isinstance(first, Claimed):
                 return first
             many = True
             for elsewhere in first:
                 rows = self._taken(elsewhere, now, limits, locked, bound=bound)
-                if rows[0][0]:
+                if rows[0][0] > 0:
                     break
         works = self._works(rows)
         seen, next_due = rows[0][:2]

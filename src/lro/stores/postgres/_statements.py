@@ -559,7 +559,12 @@ _ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
 
 
 def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> bytes:
-    # Gives a row without a record if nothing was taken.
+    # Gives how much was seen (-1: nothing, but there may be more lanes), when more is due, and what
+    # was taken: if nothing, one row without a record.
+    seen_of = "(SELECT count(*) FROM seen)"
+    if not only:
+        more = f"EXISTS (SELECT 1 FROM lanes WHERE place >= {MOST_LANES})"
+        seen_of = f"CASE WHEN {more} THEN coalesce(nullif({seen_of}, 0), -1) ELSE {seen_of} END"
     still = _MAY_BEGIN if only else "o.lease_until <= (SELECT max(now) FROM given)"
     next_due = f"SELECT min(n.lease_until) FROM lanes g CROSS JOIN LATERAL ({_NEXT}) AS n"
     return _sql(f"""{_ASKED if only else _GIVEN_LANES}, seen AS MATERIALIZED (
@@ -573,7 +578,7 @@ def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> b
         UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
             RETURNING o.id, f.number, {_ROW}
     ){noted}
-    SELECT (SELECT count(*) FROM seen), ({"NULL" if only else next_due}), i.request, {_ROW}
+    SELECT {seen_of}, ({"NULL" if only else next_due}), i.request, {_ROW}
         FROM (VALUES (1)) AS one LEFT JOIN (taken o JOIN inputs i ON i.id = o.id) ON true
         ORDER BY o.number""")
 
