@@ -525,7 +525,7 @@ class Record:
     records that have ended owe some.
 
     ``rank`` is minus the priority: of what waits and is due, the lowest comes first. ``lane`` is a
-    number that stands for the concurrency key, 0 for none. Work that has not begun at
+    number that stands for the concurrency key; 0: its method had none. Work that has not begun at
     ``begin_before`` ends; None: it waits for as long as it takes. ``failures`` is an object in
     JSON: the failed attempts (see ``FailedAttempts``). ``origin`` says what has started it, if no
     caller has: ``schedule NAME``, or the name of the operation of which it is a rerun.
