@@ -39,7 +39,7 @@ RUN_TIME: Final = timedelta(minutes=1)
 RARE: Final = "zircon"
 """A word in the note of one operation out of ``DATASETS``."""
 _BATCH: Final = 20_000
-_REQUEST: Final = lro.Any("type.googleapis.com/bench.v1.RunRequest", {})
+_REQUEST: Final = lro.AnyMessage("type.googleapis.com/bench.v1.RunRequest", {})
 _WORDS: Final = (
     *("basin", "copper", "delta", "ember", "fathom", "granite", "harbour", "island"),
     *("juniper", "kestrel", "lantern", "meadow", "nickel", "orchard", "pebble", "quarry"),
@@ -183,7 +183,7 @@ def _metadata(facts: Facts, kind: type[RunMetadata]) -> RunMetadata:
     )
 
 
-def _result(facts: Facts, spec: MethodSpec) -> lro.Any | lro.Status | None:
+def _result(facts: Facts, spec: MethodSpec) -> lro.AnyMessage | lro.Status | None:
     match facts.state:
         case lro.State.IN_PROGRESS:
             return None

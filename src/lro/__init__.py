@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         RetryLater,
         StatusError,
     )
-    from lro._base.status import Any, Code, Status
+    from lro._base.status import AnyMessage, Code, Status
     from lro._engine.handle import Handle
     from lro._engine.job import Job
     from lro._engine.limits import Limits
@@ -77,7 +77,7 @@ _HOMES: Final = {
     "lro._base.errors": """
         Cancelled DeclarationError InvalidArgument LroError RetryLater StatusError
         """,
-    "lro._base.status": "Any Code Status",
+    "lro._base.status": "AnyMessage Code Status",
     "lro._engine.handle": "Handle",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
@@ -102,7 +102,7 @@ _HOMES: Final = {
 """By module: the names that are loaded from it."""
 
 __all__ = [
-    "Any",
+    "AnyMessage",
     "CancelOperationRequest",
     "Cancelled",
     "Code",

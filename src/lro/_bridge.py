@@ -16,7 +16,7 @@ import attrs
 
 from lro._base.arguments import check_plain_function
 from lro._base.errors import InvalidOperationName, OperationNotFound, PermissionDenied
-from lro._base.status import Any, ErrorInfo, Status
+from lro._base.status import AnyMessage, ErrorInfo, Status
 from lro._engine.access import application_call
 from lro._engine.flow import Flow, in_threads, on_loop
 from lro._engine.service import Service
@@ -46,7 +46,7 @@ def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
     return info is not None and info.domain == domain and info.reason in _SERVICE_FAULTS
 
 
-def has_value(response: Any | None) -> bool:
+def has_value(response: AnyMessage | None) -> bool:
     """Whether a response says anything: Empty does not."""
     return response is not None and response.type_name != "google.protobuf.Empty"
 

@@ -1,7 +1,7 @@
 """Types of messages: well-known types, error details, integer widths, the registry (spec §1)."""
 
 from lro._base.status import (
-    Any,
+    AnyMessage,
     BadRequest,
     DebugInfo,
     ErrorInfo,
@@ -41,7 +41,7 @@ from lro._messages.wellknown import (
 from lro._model.method_names import MethodName, OperationInfoRegistry
 
 __all__ = [
-    "Any",
+    "AnyMessage",
     "BadRequest",
     "BoolValue",
     "BytesValue",

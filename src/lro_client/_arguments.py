@@ -13,13 +13,13 @@ import typing
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import httpx
 
 from lro import (
-    Any,
+    AnyMessage,
     DeclarationError,
     Duration,
     ListOperationsRequest,
@@ -47,8 +47,8 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
 """What shows a filter, though an id may hold any of these characters by itself (spec §3.1(2))."""
 
-_MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.Any"
-_CLASSES: Final = "a message class, such as an attrs class, or dict or lro.Any"
+_MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
+_CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMessage"
 
 
 def check_name(name: object) -> None:
@@ -120,12 +120,12 @@ def check_message(message: object, types: TypeRegistry) -> None:
     Raises:
         DeclarationError: Its class is not one of messages.
     """
-    fine = isinstance(message, Any | Mapping) or _may_be_message(type(message), types)
+    fine = isinstance(message, AnyMessage | Mapping) or _may_be_message(type(message), types)
     check("message", message, f"{_MESSAGES}{_way_out(message)}", fine=fine)
 
 
 def check_class(name: str, cls: object, types: TypeRegistry) -> None:
-    """Check that a value is a message class, ``dict``, ``lro.Any`` or None.
+    """Check that a value is a message class, ``dict``, ``lro.AnyMessage`` or None.
 
     Raises:
         DeclarationError: It is not a class of which ``types`` can make a message.
@@ -183,7 +183,7 @@ def check_function(name: str, value: object) -> None:
     check(name, value, "a function", fine=callable(value))
 
 
-def base_url_of(base_url: object, http: typing.Any) -> str:
+def base_url_of(base_url: object, http: Any) -> str:
     """A server's address without white space around it, as files and environments have it.
 
     It may be empty if the HTTP client ``http`` has one.
@@ -251,7 +251,7 @@ def named(cls: type[R], request: str | R) -> R:
     Raises:
         DeclarationError: It is neither, or the name is not valid.
     """
-    whole: typing.Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
+    whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"
     check("name", request, wanted, fine=isinstance(whole, cls))
     check_name(whole.name)
@@ -310,7 +310,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
     Raises:
         DeclarationError: It has both spellings, which no server reads (spec §1.8(2)).
     """
-    fields = message.payload if isinstance(message, Any) else message
+    fields = message.payload if isinstance(message, AnyMessage) else message
     if isinstance(fields, Struct):
         fields = fields.fields
     if isinstance(fields, Mapping):

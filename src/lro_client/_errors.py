@@ -7,7 +7,7 @@ import functools
 import re
 from typing import Final
 
-from lro import Any, Code, DeclarationError, Operation, Status, TypeRegistry
+from lro import AnyMessage, Code, DeclarationError, Operation, Status, TypeRegistry
 from lro.types import ErrorInfo
 
 UNTRUSTED: Final = re.compile(
@@ -231,7 +231,7 @@ class GroupTimeout(PollTimeout):
 class DecodingError(ClientError):
     """A message is not what was declared; ``packed`` is it, as it came (spec §11.6)."""
 
-    def __init__(self, name: str, description: str, packed: Any | None = None) -> None:
+    def __init__(self, name: str, description: str, packed: AnyMessage | None = None) -> None:
         super().__init__(name, description, packed)
         self.name = name
         self.description = description

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lro import Any, Code, Status, TypeRegistry
+from lro import AnyMessage, Code, Status, TypeRegistry
 from lro.wire import (
     code_from_http,
     error_body,
@@ -136,7 +136,9 @@ def test_unreadable_details_do_not_hide_the_error():
     url = "type.googleapis.com/foreign.Detail"
     body = {"error": {"status": "ABORTED", "details": [5, {"a": 1}, {"@type": url, "a": 1}]}}
     status = status_from_error_body(409, body, TYPES)
-    assert status == Status(Code.ABORTED, "the server answered HTTP 409", (Any(url, {"a": 1}),))
+    assert status == Status(
+        Code.ABORTED, "the server answered HTTP 409", (AnyMessage(url, {"a": 1}),)
+    )
 
 
 @pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])

@@ -215,7 +215,7 @@ def test_rows_change(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
         for percent in (40, 60):
-            packed = lro.Any("x/acme.Meta", {"percent": percent})
+            packed = lro.AnyMessage("x/acme.Meta", {"percent": percent})
             table.show(lro.Operation(name="operations/a", metadata=packed))
         table.show(lro.Operation(name="operations/other", done=True))
     out = plain(capsys.readouterr().out)

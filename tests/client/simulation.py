@@ -34,7 +34,7 @@ class Simulation:
     ends_at: float
     max_hold: float | None = None
     latency: float = 0.0
-    metadata: Callable[[float], lro.Any | None] = lambda _: None
+    metadata: Callable[[float], lro.AnyMessage | None] = lambda _: None
     fault: Fault = lambda _: None
     clock: Clock = attrs.field(factory=Clock)
     asked: list[tuple[float, Call]] = attrs.field(factory=list)

@@ -18,7 +18,7 @@ from lro_client import (
     PollTimeout,
 )
 
-STATUS = lro.Status(14, "down", (lro.Any("x/acme.Thing", {"a": 1}),))
+STATUS = lro.Status(14, "down", (lro.AnyMessage("x/acme.Thing", {"a": 1}),))
 FAILED = lro.Operation(name="operations/a", done=True, result=lro.Status(9, "no"))
 CALL = CallError("GetOperation", STATUS, 503, 1.5, True)
 
@@ -34,7 +34,7 @@ ERRORS = [
         PollTimeout("operations/a", 0.25, 1, lro.Operation(name="operations/a"), CALL),
         "operations/a was not done within 0.25 s and 1 poll; the last poll failed: GetOperation ",
     ),
-    (DecodingError("operations/a", "is odd", lro.Any()), "operations/a: is odd"),
+    (DecodingError("operations/a", "is odd", lro.AnyMessage()), "operations/a: is odd"),
 ]
 
 

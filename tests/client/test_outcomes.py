@@ -141,7 +141,7 @@ def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending
     assert handle.done
 
 
-@pytest.mark.parametrize("cls", [dict, lro.Any, ResizeResponse])
+@pytest.mark.parametrize("cls", [dict, lro.AnyMessage, ResizeResponse])
 def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: Any) -> None:
     """The server has no class for the response, and says so in a list (spec §1.14(3))."""
     response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
@@ -161,7 +161,7 @@ def test_metadata_of_another_type(ending: Any) -> None:
 
 def test_a_payload_in_binary_form(face: Face) -> None:
     """Bytes that are no such message are reported, as is a missing protobuf extra."""
-    packed_bytes = lro.Any("type.googleapis.com/acme.ResizeReport", b"\xff")
+    packed_bytes = lro.AnyMessage("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
     handle = face.client().operation(operation, response=ResizeReport, metadata=Unnamed)
     with pytest.raises(DecodingError, match="its response does not fit"):
@@ -190,7 +190,7 @@ def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> N
     """A registry with a codec for them makes them results, and their errors decoding errors."""
     types = lro.TypeRegistry(factories=[lambda cls: ModelCodec() if cls is Model else None])
     types.register(Model, "acme.Model")
-    result = lro.Any("type.googleapis.com/acme.Model", payload)
+    result = lro.AnyMessage("type.googleapis.com/acme.Model", payload)
     operation = lro.Operation(name=NAME, done=True, result=result)
     handle = face.client(types=types).operation(operation, response=Model, metadata=lro.Struct)
     if problem:
@@ -231,10 +231,10 @@ def test_decoded_details(ending: Any) -> None:
     info, retry, unknown, ours, broken = caught.value.details()
     assert info == lro.types.ErrorInfo(reason="TOO_BIG", domain="acme.test", metadata={"size": "9"})
     assert retry == lro.types.RetryInfo(retry_delay=timedelta(seconds=5))
-    assert isinstance(unknown, lro.Any)
+    assert isinstance(unknown, lro.AnyMessage)
     assert (unknown.type_name, unknown.payload) == ("no.such.Type", {"a": 1})
-    assert isinstance(ours, lro.Any)
-    assert isinstance(broken, lro.Any)
+    assert isinstance(ours, lro.AnyMessage)
+    assert isinstance(broken, lro.AnyMessage)
     decoded = caught.value.details(lro.TypeRegistry(ResizeMetadata))
     assert decoded[3] == ResizeMetadata(percent=3)
 

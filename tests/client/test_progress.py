@@ -126,12 +126,12 @@ READ: dict[str, list[tuple[Any, Progress | None]]] = {
         ({"done": -7, "total": 5}, None),
     ],
     "metadata without fields": [
-        (odd, None) for odd in (None, "percent", b"", 3, [], (), object(), lro.Any())
+        (odd, None) for odd in (None, "percent", b"", 3, [], (), object(), lro.AnyMessage())
     ],
     "JSON inside an Any or a Struct, and no bytes": [
-        (lro.Any(URL, {"percent": 3}), Progress(0.03)),
+        (lro.AnyMessage(URL, {"percent": 3}), Progress(0.03)),
         (lro.Struct({"percent": 3}), Progress(0.03)),
-        (lro.Any(URL, b"\x08\x03"), None),
+        (lro.AnyMessage(URL, b"\x08\x03"), None),
     ],
 }
 
@@ -139,7 +139,7 @@ READ: dict[str, list[tuple[Any, Progress | None]]] = {
 @pytest.mark.parametrize("cases", READ.values(), ids=READ)
 def test_what_is_read(cases: list[tuple[Any, Progress | None]]) -> None:
     assert [(found, progress_of(found)) for found, _ in cases] == cases
-    assert progress_of(lro.Any(URL, b"\x08\x03"), lro.TypeRegistry()) is None
+    assert progress_of(lro.AnyMessage(URL, b"\x08\x03"), lro.TypeRegistry()) is None
 
 
 def test_nesting_has_an_end() -> None:

@@ -34,12 +34,14 @@ def console(width: int = 200) -> tuple[Any, io.StringIO]:
 
 def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Update[Any]:
     """An update."""
-    metadata = None if percent is None else lro.Any("x/acme.Meta", {"percent": percent, **more})
+    metadata = (
+        None if percent is None else lro.AnyMessage("x/acme.Meta", {"percent": percent, **more})
+    )
     operation = lro.Operation(
         name="operations/a",
         metadata=metadata,
         done=done,
-        result=lro.Any("x/google.protobuf.Empty") if done else None,
+        result=lro.AnyMessage("x/google.protobuf.Empty") if done else None,
     )
     client = Client(transport=LocalTransport(lro.Service(MemoryStore(), InlineExecutor())))
     handle = client.operation(operation, response=lro.Struct, metadata=lro.Struct)

@@ -95,7 +95,7 @@ OWN: list[Any] = [
     {"requestId": ID},
     {"request_id": ID},
     OwnRequest(ID),
-    lro.Any("type.googleapis.com/acme.v1.Own", {"requestId": ID}),
+    lro.AnyMessage("type.googleapis.com/acme.v1.Own", {"requestId": ID}),
     lro.Struct({"request_id": ID}),
 ]
 
@@ -120,7 +120,7 @@ def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
     for both in ({"requestId": ID, "request_id": ID}, {"validateOnly": 0, "validate_only": True}):
-        for message in (both, lro.Struct(both), lro.Any("x/a.B", both)):
+        for message in (both, lro.Struct(both), lro.AnyMessage("x/a.B", both)):
             with pytest.raises(lro.DeclarationError, match="stands in the message twice"):
                 face.client().start(TARGET, message)
     assert [body_of(call.request) for call in route.calls] == [{"validateOnly": True}]

@@ -115,7 +115,7 @@ def test_results_of_each_kind_reach_the_client(making: Making) -> None:
     server.operation("operations/1", error=status)
     server.operation("operations/2")
     url = "type.googleapis.com/acme.images.v1.ResizeResponse"
-    server.operation("operations/3", response=lro.Any(url, {"note": "any"}))
+    server.operation("operations/3", response=lro.AnyMessage(url, {"note": "any"}))
     server.operation("operations/4", response={"@type": url, "note": "json"})
     server.operation("operations/5", response=Unnamed(5))
     server.operation("operations/6", response=Unnamed(6))

@@ -35,9 +35,9 @@ from tests.client.simulation import Simulation
 PLAIN = Polling(jitter=0.0, wait_first=False)
 
 
-def metadata_every(seconds: float) -> Callable[[float], lro.Any]:
+def metadata_every(seconds: float) -> Callable[[float], lro.AnyMessage]:
     """Metadata that changes each so many seconds."""
-    return lambda now: lro.Any("x/acme.Progress", {"step": int(now / seconds)})
+    return lambda now: lro.AnyMessage("x/acme.Progress", {"step": int(now / seconds)})
 
 
 def step_of(operation: lro.Operation) -> int:

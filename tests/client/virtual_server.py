@@ -45,7 +45,7 @@ class Planned:
         if not self.known_at <= now < self.gone_at:
             return None
         seen = sum(moment <= now for moment in self.changes)
-        metadata = lro.Any("type.googleapis.com/acme.v1.Meta", {"percent": seen})
+        metadata = lro.AnyMessage("type.googleapis.com/acme.v1.Meta", {"percent": seen})
         return lro.Operation(name=self.name, done=now >= self.ends_at, metadata=metadata)
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Any, Cancelled, Code, InvalidArgument, Job, StatusError, TypeRegistry
+from lro import AnyMessage, Cancelled, Code, InvalidArgument, Job, StatusError, TypeRegistry
 from lro._engine import attempt
 from lro._engine.job import JobControl
 from lro.errors import EncodingError, LeaseLost, PermissionDenied, Unavailable
@@ -203,7 +203,9 @@ def test_error_details_with_surrogates_are_escaped():
 @EACH
 def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(service, colour):
     """In every store; by a reporter it is refused, and the work goes on."""
-    odd = StatusError(Code.ABORTED, "odd", [Any("type.googleapis.com/acme.v1.Odd", {"a": {1}})])
+    odd = StatusError(
+        Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]
+    )
     method = method_of(service, colour, raising(odd))
     found = ended(service, method.start(WorkRequest()))
     assert reason(found) == (Code.INTERNAL, "ENCODING_FAILED")
@@ -583,7 +585,7 @@ def test_work_is_left_to_others_if_the_store_stays_away_until_the_close(
 
 @pytest.mark.parametrize(
     ("metadata", "wanted"),
-    [(WorkMetadata(7), 7), (None, None), (Any("x/foreign.Type", {"percent": 1}), None)],
+    [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
     """The metadata of the start; nothing, where that is none of the method's."""

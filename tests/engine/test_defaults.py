@@ -199,7 +199,7 @@ def test_metadata_in_binary_form_stays_as_it_is(service):
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     operation = method.start(WorkRequest()).operation
     reporter = service.reporter(operation.name)
-    packed = lro.Any(operation.metadata.type_url, b"")
+    packed = lro.AnyMessage(operation.metadata.type_url, b"")
     assert reporter.complete(WorkResponse(), metadata=packed)
     assert service.get(operation.name).metadata == packed
 

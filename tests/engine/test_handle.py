@@ -156,7 +156,7 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 def test_failure_without_details_has_reason_of_its_code(service, ask):
     """Details of an unknown class stay packed, and do no harm."""
     started = declared(service).start(WorkRequest())
-    odd = lro.Any("type.googleapis.com/other.v1.Odd", {"a": 1})
+    odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))
     with pytest.raises(WorkFailed) as caught:
         ask(started, "result")
@@ -174,7 +174,7 @@ def test_any_stays_packed(make_service):
     )
 
     @service.method(NAME)
-    def work(request: WorkRequest, job: lro.Job[lro.Any]) -> lro.Any:
+    def work(request: WorkRequest, job: lro.Job[lro.AnyMessage]) -> lro.AnyMessage:
         job.report(service.types.pack(WorkMetadata(percent=7)))
         return service.types.pack(WorkResponse("a"))
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro import Any, DeclarationError, Job, OperationInfo, Service
+from lro import AnyMessage, DeclarationError, Job, OperationInfo, Service
 from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
 from lro._model.method_names import Signature
@@ -181,14 +181,18 @@ def test_conventional_fields():
 def test_stamping():
     """What the record knows, where the work has not said it; the same Any if nothing is new."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
-    stamped = known.stamp(record(metadata=Any("x/a.M", {"percent": 1, "endTime": "mine"})))
+    stamped = known.stamp(record(metadata=AnyMessage("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}
-    assert stamped == Any("x/a.M", {"percent": 1, "endTime": "mine", **create})
+    assert stamped == AnyMessage("x/a.M", {"percent": 1, "endTime": "mine", **create})
     cancelled = known.stamp(record(metadata=stamped, cancel_requested=True))
     assert cancelled.payload["cancelRequested"] is True
     assert known.stamp(record(metadata=cancelled, cancel_requested=True)) is cancelled
     assert known.stamp(record(metadata=stamped)) is stamped
-    for untouched in (None, Any("x/a.M", b"\x08"), Any("x/google.protobuf.Duration", "1s")):
+    for untouched in (
+        None,
+        AnyMessage("x/a.M", b"\x08"),
+        AnyMessage("x/google.protobuf.Duration", "1s"),
+    ):
         assert known.stamp(record(metadata=untouched)) is untouched
 
 

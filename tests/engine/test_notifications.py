@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from lro import Any, Code, DeclarationError, InvalidArgument, Service, State, StatusError
+from lro import AnyMessage, Code, DeclarationError, InvalidArgument, Service, State, StatusError
 from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -21,7 +21,7 @@ from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ENDPOINT = Endpoint(url="https://hooks.acme.test/done", secrets=("whsec_c2VjcmV0",))
-META = Any("type.googleapis.com/acme.v1.WorkMetadata", {})
+META = AnyMessage("type.googleapis.com/acme.v1.WorkMetadata", {})
 
 
 def owed(store, name):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro import Any, MissingOperation, State
+from lro import AnyMessage, MissingOperation, State
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.watching import BATCH, GATHER_SECONDS
 from lro.errors import Unavailable
@@ -107,7 +107,7 @@ async def test_values_that_python_holds_equal_are_different_states(harness):
     async with harness.watched([name]) as batches:
         await anext(batches)
         for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}):
-            metadata = Any(URL, value)
+            metadata = AnyMessage(URL, value)
             assert harness.service.reporter(name).report(metadata)
             assert (await one(batches)).metadata == metadata
 
@@ -251,8 +251,8 @@ async def test_lost_notification_is_made_good(harness, caplog):
     """Changes, ends and removals without a notification are seen within seconds of a look."""
     names = first, second, _ = harness.start(3)
     changes = (
-        lambda record: record.next_version(metadata=Any(URL, 1)),
-        lambda record: record.next_version(state=State.SUCCEEDED, result=Any(URL, 1)),
+        lambda record: record.next_version(metadata=AnyMessage(URL, 1)),
+        lambda record: record.next_version(state=State.SUCCEEDED, result=AnyMessage(URL, 1)),
     )
 
     loop = asyncio.get_running_loop()
@@ -290,7 +290,7 @@ async def test_what_others_have_stirred_is_looked_at_soon(harness):
 
     async with harness.watched([name]) as batches:
         await anext(batches)
-        harness.store.update(name, lambda record: record.next_version(metadata=Any(URL, 1)))
+        harness.store.update(name, lambda record: record.next_version(metadata=AnyMessage(URL, 1)))
         updater.unnamed_changes += 1
         began = loop.time()
         await anext(batches)

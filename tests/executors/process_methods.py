@@ -14,16 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-import typing
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from lro import (
-    Any,
+    AnyMessage,
     Cancelled,
     Code,
     Empty,
@@ -228,7 +227,7 @@ def overflow() -> BaseException:
     return overflow()
 
 
-FAILURES: Final[dict[typing.Any, Callable[[], BaseException]]] = {
+FAILURES: Final[dict[Any, Callable[[], BaseException]]] = {
     "value": lambda: ValueError("a secret"),
     "status": lambda: StatusError(Code.DATA_LOSS, "gone", (Hint("look there"),), "LOST_IT"),
     "argument": lambda: InvalidArgument("size", "is odd"),
@@ -245,7 +244,7 @@ FAILURES: Final[dict[typing.Any, Callable[[], BaseException]]] = {
     "odd": lambda: OddError(Code.INTERNAL, "x"),
     "surrogate": lambda: StatusError(Code.DATA_LOSS, "half a pair: \udcff"),
     "detail": lambda: StatusError(
-        Code.DATA_LOSS, "gone", (Any("type.googleapis.com/x.Y", {"a": "\udcff"}),)
+        Code.DATA_LOSS, "gone", (AnyMessage("type.googleapis.com/x.Y", {"a": "\udcff"}),)
     ),
 }
 
@@ -255,12 +254,12 @@ def given(request: WorkRequest) -> str:
     return str(request.rest["do"]).partition(":")[2]
 
 
-GIVEN: Final[dict[str, typing.Any]] = {
+GIVEN: Final[dict[str, Any]] = {
     "wrong class": 5,
     "unencodable": WorkResponse(text=3),  # type: ignore[arg-type]  # that is the point
     "half a pair": WorkResponse(text="\udcff"),
     # What is packed already is taken as well.
-    "packed": Any("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"}),
+    "packed": AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"}),
 }
 
 
@@ -271,7 +270,7 @@ def give(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def report_wrongly(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    wrong: typing.Any = "half"
+    wrong: Any = "half"
     job.report(WorkMetadata(note="\udcff") if given(request) == "half a pair" else wrong)
     return WorkResponse()
 
@@ -473,7 +472,7 @@ def nothing(request: WorkRequest) -> None:
 
 async def async_task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """An async function: it does what the request says, and awaits what can be awaited."""
-    found: typing.Any = task(request, job)
+    found: Any = task(request, job)
     return await found if inspect.isawaitable(found) else found
 
 
@@ -516,7 +515,7 @@ _noted = "not noted"
 
 
 @contextlib.contextmanager
-def noted(job: Job[typing.Any]) -> Iterator[None]:
+def noted(job: Job[Any]) -> Iterator[None]:
     """Lets functions know that they are called within it; swallows what is not welcome."""
     global _noted
     _noted = "noted"
@@ -557,12 +556,12 @@ async def await_unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkR
     raise Unwelcome
 
 
-def service_of(executor: Executor, store: Store, **options: typing.Any) -> Service:
+def service_of(executor: Executor, store: Store, **options: Any) -> Service:
     """A service with every task, none of which is put in the place of its function."""
     options = {"maintenance": False, **options}
     service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)
-    again: dict[str, typing.Any] = {"retry": Retry(attempts=3, on=Flaky, first=SOON)}
+    again: dict[str, Any] = {"retry": Retry(attempts=3, on=Flaky, first=SOON)}
     service.method("acme.v1.Works.Task")(task)
     service.method("acme.v1.Works.Again", **again)(task)
     service.method("acme.v1.Works.AsyncTask")(async_task)

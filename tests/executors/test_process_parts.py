@@ -214,7 +214,7 @@ def supervision(*words):
 
 def test_last_words_of_a_dead_child_count():
     """It may have ended its call and itself between two looks."""
-    response = _messages.Any("type.googleapis.com/acme.v1.WorkResponse", {"text": "x"})
+    response = _messages.AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "x"})
     assert supervision(_messages.Done(response)).response() == response
 
 
@@ -227,7 +227,7 @@ def test_child_is_used_again_if_all_was_understood(last, error):
     fine = supervision(_messages.Ready(), last)
     with pytest.raises(error):
         fine.response()
-    broken = supervision(_messages.Report(1, _messages.Any()), last)
+    broken = supervision(_messages.Report(1, _messages.AnyMessage()), last)
     with pytest.raises(KeyError):
         broken.response()
     assert (fine.unusable, broken.unusable) == (False, True)

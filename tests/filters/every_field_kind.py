@@ -9,7 +9,7 @@ from datetime import datetime
 import attrs
 import pytest
 
-from lro import Any, Float, Int32, Int64, Struct, TypeRegistry, message
+from lro import AnyMessage, Float, Int32, Int64, Struct, TypeRegistry, message
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
 from lro.errors import InvalidFilter
@@ -59,7 +59,7 @@ class Everything:
     raw: bytes | None = None
     blobs: tuple[bytes, ...] = ()
     mask: FieldMask | None = None
-    packed: tuple[Any, ...] = ()
+    packed: tuple[AnyMessage, ...] = ()
     node: Node | None = None
     when: tuple[datetime, ...] = ()
 
@@ -76,7 +76,7 @@ def compiled(
 
 def matches(text: str, payload: Json | bytes) -> bool:
     """Whether the filter matches an operation with this metadata, in which anything may be."""
-    return compiled(text).matches(Row(metadata=Any(url(NAME), payload)))
+    return compiled(text).matches(Row(metadata=AnyMessage(url(NAME), payload)))
 
 
 def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidFilter:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lro import Any, Float, Int32, Status, TypeRegistry, message
+from lro import AnyMessage, Float, Int32, Status, TypeRegistry, message
 from lro._filters.types import MessageType
 from lro.types import BoolValue, FieldMask, Int32Value, StringValue, UInt64
 
@@ -26,7 +26,7 @@ class Stage(enum.Enum):
 class Warning:
     code: Int32 = 0
     message: str = ""
-    details: tuple[Any, ...] = ()
+    details: tuple[AnyMessage, ...] = ()
 
 
 @message("lrofix.v1.Step")
@@ -85,7 +85,7 @@ class ExportMetadata:
     snapshot_id: int | None = None
     window: Window | None = None
     changed: FieldMask | None = None
-    payload: Any | None = None
+    payload: AnyMessage | None = None
     dry_run: BoolValue | None = None
 
 
@@ -146,8 +146,8 @@ class Row:
     name: str = "operations/a"
     done: bool = False
     error: Status | None = None
-    metadata: Any | None = None
-    response: Any | None = None
+    metadata: AnyMessage | None = None
+    response: AnyMessage | None = None
     create_time: datetime = START
     end_time: datetime | None = None
     cancel_requested: bool = False
@@ -181,7 +181,7 @@ def row(record: dict[str, object]) -> Row:
     )
 
 
-def _packed(value: dict[str, object], key: str) -> tuple[Any, ...]:
+def _packed(value: dict[str, object], key: str) -> tuple[AnyMessage, ...]:
     found = value.get(key, [])
     return tuple(
         REGISTRY.from_json(each) for each in (found if isinstance(found, list) else [found])

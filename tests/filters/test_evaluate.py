@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lro import Any, Status
+from lro import AnyMessage, Status
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, compiled, deep_list, matches, refusal
 from tests.filters.messages import Row, types, url
@@ -147,7 +147,7 @@ def test_bytes_masks_and_packed_messages_are_only_present() -> None:
 
 def test_the_type_decides_which_test_applies() -> None:
     """A type that is not registered, or not for this field, makes the test false."""
-    book = Any(url("lrofix.v1.Book"), {"title": "x"})
+    book = AnyMessage(url("lrofix.v1.Book"), {"title": "x"})
     both = compiled("metadata.title = x", types(["lrofix.v1.Book"]))
     assert both.matches(Row(metadata=book))
     assert not both.matches(Row(response=book))
@@ -173,7 +173,7 @@ def test_the_type_decides_which_test_applies() -> None:
 def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expected: bool) -> None:
     """A Value or ListValue is looked into; a wrapper can be searched and is present, no more."""
     full_name = f"google.protobuf.{name}"
-    subject = Row(metadata=Any(url(full_name), payload))
+    subject = Row(metadata=AnyMessage(url(full_name), payload))
     assert compiled(text, types([full_name])).matches(subject) is expected
 
 
@@ -186,7 +186,7 @@ def test_a_type_without_a_shape_has_no_fields() -> None:
     """A codec that does not know its fields leaves nothing to ask for but presence."""
     unknown = types(["acme.v1.Opaque"])
     assert "there is no field 'x'" in refusal("metadata.x = 1", unknown)
-    subject = Row(metadata=Any(url("acme.v1.Opaque"), {"x": "found"}))
+    subject = Row(metadata=AnyMessage(url("acme.v1.Opaque"), {"x": "found"}))
     assert not compiled("found", unknown).matches(subject)
     assert compiled("metadata:*", unknown).matches(subject)
 
@@ -205,7 +205,7 @@ def test_recursive_messages_are_walked_without_recursion() -> None:
     assert matches("metadata.loose.k:innermost", {"loose": deep_list(3000, {"k": "innermost"})})
 
 
-FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=True)
+FAILED = Row(done=True, error=Status(3, "Bad Ä", (AnyMessage(),)), cancel_requested=True)
 
 
 @pytest.mark.parametrize(
@@ -248,4 +248,4 @@ def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: b
 
 
 def test_type_of_an_empty_any_is_empty() -> None:
-    assert compiled("type(metadata) = ''").matches(Row(metadata=Any()))
+    assert compiled("type(metadata) = ''").matches(Row(metadata=AnyMessage()))

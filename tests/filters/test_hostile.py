@@ -15,13 +15,13 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro import Any, Status
+from lro import AnyMessage, Status
 from lro._filters.filter import Filter
 from lro.errors import InvalidFilter
 from lro.types import Json
@@ -31,7 +31,7 @@ from tests.vector_files import vectors
 
 T = typing.TypeVar("T")
 
-EVAL: Final[typing.Any] = vectors("filter_eval")
+EVAL: Final[Any] = vectors("filter_eval")
 METADATA: Final = [
     *types([*EVAL["metadata_types"], *EVAL["response_types"], "google.protobuf.Struct"]),
     *EVERYTHING,
@@ -41,7 +41,7 @@ HANGS_SECONDS: Final = 10.0
 """Far above what anything takes here: what is slower counts as hanging."""
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
-CASES: Final[typing.Any] = [
+CASES: Final[Any] = [
     vectors(file)["cases"] for file in ("filter_parse_ok", "filter_parse_error", "filter_eval")
 ]
 SEEDS: Final = sorted(
@@ -116,7 +116,7 @@ JSON: Final = st.recursive(
 )
 FIELDS: Final = [field.json_name for one in METADATA if one.shape for field in one.shape.fields]
 METADATA_VALUES: Final = st.builds(
-    Any,
+    AnyMessage,
     st.sampled_from([url(one.full_name) for one in METADATA] + [url(NAME)] * 3),
     st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4) | JSON | st.binary(max_size=5),
 )
@@ -243,7 +243,7 @@ def test_reading_takes_as_long_as_the_filter_is(kind: str) -> None:
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
 
 
-PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], typing.Any]]] = {
+PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], Any]]] = {
     "a repeated field": ("metadata.tags:z", EXPORT, lambda n: {"tags": ["a"] * n}),
     "patterns on it": ("metadata.tags:*a*z", EXPORT, lambda n: {"tags": ["aaa"] * n}),
     "repeated twice": ("metadata.steps.notes:z", EXPORT, lambda n: {"steps": steps(n // 10, 10)}),
@@ -291,7 +291,7 @@ def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
     wanted = compiled(text, METADATA, RESPONSE)
     works = {}
     for size in (500, 1000, 2000):
-        subject = Row(metadata=Any(url(name), make(size)))
+        subject = Row(metadata=AnyMessage(url(name), make(size)))
         assert not wanted.matches(subject)
         works[size] = work(lambda subject=subject: wanted.matches(subject))  # type: ignore[misc]  # a default keeps the subject
     check_linear(works)
@@ -302,8 +302,8 @@ def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
 )
 def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
     """Twice the tests is at most twice the work, on any record."""
-    payload: typing.Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
-    subject = Row(metadata=Any(url(EXPORT), payload))
+    payload: Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
+    subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     works = {}
     for count in (50, 100, 200):
         text = " OR ".join(test.format(number) for number in range(count))
@@ -313,12 +313,12 @@ def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
     check_linear(works)
 
 
-class Counted(list[typing.Any]):
+class Counted(list[Any]):
     """Elements, and how often one went through them."""
 
     rounds = 0
 
-    def __iter__(self) -> Iterator[typing.Any]:
+    def __iter__(self) -> Iterator[Any]:
         self.rounds += 1
         return super().__iter__()
 
@@ -328,7 +328,7 @@ def test_equal_paths_are_read_once() -> None:
     tags = Counted(f"t{number}" for number in range(1000))
     values = " OR ".join(f"x{number}" for number in range(400))
     wanted = compiled(f"metadata.tags:({values} OR t999)", METADATA)
-    subject = Row(metadata=Any(url(EXPORT), {"tags": tags}))
+    subject = Row(metadata=AnyMessage(url(EXPORT), {"tags": tags}))
     assert wanted.matches(subject)
     assert tags.rounds == 1
     assert work(lambda: wanted.matches(subject)) < 20_000
@@ -359,7 +359,7 @@ LONG: Final = {"verb": "a" * MEGABYTE}
 )
 def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
     """The worst of each kind on a megabyte ends long before the bound."""
-    subject = Row(metadata=Any(url(EXPORT), payload))
+    subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     began = time.process_time()
     wanted = compiled(text, METADATA, RESPONSE)
     wanted.matches(subject)
@@ -372,11 +372,11 @@ def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
 def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
     """Within the limits of its length, and for large operations only (spec §7.16)."""
     wanted = compiled(" OR ".join(test.format(number) for number in range(290)), METADATA)
-    assert not wanted.matches(Row(metadata=Any(url(EXPORT), {"tags": ["a"]})))
+    assert not wanted.matches(Row(metadata=AnyMessage(url(EXPORT), {"tags": ["a"]})))
     verb = "a" * MEGABYTE if test == "ab{}" else ""
     large: Json = {"verb": verb, "tags": ["bbb"] * 9000, "extra": {"a": [0.5, []] * 10_000}}
     with pytest.raises(InvalidFilter, match="too many tests"):
-        wanted.matches(Row(metadata=Any(url(EXPORT), large)))
+        wanted.matches(Row(metadata=AnyMessage(url(EXPORT), large)))
 
 
 def test_the_depth_of_a_filter_needs_few_frames() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 import json
 import sqlite3
-import typing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from lro import (
-    Any,
+    AnyMessage,
     DeclarationError,
     Empty,
     Int64,
@@ -44,16 +44,14 @@ WANTED = KeyIn("k1", frozenset({"a"}))
 KEYED = json.dumps({"k1": "a"})
 
 
-def service(
-    store: Store, *index: str, metadata: typing.Any = ExportMetadata, **options: typing.Any
-) -> Service:
+def service(store: Store, *index: str, metadata: Any = ExportMetadata, **options: Any) -> Service:
     """A service of one method with these indexes."""
     made = Service(store, InlineExecutor(), maintenance=False, **options)
     declare(made, METHOD, metadata, *index)
     return made
 
 
-def declare(made: Service, method: str, metadata: typing.Any, *index: str) -> None:
+def declare(made: Service, method: str, metadata: Any, *index: str) -> None:
     """Declare a method whose work is done outside."""
     made.declare(
         method,
@@ -64,10 +62,10 @@ def declare(made: Service, method: str, metadata: typing.Any, *index: str) -> No
     )
 
 
-def reported(made: Service, payload: Json | bytes, name: str = EXPORT, **start: typing.Any) -> str:
+def reported(made: Service, payload: Json | bytes, name: str = EXPORT, **start: Any) -> str:
     """An operation with this metadata."""
     operation = made.start(METHOD, WorkRequest(), **start).name
-    made.reporter(operation).report(Any(url(name), payload))
+    made.reporter(operation).report(AnyMessage(url(name), payload))
     return operation
 
 
@@ -113,23 +111,23 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("rate", {"rate": "0.5"}, ABSENT),
         ("labels.team", {"labels": []}, ABSENT),
         ("target", [5], ABSENT),
-        ("verb", Any(url(IMPORT), {"target": "alpha"}), ABSENT),
-        ("verb", Any(url(IMPORT), ["verb"]), ABSENT),
-        ("verb", Any(url(NAME), {}), ABSENT),
+        ("verb", AnyMessage(url(IMPORT), {"target": "alpha"}), ABSENT),
+        ("verb", AnyMessage(url(IMPORT), ["verb"]), ABSENT),
+        ("verb", AnyMessage(url(NAME), {}), ABSENT),
         # Others may know more: the type, a field of a later release, the name of a number.
-        ("target", Any(url("acme.v1.Unknown"), {"target": "alpha"}), None),
+        ("target", AnyMessage(url("acme.v1.Unknown"), {"target": "alpha"}), None),
         ("target", b"\xff\xff", None),
-        ("target", Any(url("acme.v1.Unknown"), b""), None),
-        ("verb", Any(url(IMPORT), {"verb": "copy"}), None),
+        ("target", AnyMessage(url("acme.v1.Unknown"), b""), None),
+        ("verb", AnyMessage(url(IMPORT), {"verb": "copy"}), None),
         ("stage", {"stage": 7}, None),
     ],
 )
-def test_key_stands_for_what_is_there(path: str, payload: typing.Any, wanted: str | None) -> None:
+def test_key_stands_for_what_is_there(path: str, payload: Any, wanted: str | None) -> None:
     """For a value as filters read it, or for nothing; else there is no key."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
         made.types.register(other)
-    packed = payload if isinstance(payload, Any) else Any(url(EXPORT), payload)
+    packed = payload if isinstance(payload, AnyMessage) else AnyMessage(url(EXPORT), payload)
     found = keys_of(made, reported(made, packed.payload, packed.type_name))
     assert [*found.values()] == ([] if wanted is None else [wanted])
 
@@ -327,7 +325,7 @@ def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualCl
     """It is found there by the next process, which makes none; a process without it reads all."""
     path = tmp_path / "operations.db"
 
-    def version() -> typing.Any:
+    def version() -> Any:
         with closing(sqlite3.connect(path)) as link:
             return link.execute("PRAGMA schema_version").fetchone()
 
@@ -356,7 +354,7 @@ def schema() -> str:
 
 
 @pytest.fixture
-def plain(schema: str) -> Iterator[typing.Any]:
+def plain(schema: str) -> Iterator[Any]:
     """A connection of psycopg's own, in that schema."""
     import psycopg
 
@@ -368,7 +366,7 @@ def plain(schema: str) -> Iterator[typing.Any]:
 
 
 @pytest.fixture
-def make(schema: str, clock: ManualClock) -> Iterator[typing.Any]:
+def make(schema: str, clock: ManualClock) -> Iterator[Any]:
     """Opens stores on that schema."""
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import UNHURRIED, shared_server
@@ -404,7 +402,7 @@ AT_WORK = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND wait_event_t
 TRIED = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
 
 
-def sees(plain: typing.Any, query: str, statement: str) -> typing.Any:
+def sees(plain: Any, query: str, statement: str) -> Any:
     """The process of the server that is at such a statement, as soon as there is one."""
     return until(lambda: plain.execute(query, (f"{statement}%",)).fetchone())
 

@@ -349,13 +349,13 @@ def test_message_without_a_class_hides_no_operation_and_is_no_empty_result() -> 
     """An ErrorInfo stands for it beside others; alone, the reply is an error (spec §1.14(3))."""
     types = lro.TypeRegistry()
     writer = OperationWriter(types, "acme")
-    gone = lro.Any("x/acme.v1.Gone", {"pages": 1})
+    gone = lro.AnyMessage("x/acme.v1.Gone", {"pages": 1})
     known = lro.Operation(name="operations/a", metadata=gone)
     info = ErrorInfo("MESSAGE_UNREADABLE", "acme", {"type_name": "acme.v1.Gone"})
     for operation in (known, attrs.evolve(known, metadata=None, done=True, result=gone)):
         (written,) = writer.operations([operation])
         shown = operation_from_proto(pb.Operation.FromString(written))
-        assert types.unpack_any(shown.metadata or shown.response or lro.Any()) == info
+        assert types.unpack_any(shown.metadata or shown.response or lro.AnyMessage()) == info
         if operation is known:
             assert writer.operation(operation) == written
             continue

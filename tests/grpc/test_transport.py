@@ -164,7 +164,7 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     with pytest.raises(lro.DeclarationError, match=r"over gRPC, where a dict has no form"):
         client.start("a.B.C", {"source": "a.png"}, **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"^message: the message type 'a.Unknown'"):
-        client.start("a.B.C", lro.Any("x/a.Unknown", {"source": "a.png"}), **TYPES)
+        client.start("a.B.C", lro.AnyMessage("x/a.Unknown", {"source": "a.png"}), **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
         client.start("a.B.C", OddRequest(), **TYPES, request_id=ID)
     assert odd.calls == []

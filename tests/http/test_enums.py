@@ -52,7 +52,7 @@ class Picture:
     pixel: Pixel | None = None
     pixels: tuple[Pixel, ...] = ()
     inner: Picture | None = None
-    packed: lro.Any | None = None
+    packed: lro.AnyMessage | None = None
     data: dict[str, object] = attrs.field(factory=dict)
     anything: object = None
     label: str = ""
@@ -66,7 +66,7 @@ RED = TYPES.pack(Picture(colour=Colour.RED))
 
 def shown(message: Any) -> Any:
     """The JSON of a message as it stands in a response."""
-    packed = message if isinstance(message, lro.Any) else TYPES.pack(message)
+    packed = message if isinstance(message, lro.AnyMessage) else TYPES.pack(message)
     operation = lro.Operation(name="operations/x", done=True, result=packed)
     response = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)["response"]
     assert isinstance(response, dict)
@@ -89,7 +89,7 @@ def shown(message: Any) -> Any:
         (Picture(last_words=("RED",)), {"lastWords": ["RED"]}),
         (Picture(count=lro.Duration(1)), {"count": "1s"}),
         (Picture(packed=RED), {"packed": {"@type": URL + "acme.v1.Picture", "colour": 1}}),
-        (Picture(packed=lro.Any()), {"packed": {}}),
+        (Picture(packed=lro.AnyMessage()), {"packed": {}}),
         (CountResponse(quality=Quality.FINE), {"quality": 10}),
         (lro.types.StringValue("RED"), {"value": "RED"}),
         (lro.Struct({"colour": "RED"}), {"value": {"colour": "RED"}}),
@@ -104,7 +104,7 @@ def test_any_in_any() -> None:
     """An Any in an Any in an Any is looked into."""
     inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
     middle = {"@type": URL + "google.protobuf.Any", "value": inner}
-    outer = lro.Any(URL + "google.protobuf.Any", middle)
+    outer = lro.AnyMessage(URL + "google.protobuf.Any", middle)
     assert shown(outer) == {"value": {**middle, "value": {**inner, "colour": 1}}}
 
 
@@ -124,14 +124,16 @@ def test_any_in_any() -> None:
 )
 def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
     """A payload written by another program is changed where it fits its type, and only there."""
-    assert shown(lro.Any(URL + "acme.v1.Picture", dict(payload))) == payload
+    assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 
 def test_names_of_proto_and_aliases_count_too() -> None:
     """A field is known by both of its names, and FINE is another name of GOOD."""
-    picture = lro.Any(URL + "acme.v1.Picture", {"by_name": {"a": "RED"}, "quality": "FINE"})
+    picture = lro.AnyMessage(URL + "acme.v1.Picture", {"by_name": {"a": "RED"}, "quality": "FINE"})
     assert shown(picture) == {"by_name": {"a": 1}, "quality": "FINE"}
-    assert shown(lro.Any(URL + "acme.v1.CountResponse", {"quality": "FINE"})) == {"quality": 10}
+    assert shown(lro.AnyMessage(URL + "acme.v1.CountResponse", {"quality": "FINE"})) == {
+        "quality": 10
+    }
 
 
 def test_metadata_and_details_too() -> None:
@@ -140,7 +142,7 @@ def test_metadata_and_details_too() -> None:
         name="operations/x",
         done=True,
         metadata=TYPES.pack(CountMetadata(phase=Phase.COUNTING)),
-        result=lro.Status(5, "RED", (RED, lro.Any(URL + "acme.v1.Strange", {"a": "RED"}))),
+        result=lro.Status(5, "RED", (RED, lro.AnyMessage(URL + "acme.v1.Strange", {"a": "RED"}))),
     )
     printed = lro.wire.operation_to_json(with_enum_numbers(failed, TYPES), TYPES)
     assert printed == {
@@ -160,7 +162,9 @@ def test_metadata_and_details_too() -> None:
 
 def test_bytes_are_left_alone() -> None:
     """A payload in binary form, or none, is not this module's business."""
-    binary = lro.Operation(name="operations/x", metadata=lro.Any(URL + "acme.v1.Picture", b"\0"))
+    binary = lro.Operation(
+        name="operations/x", metadata=lro.AnyMessage(URL + "acme.v1.Picture", b"\0")
+    )
     for operation in binary, lro.Operation(name="operations/y"):
         assert with_enum_numbers(operation, TYPES) == operation
 

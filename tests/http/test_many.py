@@ -483,7 +483,7 @@ def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
     good, bad = counting.start(), counting.start()
     counting.finish(good)
     counting.finish(bad)
-    unknown = lro.Any("x/unknown.Type", b"\x08")
+    unknown = lro.AnyMessage("x/unknown.Type", b"\x08")
     store.update(bad, lambda record: record.next_version(result=unknown))
     watched = [data for _, data in follow(counting, [bad, good], target=WATCH + query).events]
     edge = edge_of(counting)

@@ -422,8 +422,8 @@ def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_unknown_metadata_or_detail_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
     """An ErrorInfo stands for metadata of an unknown type, a detail is left out (spec §1.14(3))."""
-    counting, name = begun(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
-    error = lro.StatusError(Code.NOT_FOUND, "no", (lro.Any(URL + "acme.v1.Secret", b"\0"),))
+    counting, name = begun(metadata=lro.AnyMessage(URL + "acme.v1.Secret", b"\0"))
+    error = lro.StatusError(Code.NOT_FOUND, "no", (lro.AnyMessage(URL + "acme.v1.Secret", b"\0"),))
     counting.service.reporter(name).fail(error)
     for verb in ("GetOperation", "WaitOperation", "ListOperations"):
         shown = json_of(edge_of(counting).handle(VERBS[verb](name)))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Any, Code, StatusError, TypeRegistry
+from lro import AnyMessage, Code, StatusError, TypeRegistry
 from lro.errors import ResourceExhausted, Unavailable
 from lro.http import error_reply
 from lro.types import RetryInfo
@@ -28,7 +28,7 @@ class Once(StatusError):
 def test_error_with_details_in_unknown_bytes_is_internal_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    error = StatusError(Code.NOT_FOUND, "gone", extra=(Any("x/a.B", b"?"),))
+    error = StatusError(Code.NOT_FOUND, "gone", extra=(AnyMessage("x/a.B", b"?"),))
     reply = error_reply(error, TypeRegistry(), "acme.test", asked="GET /x")
     assert reply.status == 500
     assert b"the server failed internally" in reply.body
@@ -48,10 +48,10 @@ def test_details_of_error_are_read_once() -> None:
         (RetryInfo(retry_delay=timedelta(seconds=90.1)), "91"),
         (RetryInfo(), None),
         (TypeRegistry().pack(RetryInfo()), None),
-        (Any("type.googleapis.com/google.rpc.RetryInfo", {"retryDelay": "soon"}), None),
+        (AnyMessage("type.googleapis.com/google.rpc.RetryInfo", {"retryDelay": "soon"}), None),
     ],
 )
-def test_retry_after_is_that_of_packed_retry_info(detail: Any, seconds: str | None) -> None:
+def test_retry_after_is_that_of_packed_retry_info(detail: AnyMessage, seconds: str | None) -> None:
     """The header is there where the detail can be read and has a delay (spec §5.13(2))."""
     error = StatusError(Code.UNAVAILABLE, "later", extra=(detail,))
     reply = error_reply(error, TypeRegistry(), "acme.test")

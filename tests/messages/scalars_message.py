@@ -6,11 +6,12 @@ import math
 import typing
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 
-from lro import Any, Float, Int32, message
+from lro import AnyMessage, Float, Int32, message
 from lro.types import (
     BytesValue,
     DoubleValue,
@@ -80,7 +81,7 @@ KINDS = {
     datetime: st.datetimes(timezones=st.just(UTC)),
     timedelta: st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500)),
     Stage: st.sampled_from(Stage),
-    Any: st.just(Any("x/lrofix.v1.Book", {"title": "t"})),
+    AnyMessage: st.just(AnyMessage("x/lrofix.v1.Book", {"title": "t"})),
     Value: st.builds(Value, JSON.filter(lambda value: value is not None)),
     ListValue: st.builds(ListValue, st.lists(JSON, max_size=3)),
     FieldMask: st.just(FieldMask(("a_b",))),
@@ -90,7 +91,7 @@ KINDS = {
 }
 
 
-def values_of(kind: typing.Any) -> st.SearchStrategy[typing.Any]:
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a field of this type, or messages of this class."""
     if kind in KINDS:
         return KINDS[kind]

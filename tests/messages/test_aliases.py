@@ -48,8 +48,8 @@ class Typed(TypedDict, total=False):
 CLASSES: list[Callable[..., Any]] = [Attrs, Data, Model, Struct, Typed]
 
 
-def stored(payload: Any, name: str = OLD) -> lro.Any:
-    return lro.Any(f"type.googleapis.com/{name}", payload)
+def stored(payload: Any, name: str = OLD) -> lro.AnyMessage:
+    return lro.AnyMessage(f"type.googleapis.com/{name}", payload)
 
 
 @pytest.mark.parametrize("cls", CLASSES)

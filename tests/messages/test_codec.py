@@ -11,7 +11,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
-from lro import Any, Int32, InvalidArgument, LroError, TypeRegistry
+from lro import AnyMessage, Int32, InvalidArgument, LroError, TypeRegistry
 from lro.testing._samples import together
 from lro.wire import dumps, loads, loads_strict
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, Stage, Step
@@ -356,15 +356,15 @@ def test_an_any_within_a_message():
     """Checked and made canonical for servers, carried by clients."""
     inside = {"payload": {"@type": "x/lrofix.v1.Book", "page_count": "5"}}
     strict = TYPES.load(inside, ExportMetadata)
-    assert strict.payload == Any("x/lrofix.v1.Book", {"pageCount": 5})
+    assert strict.payload == AnyMessage("x/lrofix.v1.Book", {"pageCount": 5})
     lenient = TYPES.load(inside, ExportMetadata, strict=False)
-    assert lenient.payload == Any("x/lrofix.v1.Book", {"page_count": "5"})
-    assert TYPES.load({"payload": {}}, ExportMetadata).payload == Any()
-    assert TYPES.dump(ExportMetadata(payload=Any())) == {"payload": {}}
+    assert lenient.payload == AnyMessage("x/lrofix.v1.Book", {"page_count": "5"})
+    assert TYPES.load({"payload": {}}, ExportMetadata).payload == AnyMessage()
+    assert TYPES.dump(ExportMetadata(payload=AnyMessage())) == {"payload": {}}
     with pytest.raises(LroError, match="payload must be an Any"):
         TYPES.dump(ExportMetadata(payload=5))
     with pytest.raises(LroError, match="payload is a x in binary form"):
-        TYPES.dump(ExportMetadata(payload=Any("a/x", b"")))
+        TYPES.dump(ExportMetadata(payload=AnyMessage("a/x", b"")))
 
 
 # -- threads --------------------------------------------------------------------------------------
@@ -391,8 +391,8 @@ def test_the_first_messages_may_come_together():
 def test_what_does_not_belong_beside_a_value(name, value, more):
     """Refused by servers, dropped by clients; an Empty may have its value (spec §1.10(1))."""
     packed = {"@type": f"x/google.protobuf.{name}", "value": value}
-    assert TYPES.from_json(packed, strict=True) == Any(packed["@type"], value)
+    assert TYPES.from_json(packed, strict=True) == AnyMessage(packed["@type"], value)
     if name == "Duration":
-        assert TYPES.from_json(packed | more) == Any(packed["@type"], value)
+        assert TYPES.from_json(packed | more) == AnyMessage(packed["@type"], value)
     with pytest.raises(InvalidArgument):
         TYPES.from_json(packed | more, strict=True)

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import attrs
 import pytest
@@ -27,7 +28,7 @@ jsonschema = pytest.importorskip("jsonschema")
 TYPES = lro.TypeRegistry(Scalars, ExportMetadata, Book)
 
 
-def validator(make: typing.Callable[[MessageSchemas], typing.Any], types=TYPES):
+def validator(make: typing.Callable[[MessageSchemas], Any], types=TYPES):
     """A validator of the schema that is made."""
     schemas = MessageSchemas(types, "#/$defs/")
     schema = make(schemas)
@@ -35,7 +36,7 @@ def validator(make: typing.Callable[[MessageSchemas], typing.Any], types=TYPES):
     return jsonschema.Draft202012Validator({**schema, "$defs": schemas.named})
 
 
-def schema_of(cls: type, *, reading: bool = False, types=TYPES) -> typing.Any:
+def schema_of(cls: type, *, reading: bool = False, types=TYPES) -> Any:
     """The schema of a class that refers to no other."""
     schemas = MessageSchemas(types)
     reference = schemas.read(cls) if reading else schemas.written(cls)
@@ -85,7 +86,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("value", "wanted"), [*((one, True) for one in READABLE), *((one, False) for one in REFUSED)]
 )
-def test_value_fits_the_schema_if_it_is_read(value: typing.Any, wanted: bool) -> None:
+def test_value_fits_the_schema_if_it_is_read(value: Any, wanted: bool) -> None:
     """Numbers in quotes, numbers of enum values, every form of base64, null for absence."""
     with contextlib.nullcontext() if wanted else pytest.raises(InvalidArgument):
         TYPES.load(value, Scalars)
@@ -135,7 +136,7 @@ class Car:
     when: datetime | None = None
     took: timedelta | None = None
     rest: Mapping[str, object] = attrs.field(factory=dict)
-    any: lro.types.Any | None = None
+    any: lro.types.AnyMessage | None = None
 
 
 def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> None:
@@ -181,12 +182,12 @@ def test_two_classes_of_one_name_get_two_schemas() -> None:
     @attrs.frozen
     class Bike:
         front: Wheel | None = None
-        back: typing.Any = None
+        back: Any = None
 
     Bike.__annotations__.update(front=Wheel | None, back=other() | None)
     schemas = MessageSchemas(lro.TypeRegistry(Bike))
     schemas.written(Bike)
-    fields = typing.cast("typing.Any", schemas.named["acme.v1.Bike"])["properties"]
+    fields = typing.cast("Any", schemas.named["acme.v1.Bike"])["properties"]
     assert fields["front"] == {"$ref": "#/components/schemas/acme.v1.Wheel"}
     assert fields["back"] == {"$ref": "#/components/schemas/acme.v1.Wheel2"}
 
@@ -201,7 +202,7 @@ def test_class_of_no_known_form_is_an_open_object() -> None:
         python: type = Closed
         shape: Shape | None = None
 
-        def dump(self, message: object) -> typing.Any:
+        def dump(self, message: object) -> Any:
             return {}
 
         def load(self, payload: object, *, strict: bool) -> object:
@@ -241,7 +242,7 @@ def test_shape_of_a_registered_class_is_that_of_its_codec() -> None:
     types.register(BadRequest)
     schemas = MessageSchemas(types)
     reference = schemas.written(BadRequest)
-    schema = typing.cast("typing.Any", schemas.named["google.rpc.BadRequest"])
+    schema = typing.cast("Any", schemas.named["google.rpc.BadRequest"])
     assert reference == {"$ref": "#/components/schemas/google.rpc.BadRequest"}
     items = schema["properties"]["fieldViolations"]["items"]
     assert items == {"$ref": "#/components/schemas/google.rpc.BadRequest.FieldViolation"}

@@ -52,7 +52,7 @@ def both_ways(message: Any, cls: Any = None) -> Any:
     cls = cls or type(message)
     types = known(cls)
     packed = types.pack(message, cls)
-    binary = lro.Any(packed.type_url, types.binary_payload(packed))
+    binary = lro.AnyMessage(packed.type_url, types.binary_payload(packed))
     for strict in (True, False):
         assert types.unpack(packed, cls, strict=strict) == message
         assert types.unpack(binary, cls, strict=strict) == message

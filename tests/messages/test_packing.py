@@ -14,7 +14,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro import Any, Duration, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
+from lro import (
+    AnyMessage,
+    Duration,
+    Empty,
+    Float,
+    Int32,
+    InvalidArgument,
+    Struct,
+    TypeRegistry,
+    message,
+)
 from lro.errors import EncodingError
 from lro.types import UInt32, Value
 from tests.filters.every_field_kind import deep_list
@@ -63,7 +73,7 @@ LEAVES = st.sampled_from(
         *("", "é", "null", "0.00001", "\ud800", "[{", '"]', "\\", '\\"', "x" * 40),
         *(Text("a"), Text("\udc00"), Count(3), Share(0.5), Share("nan"), Level.HIGH, Name.A),
         *(Plain.ONE, b"x", bytearray(b"y"), (1, "a"), {1}, uuid.UUID(int=1), object),
-        *(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), Any("x/a.B", {"c": [1]})),
+        *(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), AnyMessage("x/a.B", {"c": [1]})),
         *(datetime(999, 12, 31, tzinfo=UTC), Moment(2030, 1, 1, tzinfo=UTC)),
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
     ]
@@ -106,7 +116,7 @@ class Report:
     by_name: dict[str, dict[str, object]] = attrs.field(factory=dict)
     value: Value | None = None
     struct: Struct | None = None
-    packed: Any | None = None
+    packed: AnyMessage | None = None
     inner: Inner | None = None
     at: datetime | None = None
     all_at: list[datetime] = attrs.field(factory=list)
@@ -145,7 +155,7 @@ def typed(value):
         return type(value), [(typed(key), typed(item)) for key, item in value.items()]
     if isinstance(value, list):
         return type(value), [typed(item) for item in value]
-    if isinstance(value, Any):
+    if isinstance(value, AnyMessage):
         return value.type_url, typed(value.payload)
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
@@ -273,7 +283,7 @@ def test_any_of_another_type_is_not_unpacked():
     """Whatever its type URL; the host before it does not count."""
     for url in ([], "", "type.googleapis.com/acme.v1.Report"):
         with pytest.raises(InvalidArgument, match=r"must be acme\.v1\.Inner"):
-            TYPES.unpack(Any(url, {}), Inner)
-    assert TYPES.unpack(Any("x/acme.v1.Inner", {}), Inner) == Inner()
+            TYPES.unpack(AnyMessage(url, {}), Inner)
+    assert TYPES.unpack(AnyMessage("x/acme.v1.Inner", {}), Inner) == Inner()
     assert TYPES.unpack(TYPES.pack(Empty()), Empty) == Empty()
     assert TYPES.unpack(TYPES.pack(Duration(1)), Duration) == Duration(1)

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 from lro import (
-    Any,
+    AnyMessage,
     Code,
     DeclarationError,
     Empty,
@@ -101,7 +101,7 @@ def test_packing():
     """A message, a span, a moment; an Any is passed through."""
     types = TypeRegistry(Thing)
     packed = types.pack(Thing("a"))
-    assert packed == Any("type.googleapis.com/acme.v1.Thing", {"text": "a"})
+    assert packed == AnyMessage("type.googleapis.com/acme.v1.Thing", {"text": "a"})
     assert types.pack(packed) is packed
     assert types.pack(timedelta(seconds=1)).payload == "1s"
     moment = types.pack(datetime(2030, 1, 1, tzinfo=UTC))
@@ -128,29 +128,33 @@ def test_what_cannot_be_packed(thing, error):
 def test_unpacking():
     """Only as what it is, by the name after the last slash (spec §1.14(1))."""
     types = TypeRegistry(Thing, Book)
-    packed = Any("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
+    packed = AnyMessage("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
     assert types.unpack(packed, Thing) == Thing("a") == types.unpack_any(packed)
     with pytest.raises(InvalidArgument, match="more: is not a field"):
         types.unpack(packed, Thing, strict=True)
     with pytest.raises(InvalidArgument, match=r"must be lrofix\.v1\.Book, got acme\.v1\.Thing"):
         types.unpack(packed, Book)
     with pytest.raises(InvalidArgument, match="got nothing"):
-        types.unpack(Any(), Thing)
+        types.unpack(AnyMessage(), Thing)
     with pytest.raises(UnknownType):
-        types.unpack_any(Any("x/foreign.Type"))
+        types.unpack_any(AnyMessage("x/foreign.Type"))
     with pytest.raises(UnknownType):
         types.unpack(packed, Nameless)
     with pytest.raises((InvalidArgument, MissingExtra), match="binary form"):
-        types.unpack(Any("x/acme.v1.Thing", b"\x0a"), Thing)
+        types.unpack(AnyMessage("x/acme.v1.Thing", b"\x0a"), Thing)
     # Checked, the payload becomes canonical, and the prefix of the URL stays.
-    loose = Any("my.host/lrofix.v1.Book", {"page_count": "5", "title": ""})
-    assert types.checked(loose) == Any("my.host/lrofix.v1.Book", {"pageCount": 5})
+    loose = AnyMessage("my.host/lrofix.v1.Book", {"page_count": "5", "title": ""})
+    assert types.checked(loose) == AnyMessage("my.host/lrofix.v1.Book", {"pageCount": 5})
     with pytest.raises(InvalidArgument, match="not registered"):
-        types.checked(Any("x/foreign.Type"))
+        types.checked(AnyMessage("x/foreign.Type"))
     # No type and no payload; a payload without a type is not empty.
-    assert [one.empty for one in (Any(), Any("x/a"), Any("", b"a"))] == [True, False, False]
-    assert types.to_json(Any()) == {}
-    assert types.from_json({}, strict=True) == Any()
+    assert [one.empty for one in (AnyMessage(), AnyMessage("x/a"), AnyMessage("", b"a"))] == [
+        True,
+        False,
+        False,
+    ]
+    assert types.to_json(AnyMessage()) == {}
+    assert types.from_json({}, strict=True) == AnyMessage()
 
 
 def test_the_status_of_an_error():
@@ -257,7 +261,7 @@ def test_a_factory_makes_codecs():
     types = TypeRegistry(Thing, factories=[models])
     assert types.register(Model, "acme.v1.Model") == "acme.v1.Model"
     packed = types.pack(Model(count=1))
-    assert packed == Any("type.googleapis.com/acme.v1.Model", {"count": 1})
+    assert packed == AnyMessage("type.googleapis.com/acme.v1.Model", {"count": 1})
     assert types.unpack(packed, Model) == Model(count=1)
     assert types.dump(Model(count=1)) == {"count": 1}
     assert types.load({"count": 1}, Model) == Model(count=1)
@@ -279,7 +283,7 @@ def test_a_codec_of_bytes():
     types = TypeRegistry(factories=[lambda cls: codec if cls is Model else None])
     types.register(Model, "acme.v1.Model")
     packed = types.pack(Model(count=1))
-    assert packed == Any("type.googleapis.com/acme.v1.Model", b"\x08\x01")
+    assert packed == AnyMessage("type.googleapis.com/acme.v1.Model", b"\x08\x01")
     assert types.unpack(packed, Model) == Model(count=1)
     for write, value in ((types.dump, Model(count=1)), (types.to_json, packed)):
         with pytest.raises(EncodingError, match=r"has no JSON form|binary form"):

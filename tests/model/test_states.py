@@ -8,7 +8,7 @@ from itertools import product
 import attrs
 import pytest
 
-from lro import Any, Code, InvalidArgument, Operation, State, Status
+from lro import AnyMessage, Code, InvalidArgument, Operation, State, Status
 from lro._model.operation import (
     TRANSITIONS,
     Event,
@@ -29,8 +29,8 @@ from lro.testing import START as NOW
 
 LATER = NOW + timedelta(seconds=30)
 DAY = timedelta(days=1)
-DONE = Any("x/a.Done", {})
-META = Any("x/a.Meta", {})
+DONE = AnyMessage("x/a.Done", {})
+META = AnyMessage("x/a.Meta", {})
 ABORTED = Status(Code.ABORTED, "lost")
 
 
@@ -227,7 +227,7 @@ def test_visibility():
 
 def test_a_stamp_belongs_to_the_change():
     """What is derived is brought up to date in the same step, and only if something changed."""
-    other = Any("x/a.Meta", {"a": 1})
+    other = AnyMessage("x/a.Meta", {"a": 1})
 
     def stamp(changed):
         return changed.with_metadata(other)

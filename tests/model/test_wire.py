@@ -7,7 +7,15 @@ import json
 import attrs
 import pytest
 
-from lro import Any, Code, InvalidArgument, ListOperationsResponse, Operation, Status, TypeRegistry
+from lro import (
+    AnyMessage,
+    Code,
+    InvalidArgument,
+    ListOperationsResponse,
+    Operation,
+    Status,
+    TypeRegistry,
+)
 from lro.errors import EncodingError, UnknownType
 from lro.wire import (
     BatchGetOperationsResponse,
@@ -46,7 +54,7 @@ def read(case):
     changes = {}
     for name in ("metadata", "result"):
         packed = getattr(found, name)
-        if isinstance(packed, Any):
+        if isinstance(packed, AnyMessage):
             changes[name] = TYPES.pack(TYPES.unpack_any(packed))
     return attrs.evolve(found, **changes)
 
@@ -118,7 +126,7 @@ def test_a_client_carries_what_it_does_not_know():
     """Unknown types are data (spec §1.14(3)); a server refuses them in a request."""
     value = {"name": "operations/a", "metadata": {"@type": "x/foreign.Type", "a": [1]}}
     operation = operation_from_json(value, TYPES)
-    assert operation.metadata == Any("x/foreign.Type", {"a": [1]})
+    assert operation.metadata == AnyMessage("x/foreign.Type", {"a": [1]})
     assert operation_to_json(operation, TYPES) == value
     with pytest.raises(InvalidArgument, match="not registered"):
         operation_from_json(value, TYPES, strict=True)
@@ -126,14 +134,17 @@ def test_a_client_carries_what_it_does_not_know():
 
 def test_bytes_without_a_codec_do_not_print():
     """A payload in binary form of an unregistered type is an error of the server."""
-    operation = Operation(name="operations/a", metadata=Any("x/foreign.Type", b"\x08\x01"))
+    operation = Operation(name="operations/a", metadata=AnyMessage("x/foreign.Type", b"\x08\x01"))
     with pytest.raises(EncodingError, match="binary form"):
         operation_to_json(operation, TYPES)
 
 
 def test_a_status_survives():
     """With details of special and of foreign types, and nothing for what is empty."""
-    details = (Any("x/google.protobuf.Duration", "1s"), Any("x/foreign.Type", {"a": 1}))
+    details = (
+        AnyMessage("x/google.protobuf.Duration", "1s"),
+        AnyMessage("x/foreign.Type", {"a": 1}),
+    )
     status = Status(Code.ABORTED, "m", details)
     assert status_from_json(status_to_json(status, TYPES), TYPES) == status
     assert status_to_json(Status(), TYPES) == {}

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Any, ListOperationsRequest, Service, TypeRegistry
+from lro import AnyMessage, ListOperationsRequest, Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
 from lro.stores.memory import MemoryStore
@@ -76,12 +76,12 @@ def test_fields_set_by_the_work_are_kept(service):
     said.create_time.FromSeconds(7)
     reporter = service.reporter(name)
     url = "type.googleapis.com/acme.v1.Kept"
-    assert reporter.report(Any(url, said.SerializeToString() + UNKNOWN))
+    assert reporter.report(AnyMessage(url, said.SerializeToString() + UNKNOWN))
     found = service.get(name).metadata.payload
     assert found == said.SerializeToString() + UNKNOWN
-    assert reporter.report(Any(url, b"\xff"))
+    assert reporter.report(AnyMessage(url, b"\xff"))
     assert service.get(name).metadata.payload == b"\xff"
-    assert reporter.complete(KEPT(), metadata=Any(url, UNKNOWN))
+    assert reporter.complete(KEPT(), metadata=AnyMessage(url, UNKNOWN))
     assert seen(service, name).HasField("expire_time")
     assert service.get(name).metadata.payload.endswith(UNKNOWN)
 

@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.rpc import error_details_pb2
 
 from lro import (
-    Any,
+    AnyMessage,
     DeclarationError,
     Empty,
     Float,
@@ -75,7 +75,7 @@ class Outer:
     span: timedelta | None = None
     anything: object = None
     struct: Mapping[str, object] = attrs.field(factory=dict)
-    packed: Any | None = None
+    packed: AnyMessage | None = None
     name: StringValue | None = None
     rate: Float = 0.0
     big: tuple[UInt64, ...] = ()
@@ -144,12 +144,12 @@ def test_every_field_survives_the_binary_form():
         big=(2**64 - 1,),
     )
     packed = types.pack(whole)
-    binary = Any(packed.type_url, types.binary_payload(packed))
+    binary = AnyMessage(packed.type_url, types.binary_payload(packed))
     assert types.unpack(binary, Outer) == whole
     assert types.json_payload(binary) == packed.payload
     assert types.json_payload(packed) is packed.payload
     assert types.binary_payload(binary) is binary.payload
-    assert types.binary_payload(Any()) == b""
+    assert types.binary_payload(AnyMessage()) == b""
     with pytest.raises(InvalidArgument, match="in binary form"):  # the registry has descriptors
         types.codec("acme.v1.Outer").load(b"", strict=True)
     types.unpack(binary, Outer).struct["a"].append("changed")  # of another caller's copy
@@ -161,20 +161,22 @@ def test_every_field_survives_the_binary_form():
 )
 def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
     binary = struct_pb2.Value(number_value=number).SerializeToString()
-    shown = TypeRegistry().json_payload(Any("x/google.protobuf.Value", binary))
+    shown = TypeRegistry().json_payload(AnyMessage("x/google.protobuf.Value", binary))
     assert repr(shown) == printed
 
 
 def test_an_any_in_binary_form_within_a_message():
     """It prints as its message does, and is refused by a registry without its type."""
     types = TypeRegistry(Outer, Nested)
-    inside = Any("x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x")))))
+    inside = AnyMessage(
+        "x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x"))))
+    )
     assert types.dump(Outer(packed=inside)) == {
         "five": 5,
         "packed": {"@type": "x/acme.v1.Outer.Nested", "inner": {"text": "x"}},
     }
     with pytest.raises(EncodingError, match=r"packed is a a\.B in binary form"):
-        types.dump(Outer(packed=Any("x/a.B", b"x")))
+        types.dump(Outer(packed=AnyMessage("x/a.B", b"x")))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
     with pytest.raises(DeclarationError, match=r"lrofix\.v1\.Book: is the name of"):
         types.register(of_protobuf().codec("lrofix.v1.Book").python)
     with pytest.raises(InvalidArgument, match=r"1 bytes are no lrofix\.v1\.Book in binary form"):
-        types.unpack(Any(packed.type_url, b"\xff"), book)
+        types.unpack(AnyMessage(packed.type_url, b"\xff"), book)
 
 
 def test_both_kinds_of_the_messages_that_are_always_known():
@@ -329,7 +331,7 @@ def test_an_any_of_a_special_type_within_a_message():
     types = TypeRegistry(Outer, Nested)
     for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
         whole = types.pack(Outer(packed=inside))
-        binary = Any(whole.type_url, types.binary_payload(whole))
+        binary = AnyMessage(whole.type_url, types.binary_payload(whole))
         assert types.unpack(binary, Outer, strict=True).packed == inside
 
 
@@ -344,7 +346,7 @@ def test_hostile_bytes_are_refused():
         message = types.binary.message_class("acme.v1.Outer")()
         message.packed.MergeFromString(packed.SerializeToString())
         with pytest.raises(InvalidArgument):
-            types.unpack(Any("x/acme.v1.Outer", message.SerializeToString()), Outer)
+            types.unpack(AnyMessage("x/acme.v1.Outer", message.SerializeToString()), Outer)
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
@@ -356,7 +358,10 @@ def test_message_of_greatest_depth_has_a_binary_form(wrap):
     with pytest.raises(EncodingError, match="nested deeper"):
         types.pack(Outer(anything=wrap(value)))
     packed = types.pack(Outer(anything=value))
-    assert types.unpack(Any(packed.type_url, types.binary_payload(packed)), Outer).anything == value
+    assert (
+        types.unpack(AnyMessage(packed.type_url, types.binary_payload(packed)), Outer).anything
+        == value
+    )
 
 
 def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
@@ -395,9 +400,9 @@ def test_message_that_protobuf_cannot_write_is_refused():
     with pytest.raises(EncodingError, match="Value: Fail to serialize NaN"):
         types.dump(struct_pb2.Value(number_value=float("nan")))
     with pytest.raises(EncodingError):
-        types.binary_payload(Any("x/google.protobuf.Duration", "soon"))
+        types.binary_payload(AnyMessage("x/google.protobuf.Duration", "soon"))
     with pytest.raises(UnknownType):
-        types.binary_payload(Any("x/acme.v1.Unknown", {}))
+        types.binary_payload(AnyMessage("x/acme.v1.Unknown", {}))
 
 
 # -- files of descriptors -------------------------------------------------------------------------
@@ -566,5 +571,5 @@ def test_enum_numbers_in_messages_of_protobuf():
     packed = types.pack(meta(stage="COPYING"))
     shown = with_enum_numbers(Operation(metadata=packed), types)
     assert shown.metadata.payload == {"stage": 2}
-    unreadable = Operation(metadata=Any("x/lrofix.v1.Book", b"\xff"))
+    unreadable = Operation(metadata=AnyMessage("x/lrofix.v1.Book", b"\xff"))
     assert with_enum_numbers(unreadable, types) == unreadable

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro import (
-    Any,
+    AnyMessage,
     GetOperationRequest,
     InvalidArgument,
     ListOperationsResponse,
@@ -31,7 +31,7 @@ from tests.protobuf.fixtures import of_attrs, of_protobuf
 TYPES = TypeRegistry()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 UNKNOWN = st.sampled_from([b"", b"\x98\x06\x01", b"\xa2\x06\x02hi"])
-ANY = st.builds(Any, st.just("x/a.B"), st.binary(max_size=5)) | st.just(Any())
+ANY = st.builds(AnyMessage, st.just("x/a.B"), st.binary(max_size=5)) | st.just(AnyMessage())
 STATUS = st.builds(
     Status,
     st.integers(-(2**31), 2**31 - 1),
@@ -65,10 +65,10 @@ def test_any_of_well_known_type_is_read_alike_where_its_protobuf_class_is_regist
     for name, value in (("Duration", "1s"), ("Empty", {})):
         shown = {"@type": f"type.googleapis.com/google.protobuf.{name}", "value": value}
         packed = both.from_json(shown)
-        assert packed == TYPES.from_json(shown) == Any(shown["@type"], value)
+        assert packed == TYPES.from_json(shown) == AnyMessage(shown["@type"], value)
 
 
-@pytest.mark.parametrize("wrong", [5, TypeRegistry, Any()])
+@pytest.mark.parametrize("wrong", [5, TypeRegistry, AnyMessage()])
 def test_other_objects_are_refused_as_messages(wrong):
     """A sentence says what was found."""
     with pytest.raises(InvalidArgument, match=r"must be a message of google\.longrunning"):
@@ -92,7 +92,7 @@ ATTRS, PROTOBUF = of_attrs(), of_protobuf()
 def test_attrs_classes(message):
     """The binary form says the same message, and so does its JSON."""
     packed = ATTRS.pack(message)
-    binary = Any(packed.type_url, ATTRS.binary_payload(packed))
+    binary = AnyMessage(packed.type_url, ATTRS.binary_payload(packed))
     found = ATTRS.unpack_any(binary)
     assert loads(dumps(ATTRS.dump(found))) == loads(dumps(packed.payload))
     assert ATTRS.binary_payload(ATTRS.pack(found)) == binary.payload

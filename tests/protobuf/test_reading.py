@@ -10,7 +10,7 @@ import pytest
 from google.api import field_behavior_pb2
 from google.protobuf import descriptor_pb2, struct_pb2
 
-from lro import Any, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
+from lro import AnyMessage, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
 from lro.protobuf import register_file_set
 from lro.types import (
     BoolValue,
@@ -66,7 +66,7 @@ class Every:
     a_float: FloatValue | None = None
     a_double: DoubleValue | None = None
     empty: Empty | None = None
-    packed: Any | None = None
+    packed: AnyMessage | None = None
     inner: Every | None = None
     inners: tuple[Every, ...] = ()
     texts: list[str] = attrs.field(factory=list)

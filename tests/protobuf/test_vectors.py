@@ -7,7 +7,7 @@ import json
 import pytest
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro import Any, InvalidArgument, LroError
+from lro import AnyMessage, InvalidArgument, LroError
 from lro._messages.protobuf.binary import parsed, serialized
 from lro.protobuf import from_proto, operation_from_proto, operation_to_proto, to_proto
 from lro.wire import loads_strict, operation_from_json, operation_to_json, page_to_json
@@ -52,7 +52,10 @@ def test_an_any_in_both_forms(kind, case):
     assert packed.type_url == case["type_url"]
     assert types.binary_payload(packed).hex() == case["value_hex"]
     assert types.to_json(packed) == case["json"]
-    assert types.to_json(Any(case["type_url"], bytes.fromhex(case["value_hex"]))) == case["json"]
+    assert (
+        types.to_json(AnyMessage(case["type_url"], bytes.fromhex(case["value_hex"])))
+        == case["json"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ def test_invalid_any_is_refused(case):
 @pytest.mark.parametrize("kind", KINDS)
 def test_message_that_cannot_be_printed_is_refused(kind, case):
     with pytest.raises(LroError):
-        KINDS[kind].to_json(Any(case["type_url"], bytes.fromhex(case["value_hex"])))
+        KINDS[kind].to_json(AnyMessage(case["type_url"], bytes.fromhex(case["value_hex"])))
 
 
 INTERFACE = {cls.DESCRIPTOR.full_name: cls for cls in (

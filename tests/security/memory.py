@@ -48,7 +48,7 @@ def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
     payload: dict[str, Any] = {"text": "x" * size}
     if shape == "objects":
         payload = {"objects": [{"x": 1.5, "y": n} for n in range(size // 20)]}
-    response = lro.Any("type.googleapis.com/google.protobuf.Struct", payload)
+    response = lro.AnyMessage("type.googleapis.com/google.protobuf.Struct", payload)
     names = [service.start(_METHOD, lro.Empty()).name for _ in range(count)]
     for name in names:
         service.reporter(name).complete(response)

@@ -195,7 +195,7 @@ def batch(size: int) -> None:
     service = service_of(page_bytes=1000)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(2)]
     bare = sum(service.store.get(name).weight for name in names)
-    packed = lro.Any("type.googleapis.com/acme.v1.WorkResponse", {"text": ""})
+    packed = lro.AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": ""})
     added = len(packed.type_url) + len('["",{"text":""}]')
     text = "x" * (1000 + size - LEAST - bare - added)
     service.reporter(names[0]).complete(WorkResponse(text))
@@ -411,7 +411,7 @@ def test_texts_of_an_error_are_cut() -> None:
         assert wrong["fieldViolations"] == [{"field": short, "description": short}]
         reason = lro.StatusError(lro.Code.INTERNAL, "", why=letter * 100_000)
         assert error_body(reason)["details"][0]["reason"] == short
-    odd = lro.Any("type.googleapis.com/google.rpc.Odd", {"number": 5})
+    odd = lro.AnyMessage("type.googleapis.com/google.rpc.Odd", {"number": 5})
     assert error_body(lro.StatusError(lro.Code.ABORTED, "", (odd,)))["details"][1]["number"] == 5
 
 
@@ -420,8 +420,8 @@ def test_details_of_an_error_are_bounded() -> None:
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     packed = lro.TypeRegistry().pack(info).payload
     room = MAX_DETAILS - len(json.dumps(packed, separators=(",", ":")))
-    fits = lro.Any("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
-    over = lro.Any(fits.type_url, {"x": f"{fits.payload['x']}y"})
+    fits = lro.AnyMessage("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
+    over = lro.AnyMessage(fits.type_url, {"x": f"{fits.payload['x']}y"})
     retry = lro.types.RetryInfo()
     for extra, kept in (((fits, retry), ["a.b.C"]), ((over, retry), ["google.rpc.RetryInfo"])):
         found = error_body(lro.StatusError(lro.Code.ABORTED, "no", extra))["details"]
@@ -489,7 +489,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
     service.declare(
         "acme.v1.Works.Numbers", request=WorkRequest, response=lro.Struct, metadata=WorkMetadata
     )
-    packed = lro.Any("type.googleapis.com/google.protobuf.Struct", {"n": [1] * 4_000})
+    packed = lro.AnyMessage("type.googleapis.com/google.protobuf.Struct", {"n": [1] * 4_000})
     for _ in range(3):
         name = service.start("acme.v1.Works.Numbers", WorkRequest()).name
         service.reporter(name).complete(packed)
@@ -648,10 +648,10 @@ def test_messages_of_every_form_are_measured() -> None:
     )
     for payload in large:
         with pytest.raises(lro.errors.MessageTooLarge):
-            limits.check_metadata(lro.Any("a/b", payload))
+            limits.check_metadata(lro.AnyMessage("a/b", payload))
     small: tuple[Any, ...] = ({"n": True, "m": None}, b"x" * 40, [1], {"n": [object()]})
     for payload in small:
-        limits.check_metadata(lro.Any("a/b", payload))
+        limits.check_metadata(lro.AnyMessage("a/b", payload))
     limits.check_result(None)
 
 
@@ -811,7 +811,7 @@ def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -
         ({"n": [0] * 70_000}, True),
         ({str(n): n for n in range(7_000)}, True),
         (lro.Status(code=10, message="x" * 60_000), False),
-        (lro.Status(code=10, details=(lro.Any("a/b.C", {"x": "y" * 70_000}),)), True),
+        (lro.Status(code=10, details=(lro.AnyMessage("a/b.C", {"x": "y" * 70_000}),)), True),
     ],
 )
 def test_reply_counts_from_64_kib_on(result: Any, large: bool) -> None:
@@ -821,7 +821,7 @@ def test_reply_counts_from_64_kib_on(result: Any, large: bool) -> None:
     if isinstance(result, lro.Status):
         reporter.fail(result)
     else:
-        reporter.complete(lro.Any("type.googleapis.com/google.protobuf.Struct", result))
+        reporter.complete(lro.AnyMessage("type.googleapis.com/google.protobuf.Struct", result))
     reply = OperationsEdge(service).handle(ask("GET", f"/v1/{name}"))
     assert (reply.status, reply.turn is not None) == (200, large)
 

@@ -105,7 +105,7 @@ def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
     """What has been written into the store by others is printed as data, or is INTERNAL."""
     service, edge = served(MemoryStore())
     name = service.start("acme.v1.Counters.Count", CountRequest(1)).name
-    stored = lro.Any(type_url, {"command": "echo", "__class__": "os"})
+    stored = lro.AnyMessage(type_url, {"command": "echo", "__class__": "os"})
     before = set(sys.modules)
     service.store.update(name, lambda record: record.next_version(metadata=stored, result=stored))
     reply = ask(edge, "GET", f"/v1/{name}")

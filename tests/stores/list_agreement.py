@@ -7,16 +7,15 @@ import contextlib
 import itertools
 import random
 import tempfile
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 import attrs
 
 from lro import (
-    Any,
+    AnyMessage,
     Empty,
     ListOperationsRequest,
     LroError,
@@ -62,7 +61,7 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     IMPORT: ("target", "priority", "rows_read", "stage"),
 }
 """What can be an index of the methods."""
-REQUEST: Final = Any(url("acme.v1.WorkRequest"), {})
+REQUEST: Final = AnyMessage(url("acme.v1.WorkRequest"), {})
 VECTORS: Final = tuple(case["filter"] for case in vectors("filter_eval")["cases"])
 
 
@@ -132,13 +131,17 @@ KNOWN: Final = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book
 PACKED: Final = KNOWN.pack(ExportMetadata(target="data", priority=5, labels={"team": "a"}))
 
 
-def binary_messages() -> list[Any]:
+def binary_messages() -> list[AnyMessage]:
     """Messages in binary form, also broken and unknown ones; none without protobuf."""
     try:
-        wired = Any(PACKED.type_url, KNOWN.binary_payload(PACKED))
+        wired = AnyMessage(PACKED.type_url, KNOWN.binary_payload(PACKED))
     except LroError:
         return []
-    return [wired, Any(PACKED.type_url, b"\xff\xff"), Any(url("acme.v1.Unknown"), b"data")]
+    return [
+        wired,
+        AnyMessage(PACKED.type_url, b"\xff\xff"),
+        AnyMessage(url("acme.v1.Unknown"), b"data"),
+    ]
 
 
 BINARY: Final = binary_messages()
@@ -161,7 +164,7 @@ class Chance(random.Random):
         """True for one in so many."""
         return self.randrange(one_in) == 0
 
-    def metadata(self, wanted: Sequence[str]) -> Any | None:
+    def metadata(self, wanted: Sequence[str]) -> AnyMessage | None:
         """What stands in a record's metadata: ``wanted`` are fields that are there more often."""
         kind = self.choice(METADATA)
         if kind == "binary" and BINARY:
@@ -169,7 +172,7 @@ class Chance(random.Random):
         names = self.choices([*FIELDS, *wanted * 5], k=self.randrange(7))
         made = {name: self.choice(LOOSE if self.seldom() else FIELDS[name]) for name in names}
         # A database keeps what JSON says: integers of more than 64 bits may come back as floats.
-        return Any(url(kind), reread(dumps(made).decode())) if kind else None
+        return AnyMessage(url(kind), reread(dumps(made).decode())) if kind else None
 
     def filter(self, facts: Facts, depth: int = 3) -> str:
         """A filter, in most cases a valid one."""
@@ -208,11 +211,7 @@ class Chance(random.Random):
 
 
 def declared(
-    store: Store,
-    indexes: Mapping[str, tuple[str, ...]],
-    *,
-    structs: bool = False,
-    **options: typing.Any,
+    store: Store, indexes: Mapping[str, tuple[str, ...]], *, structs: bool = False, **options: Any
 ) -> Service:
     """A service over a store whose methods have these indexes.
 
@@ -321,7 +320,7 @@ def readable(record: Record, types: TypeRegistry) -> Record:
     return attrs.evolve(
         record,
         metadata=record.metadata and types.readable(record.metadata),
-        result=types.readable(result) if isinstance(result, Any) else result,
+        result=types.readable(result) if isinstance(result, AnyMessage) else result,
     )
 
 
@@ -396,9 +395,12 @@ IDS: Final = ("{}", "{}", "data-{}", "{}/b", "ß{}", "É{}", "🙂{}", "Data{}")
 BOOK: Final = url("lrofix.v1.Book")
 ENDS: Final = (
     *[(State.IN_PROGRESS, None)] * 3,
-    *((State.SUCCEEDED, result) for result in (Any(BOOK, {"title": "data"}), PACKED, *BINARY[:1])),
+    *(
+        (State.SUCCEEDED, result)
+        for result in (AnyMessage(BOOK, {"title": "data"}), PACKED, *BINARY[:1])
+    ),
     *((State.FAILED, Status(code, text)) for code, text in ((5, "data"), (13, "Straße"), (3, ""))),
-    (State.CANCELLED, Status(1, "stopped", (Any(url("acme.v1.Unknown"), {"a": "data"}),))),
+    (State.CANCELLED, Status(1, "stopped", (AnyMessage(url("acme.v1.Unknown"), {"a": "data"}),))),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from lro import Any as Message
+from lro import AnyMessage
 from lro._model.operation import claim, end, report, request_cancel, with_debt
 from lro.adapters import (
     Change,
@@ -25,8 +25,8 @@ from lro.adapters import (
 )
 from tests.waiting import PATIENCE, joined
 
-REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
-DONE: Final = Message("type.googleapis.com/acme.v1.Response", {})
+REQUEST: Final = AnyMessage("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
+DONE: Final = AnyMessage("type.googleapis.com/acme.v1.Response", {})
 METHODS: Final = frozenset({"M"})
 """The method of all sample records."""
 ANY_NUMBER: Final[Mapping[str, int | None]] = {"M": None}
@@ -118,7 +118,7 @@ def cancel_of(clock: Clock) -> Change:
     return request_cancel(clock())
 
 
-def report_of(clock: Clock, metadata: Message | None) -> Change:
+def report_of(clock: Clock, metadata: AnyMessage | None) -> Change:
     """The change that reports metadata."""
     return report(metadata, None, clock())
 

@@ -18,7 +18,7 @@ import psycopg
 from hypothesis import example, given
 from psycopg import errors
 
-from lro import Any, DeclarationError, InvalidArgument, ListOperationsRequest, State
+from lro import AnyMessage, DeclarationError, InvalidArgument, ListOperationsRequest, State
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
@@ -264,7 +264,7 @@ def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
 
 def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     """A change that leaves it alone does not carry it."""
-    big = Any("x/a.Big", {"data": "x" * 500_000})
+    big = AnyMessage("x/a.Big", {"data": "x" * 500_000})
     insert(store, held(clock, metadata=big))
     postgres_wire.values.clear()
     store.update("operations/a", cancel_of(clock))

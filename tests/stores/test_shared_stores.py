@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import attrs
 import pytest
 
-from lro import Any, InvalidArgument
+from lro import AnyMessage, InvalidArgument
 from lro._model.operation import settle_notifications
 from lro.adapters import OutboxStore, ScheduleStore, StatisticsStore, Store
 from lro.errors import LeaseLost, NotApplied, OperationNotFound, TargetBusy, Unavailable
@@ -134,7 +134,7 @@ def test_what_is_handed_in_is_decided_on_what_is_stored(one, two, clock):
     changed = changed_later(one, "a", called("ann"))
     assert (changed.cancel_requested, changed.caller, changed.version) == (True, "ann", 3)
     assert changed_later(two, "a", lambda found: found) == changed
-    large = Any("x/acme.Meta", {"text": "x" * 100_000})
+    large = AnyMessage("x/acme.Meta", {"text": "x" * 100_000})
     written = changed_later(one, "a", lambda found: found.next_version(metadata=large))
     assert written.metadata == large == two.get("operations/a").metadata
     assert changed_later(one, "a", removal) is None
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_leaves_nothing(one, clock):
     for _ in range(150):
         deep = [deep]
     for payload in ({"a": "\ud800"}, {"a": deep}, {"a": object()}):
-        packed = Any("x/a.Meta", payload)
+        packed = AnyMessage("x/a.Meta", payload)
         with pytest.raises((ValueError, TypeError)):
             one.update(record.name, lambda found, p=packed: found.next_version(metadata=p))
     for text in ("a\0b", "a\ud800b"):
@@ -180,7 +180,7 @@ def test_what_cannot_be_written_leaves_nothing(one, clock):
 
 def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
     """U+0000 too; and Python holds 1 and true for equal, JSON does not."""
-    odd = Any(
+    odd = AnyMessage(
         "x/a.Odd",
         {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1, "b": [2**62, 5e-324, -0.0, None]},
     )

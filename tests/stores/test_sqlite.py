@@ -18,7 +18,7 @@ from contextlib import closing
 import attrs
 import pytest
 
-from lro import Any
+from lro import AnyMessage
 from lro._engine.store_port import SCAN
 from lro.errors import TargetBusy, Unavailable
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
@@ -145,7 +145,7 @@ def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypa
 
 def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
     """A request of 5 MB stays where it is until a worker wants it."""
-    big = Any("x/a.Request", {"data": "x" * 5_000_000})
+    big = AnyMessage("x/a.Request", {"data": "x" * 5_000_000})
     file_store.insert(record_of(clock), big, None)
     wire.said.clear()
     file_store.get("operations/a")
@@ -403,7 +403,7 @@ def test_a_long_log_starts_again_from_its_beginning(wire, path, clock, monkeypat
 
         def write():
             wire.said.clear()
-            long = Any("x/a.Long", {"text": next(texts) * 50_000})
+            long = AnyMessage("x/a.Long", {"text": next(texts) * 50_000})
             store.update("operations/a", report_of(clock, long))
             return wire.said.count(CUT)
 

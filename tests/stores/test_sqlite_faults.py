@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lro import Any, DeclarationError, InvalidArgument
+from lro import AnyMessage, DeclarationError, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, read_version
 from tests.stores.samples import called, end_of, held, ids, insert, key_of, listed, record_of
@@ -338,7 +338,7 @@ def test_dropped_tables_are_unavailable(path, clock):
         assert errors_of(store, clock) == wanted
 
 
-BIG = Any("x/a.Request", {"data": "x" * 100_000})
+BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):

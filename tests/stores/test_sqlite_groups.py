@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro import Any, InvalidArgument
+from lro import AnyMessage, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores._group_commit import GroupCommit
 from lro.stores.sqlite import SQLiteStore, _writer
@@ -191,7 +191,7 @@ def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
 
 def unwritable(record):
     """Change a record to what is no JSON."""
-    return record.next_version(metadata=Any("x/y", {"a": {1}}))
+    return record.next_version(metadata=AnyMessage("x/y", {"a": {1}}))
 
 
 def hand_in(later, kind, number, clock):

@@ -51,7 +51,7 @@ def constructors_are_checked() -> None:
     _ = ResizeRequest().sources  # type: ignore[attr-defined]
 
 
-def registries_unpack_as_the_class(types: lro.TypeRegistry, packed: lro.Any) -> None:
+def registries_unpack_as_the_class(types: lro.TypeRegistry, packed: lro.AnyMessage) -> None:
     """What is asked for by its class is an instance of it."""
     assert_type(types.unpack(packed, ResizeResponse), ResizeResponse)
     assert_type(types.load({}, ResizeRequest), ResizeRequest)
@@ -73,7 +73,7 @@ class Keys(TypedDict):
     percent: lro.Int32
 
 
-def classes_of_every_kind_are_kept(types: lro.TypeRegistry, packed: lro.Any) -> None:
+def classes_of_every_kind_are_kept(types: lro.TypeRegistry, packed: lro.AnyMessage) -> None:
     """Also where a message is a dict."""
     assert_type(Model(percent=3).percent, int)
     assert_type(Struct(percent=3).percent, int)
@@ -83,5 +83,5 @@ def classes_of_every_kind_are_kept(types: lro.TypeRegistry, packed: lro.Any) -> 
     assert_type(types.unpack(packed, Struct), Struct)
     assert_type(types.unpack(packed, Keys), Keys)
     assert_type(types.unpack(packed, redis_v1.Instance), redis_v1.Instance)
-    assert_type(types.pack(keys, Keys), lro.Any)
+    assert_type(types.pack(keys, Keys), lro.AnyMessage)
     Struct(percent="x")  # type: ignore[arg-type]

@@ -173,8 +173,8 @@ def verbs(service: lro.Service) -> None:
     assert_type(service.describe_many(["operations/a"]), lro.DescribeOperationsResponse)
     assert_type(service.list(lro.ListOperationsRequest()), lro.ListOperationsResponse)
     operation = service.get("operations/a")
-    assert_type(operation.result, lro.Any | lro.Status | None)
-    assert_type(operation.response, lro.Any | None)
+    assert_type(operation.result, lro.AnyMessage | lro.Status | None)
+    assert_type(operation.response, lro.AnyMessage | None)
     assert_type(operation.error, lro.Status | None)
 
 

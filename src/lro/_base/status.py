@@ -52,7 +52,7 @@ def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], 
 
 @named("google.protobuf.Any")
 @attrs.frozen
-class Any:
+class AnyMessage:
     """A message of some type, packed.
 
     The payload stays in the form in which it came: a JSON value (an object for ordinary messages,
@@ -335,5 +335,5 @@ class Status:
 
     code: int = 0
     message: str = ""
-    details: tuple[Any, ...] = ()
+    details: tuple[AnyMessage, ...] = ()
     unknown: bytes = unknown_fields()

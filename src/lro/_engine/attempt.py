@@ -37,8 +37,7 @@ from lro._base.errors import (
     Unavailable,
     loggable,
 )
-from lro._base.status import Any as PackedMessage
-from lro._base.status import Code, Status
+from lro._base.status import AnyMessage, Code, Status
 from lro._engine.endings import emit_stored_end, store_loss, store_retry, store_stop, too_late
 from lro._engine.events import (
     AttemptBegan,
@@ -246,7 +245,7 @@ class Attempt:
         holder: HeldWork,
         *,
         request: object | None = None,
-        packed: PackedMessage | None = None,
+        packed: AnyMessage | None = None,
     ) -> None:
         self.name: str = record.name
         self.method: str = spec.full_name
@@ -578,7 +577,7 @@ class Attempt:
             method = self.spec.full_name
             events.emit(MetadataReported(name=self.name, method=method, attempt=attempt))
 
-    def _store_report(self, attempt: int, packed: PackedMessage) -> Flow[Record | None]:
+    def _store_report(self, attempt: int, packed: AnyMessage) -> Flow[Record | None]:
         now = self._runtime.store.now()
         change = report(packed, attempt, now)
         return self._runtime.updater.applied(self.name, change, self.spec.stamp)
@@ -616,11 +615,11 @@ class Attempt:
         keep = functools.partial(self._keep, control)
         return Checkpoints(self.spec.types, self.spec.limits, keep, load)
 
-    def _keep(self, control: JobControl, key: str, value: PackedMessage) -> Flow[None]:
+    def _keep(self, control: JobControl, key: str, value: AnyMessage) -> Flow[None]:
         write = CheckpointWrite(self._runtime.store, self.name, control.attempt, key, value)
         return self._accepted(control, f"checkpoint {key!r}", only, write)
 
-    def _load(self, control: JobControl) -> Flow[Mapping[str, PackedMessage]]:
+    def _load(self, control: JobControl) -> Flow[Mapping[str, AnyMessage]]:
         store = self._runtime.store
         read = MayBlock(functools.partial(store.checkpoints, self.name), blocks=store.writes_block)
         return self._accepted(control, "what is read", only, read)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lro._base.errors import Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.events import about
 from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
@@ -278,7 +278,7 @@ class Claims:
         )
 
     def _begin(
-        self, record: Record, packed: Any, slot: Slot, claiming: StartingRecord | None
+        self, record: Record, packed: AnyMessage, slot: Slot, claiming: StartingRecord | None
     ) -> None:
         try:
             if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:

@@ -17,7 +17,7 @@ from lro._base.errors import (
     WorkCancelled,
     WorkFailed,
 )
-from lro._base.status import Any, Code, Status
+from lro._base.status import AnyMessage, Code, Status
 from lro._engine.flow import Flow, flow_of, on_loop, read, verb
 from lro._engine.job import event_loop_runs
 from lro._engine.method_spec import MethodSpec
@@ -225,7 +225,7 @@ class Handle(Generic[Resp, Meta]):
             raise error(operation.name, result, self._spec.types.details_of(result))
         return typing.cast(Resp, self._unpacked(result, self._spec.response))
 
-    def _unpacked(self, packed: Any | None, cls: type) -> object:
-        if packed is None or cls is Any:  # the method declares that it may be of any class
+    def _unpacked(self, packed: AnyMessage | None, cls: type) -> object:
+        if packed is None or cls is AnyMessage:  # the method declares that it may be of any class
             return packed
         return self._spec.types.unpack(packed, cls)

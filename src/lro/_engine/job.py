@@ -11,7 +11,7 @@ import threading
 import time
 import typing
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Final, Generic, Literal, ParamSpec, TypeAlias
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias
 
 import attrs
 
@@ -23,7 +23,7 @@ from lro._base.errors import (
     MessageTooLarge,
     got,
 )
-from lro._base.status import Any, Code, Json, Status
+from lro._base.status import AnyMessage, Code, Json, Status
 from lro._engine.flow import Flow, MayBlock, on_loop, run
 from lro._engine.limits import size_of
 from lro._engine.store_port import KEY_LENGTH
@@ -160,7 +160,7 @@ class Job(Generic[M]):
         await on_loop(self._control.checkpoints.store(key, value))
         self._control.raise_if_cancelled()
 
-    def checkpointed(self, key: str, default: object = None) -> typing.Any:
+    def checkpointed(self, key: str, default: object = None) -> Any:
         """Return what this or an earlier attempt stored last under a key, or else the default.
 
         Of a step, that is its result. A JSON value comes back as it is, a message as its class. Not
@@ -176,7 +176,7 @@ class Job(Generic[M]):
         self._check_may_block("checkpointed")
         return next(iter(run(self._control.recalled(key))), default)
 
-    async def checkpointed_async(self, key: str, default: object = None) -> typing.Any:
+    async def checkpointed_async(self, key: str, default: object = None) -> Any:
         """:meth:`checkpointed` for async functions: other work goes on while values are read.
 
         Raises:
@@ -283,15 +283,15 @@ class Checkpoints:
         self,
         types: TypeRegistry,
         limits: Limits,
-        keep: Callable[[str, Any], Flow[None]],
-        load: Callable[[], Flow[Mapping[str, Any]]] | None,
+        keep: Callable[[str, AnyMessage], Flow[None]],
+        load: Callable[[], Flow[Mapping[str, AnyMessage]]] | None,
     ) -> None:
         self.keep = keep
         self.load = load
         self._types = types
         self._limits = limits
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[Any, int]] = {}
+        self._known: dict[str, tuple[AnyMessage, int]] = {}
         self._bytes = 0
         self._loaded = load is None
 
@@ -316,15 +316,15 @@ class Checkpoints:
         yield from self.keep(key, packed)
         self._note(key, packed)
 
-    def unpacked(self, key: str, packed: Any) -> object:
+    def unpacked(self, key: str, packed: AnyMessage) -> object:
         """Return a new copy of a packed value."""
         return self._types.unpack_any(packed) if packed.type_url else _json(packed.payload, key)
 
-    def _packed(self, key: str, value: object) -> Any:
+    def _packed(self, key: str, value: object) -> AnyMessage:
         types, cls = self._types, type(value)
         message = types.knows(cls) and types.codec(types.name_of(cls)).python is cls
-        if isinstance(value, Any) or not message:
-            return Any("", _json(value, key))
+        if isinstance(value, AnyMessage) or not message:
+            return AnyMessage("", _json(value, key))
         try:
             return types.pack(value)
         except EncodingError as exc:
@@ -339,7 +339,7 @@ class Checkpoints:
                 self._note(key, packed)
         self._loaded = True
 
-    def _note(self, key: str, packed: Any) -> None:
+    def _note(self, key: str, packed: AnyMessage) -> None:
         size = _checkpoint_size(key, packed)
         with self._lock:
             self._bytes += size - self._known.get(key, (None, 0))[1]
@@ -350,7 +350,7 @@ _CHECKPOINT_BYTES: Final = 100
 """What a checkpoint counts for beside its key and value, so that their number is bounded too."""
 
 
-def _checkpoint_size(key: str, packed: Any) -> int:
+def _checkpoint_size(key: str, packed: AnyMessage) -> int:
     return _CHECKPOINT_BYTES + len(key.encode()) + size_of(packed)
 
 
@@ -375,10 +375,10 @@ def job_alone(
     types: TypeRegistry,
     limits: Limits,
     *,
-    publish: Callable[[typing.Any], object] | None = None,
+    publish: Callable[[Any], object] | None = None,
     metadata: object | None = None,
-    checkpoints: MutableMapping[str, typing.Any] | None = None,
-) -> Job[typing.Any]:
+    checkpoints: MutableMapping[str, Any] | None = None,
+) -> Job[Any]:
     """The job of a function that is called by itself: see :func:`lro.testing.job`."""
     kept = {} if checkpoints is None else checkpoints
 
@@ -386,7 +386,7 @@ def job_alone(
         if publish is not None:
             yield MayBlock(functools.partial(publish, reported))
 
-    def keep(key: str, packed: Any) -> Flow[None]:
+    def keep(key: str, packed: AnyMessage) -> Flow[None]:
         kept[key] = found.unpacked(key, packed)
         yield from ()
 
@@ -454,10 +454,10 @@ class JobControl:
 
     name: str
     attempt: int
-    _publish: Callable[[JobControl, typing.Any], Flow[None]] = attrs.field(alias="publish")
+    _publish: Callable[[JobControl, Any], Flow[None]] = attrs.field(alias="publish")
     _clock: Callable[[], float] = attrs.field(alias="clock")
     method: str = ""
-    _recall: Callable[[typing.Any], object] | None = attrs.field(default=None, alias="recall")
+    _recall: Callable[[Any], object] | None = attrs.field(default=None, alias="recall")
     _seen: object = attrs.field(default=None, alias="seen")
     stop_at: float | None = None
     domain: str = ""
@@ -476,12 +476,12 @@ class JobControl:
         self._metadata = self._seen
 
     @property
-    def job(self) -> Job[typing.Any]:
+    def job(self) -> Job[Any]:
         """What the function is given."""
         return Job(self)
 
     @property
-    def metadata(self) -> typing.Any:
+    def metadata(self) -> Any:
         """See :attr:`Job.metadata`."""
         recall = self._recall
         if recall is not None:
@@ -680,7 +680,7 @@ class Failure:
 class FinalResult:
     """How an attempt ended; ``acknowledge``: it answers a cancel; ``expired``: it was too late."""
 
-    result: Any | Status
+    result: AnyMessage | Status
     acknowledge: bool = False
     failure: Failure | None = None
     expired: bool = False
@@ -688,7 +688,7 @@ class FinalResult:
     @property
     def state(self) -> State:
         """The state that it leads to."""
-        if isinstance(self.result, Any):
+        if isinstance(self.result, AnyMessage):
             return State.SUCCEEDED
         return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
 

@@ -14,7 +14,7 @@ import attrs
 
 from lro._base.arguments import check, check_count
 from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
-from lro._base.status import Any, Status
+from lro._base.status import AnyMessage, Status
 from lro._engine.process import after_fork
 from lro._messages.json_text import dumps
 from lro._model.operation import surely_within
@@ -345,7 +345,7 @@ class Limits:
         """How many bytes are set aside for a page at least, even where many are read at once."""
         return max(1, min(self.page_bytes, self.replies_bytes // 16))
 
-    def check_metadata(self, packed: Any) -> Any:
+    def check_metadata(self, packed: AnyMessage) -> AnyMessage:
         """The same message, if it is small enough to be the metadata of an operation.
 
         Raises:
@@ -354,14 +354,14 @@ class Limits:
         _check(packed, self.metadata_bytes, "metadata_bytes")
         return packed
 
-    def check_result(self, result: Any | Status | None) -> None:
+    def check_result(self, result: AnyMessage | Status | None) -> None:
         """Check that a result is small enough, and that the details of an error can be kept.
 
         Raises:
             MessageTooLarge: It is not small enough.
             EncodingError: A detail has no JSON form.
         """
-        if isinstance(result, Any):
+        if isinstance(result, AnyMessage):
             _check(result, self.response_bytes, "response_bytes")
         elif result is not None:
             size = len(result.message.encode("utf-8", "surrogatepass"))
@@ -378,14 +378,14 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
-def _check(packed: Any, limit: int, setting: str) -> None:
+def _check(packed: AnyMessage, limit: int, setting: str) -> None:
     if not surely_within(packed, limit):
         size = size_of(packed)
         if size > limit:
             raise MessageTooLarge(packed.type_name, size, limit, setting)
 
 
-def size_of(packed: Any) -> int:
+def size_of(packed: AnyMessage) -> int:
     """The bytes of a packed message; 0 of one that has no JSON text, which the store refuses."""
     payload = packed.payload
     if isinstance(payload, bytes):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import attrs
 
 from lro._base.errors import BatchTooLarge
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.access import Access
 from lro._engine.limits import Limits
 from lro._engine.method_spec import MethodSpec
@@ -333,7 +333,7 @@ def _readable(record: Record, runtime: Runtime) -> Record:
     if (method := runtime.events.renamed.get(record.method)) is not None:
         seen["method"] = method
     for name, packed in (("metadata", record.metadata), ("result", record.result)):
-        if isinstance(packed, Any) and isinstance(packed.payload, bytes):
+        if isinstance(packed, AnyMessage) and isinstance(packed.payload, bytes):
             seen[name] = runtime.types.readable(packed)
     return record.next_version(**seen) if seen else record
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -22,7 +22,7 @@ from lro._base.arguments import (
     check_text,
 )
 from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
-from lro._base.status import Any, Json, type_url
+from lro._base.status import AnyMessage, Json, type_url
 from lro._engine.job import Job, SwallowedError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.retry import Retry
@@ -36,7 +36,7 @@ from lro._model.method_names import MethodName, Said, Signature
 from lro._model.operation import OperationInfo, Record, State, surely_within
 from lro._model.transcoding import HttpRule, RequestBinding
 
-Around: TypeAlias = Callable[[Job[typing.Any]], contextlib.AbstractContextManager[object]]
+Around: TypeAlias = Callable[[Job[Any]], contextlib.AbstractContextManager[object]]
 """Gives the context manager in which a function is called, with its job."""
 
 
@@ -83,7 +83,7 @@ class StandardMetadata:
 
     times: Mapping[str, str]
     cancel_flag: str = ""
-    first: Any | None = None
+    first: AnyMessage | None = None
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class StandardMetadata:
         first = _empty(codec, type_name) if flags and codec is not None else None
         return cls(times, flags[0] if flags else "", first)
 
-    def stamp(self, record: Record, codec: Codec | None = None) -> Any | None:
+    def stamp(self, record: Record, codec: Codec | None = None) -> AnyMessage | None:
         """The record's metadata with what the record knows; times that the work said itself stay.
 
         What is in binary form is changed by ``codec``, if that can.
@@ -132,19 +132,19 @@ class StandardMetadata:
             payload = {**times, **payload, **marks}
         elif isinstance(payload, bytes) and isinstance(codec, Amending):
             payload = codec.amend(payload, times, marks)
-        return packed if payload == packed.payload else Any(packed.type_url, payload)
+        return packed if payload == packed.payload else AnyMessage(packed.type_url, payload)
 
 
-def _empty(codec: Codec, type_name: str) -> Any | None:
+def _empty(codec: Codec, type_name: str) -> AnyMessage | None:
     payload: dict[str, Json] | bytes = b"" if isinstance(codec, Amending) else {}
     try:
         codec.load(payload, strict=False)
     except InvalidArgument:  # a field is required
         return None
-    return Any(type_url(type_name), payload)
+    return AnyMessage(type_url(type_name), payload)
 
 
-def _listed(paths: typing.Any) -> typing.Any:
+def _listed(paths: Any) -> Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
 
@@ -197,17 +197,17 @@ class Options:
     max_attempts: int = 20
     priority: int = 0
     expires: timedelta | None = None
-    concurrency_key: Callable[[typing.Any], str] | None = None
+    concurrency_key: Callable[[Any], str] | None = None
     rate: tuple[int, timedelta] | None = None
-    exclusive_target: Callable[[typing.Any], str] | None = None
+    exclusive_target: Callable[[Any], str] | None = None
     keep_for: timedelta | None = None
-    validate: Callable[[typing.Any], bool | None] | None = None
-    final_metadata: Callable[[typing.Any, State], typing.Any] | None = None
+    validate: Callable[[Any], bool | None] | None = None
+    final_metadata: Callable[[Any, State], Any] | None = None
     indexed_paths: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
     http_method: str = "POST"
     body: str | None = None
-    parent: Callable[[typing.Any], str] | None = None
+    parent: Callable[[Any], str] | None = None
     aliases: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     is_limited: bool = attrs.field(init=False, repr=False, eq=False)
     """True if the store has to count what runs, or has begun, before work may begin."""
@@ -408,7 +408,7 @@ class MethodSpec:
             raise DeclarationError(other, text)
         return self.function
 
-    def surroundings(self, job: Job[typing.Any]) -> _Surroundings | _NoSurroundings:
+    def surroundings(self, job: Job[Any]) -> _Surroundings | _NoSurroundings:
         """The context manager in which the function of this job is called.
 
         Raises (at its end):
@@ -436,7 +436,7 @@ class MethodSpec:
             return record
         return self.indexes.mark(record)
 
-    def _filled_in(self, metadata: Any | None, record: Record) -> Any | None:
+    def _filled_in(self, metadata: AnyMessage | None, record: Record) -> AnyMessage | None:
         """Add what a report may leave out; a success is at 100 percent."""
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
@@ -448,9 +448,9 @@ class MethodSpec:
         }
         if record.state is State.SUCCEEDED:  # whatever the last report says
             added["progressPercent"] = 100
-        return Any(metadata.type_url, {**metadata.payload, **added}) if added else metadata
+        return AnyMessage(metadata.type_url, {**metadata.payload, **added}) if added else metadata
 
-    def pack_response(self, returned: object) -> Any:
+    def pack_response(self, returned: object) -> AnyMessage:
         """The function's response, packed if it is not yet; None is allowed if its class is Empty.
 
         Raises:
@@ -459,7 +459,7 @@ class MethodSpec:
         """
         if returned is None and self.response is Empty:
             returned = Empty()
-        if isinstance(returned, Any) and returned.type_name == self.info.response_type:
+        if isinstance(returned, AnyMessage) and returned.type_name == self.info.response_type:
             packed = returned
         else:
             packed = self._pack(returned, self.response, self.info.response_type)
@@ -473,7 +473,7 @@ class MethodSpec:
             return self.default_metadata
         return attrs.evolve(self.default_metadata, target=target)
 
-    def unpack_metadata(self, packed: Any | None) -> typing.Any:
+    def unpack_metadata(self, packed: AnyMessage | None) -> Any:
         """The metadata as a message; None where there is none, or one of an older kind."""
         if packed is None:
             return None
@@ -482,7 +482,7 @@ class MethodSpec:
         except InvalidArgument:
             return None
 
-    def pack_metadata(self, reported: object) -> Any:
+    def pack_metadata(self, reported: object) -> AnyMessage:
         """What the function reported, packed.
 
         Raises:
@@ -494,13 +494,13 @@ class MethodSpec:
             return packed
         return self.limits.check_metadata(packed)
 
-    def _pack(self, message: object, cls: type, type_name: str) -> Any:
+    def _pack(self, message: object, cls: type, type_name: str) -> AnyMessage:
         if not isinstance(message, self.instances[cls]):
             wanted = f"must be a {cls.__name__}, got {got(message)}"
             raise EncodingError(type_name, "", wanted)
         return self.types.pack(message, cls)
 
-    def final_metadata(self, metadata: Any | None, state: State) -> Any | None:
+    def final_metadata(self, metadata: AnyMessage | None, state: State) -> AnyMessage | None:
         """Return the last metadata of an operation that ends in this state.
 
         Metadata of an older kind stay as they are: a release that did not know this one has made

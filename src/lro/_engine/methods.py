@@ -12,7 +12,7 @@ import threading
 import typing
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, Protocol, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, overload
 
 import attrs
 
@@ -34,7 +34,7 @@ from lro._base.errors import (
     Unavailable,
     got,
 )
-from lro._base.status import Any, Status
+from lro._base.status import AnyMessage, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.backlog import Backlog
@@ -147,7 +147,7 @@ class Turn:
 
 PLAIN_TURN: Final = Turn()
 
-_NEW_RECORD: Final[dict[str, typing.Any]] = Record(
+_NEW_RECORD: Final[dict[str, Any]] = Record(
     name="", parent="", method="", create_time=datetime.min, update_time=datetime.min
 ).__dict__
 """What a new record has in fields that a start does not set: quicker than attrs' own way."""
@@ -179,7 +179,12 @@ class Insert(Protocol):
     """``Store.insert``, or what does the same in the application's transaction."""
 
     def __call__(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Insert the record; or, with ``check_only``, only check whether it could be."""
         ...
@@ -313,7 +318,7 @@ class Starter:
         store = self._runtime.store
         read = functools.partial(store.request, before.name)
         try:
-            packed: Any = yield MayBlock(read, blocks=store.writes_block)
+            packed: AnyMessage = yield MayBlock(read, blocks=store.writes_block)
         except OperationNotFound:
             text = "its request is gone; that of a success is not kept"
             raise NotRerunnable(before.name, text) from None
@@ -337,7 +342,7 @@ class Starter:
         self,
         spec: MethodSpec,
         parent: str,
-        metadata: Any | None,
+        metadata: AnyMessage | None,
         target: str,
         caller: str,
         key: RequestKey | None,
@@ -397,7 +402,7 @@ class Starter:
             name = next(iter(given))
             raise InvalidArgument(name, "has no effect on work that is done outside: leave it out")
         delay, at, expires = queueing.get("delay"), queueing.get("at"), queueing.get("expires")
-        priority: typing.Any = given.get("priority", options.priority)
+        priority: Any = given.get("priority", options.priority)
         try:
             check_priority(priority)
             if delay is not None:
@@ -481,7 +486,11 @@ class Starter:
         return bound
 
     def _checked(
-        self, record: Record, packed: Any, key: RequestKey | None, within: Insert | None = None
+        self,
+        record: Record,
+        packed: AnyMessage,
+        key: RequestKey | None,
+        within: Insert | None = None,
     ) -> Flow[Inserted]:
         store = self._runtime.store
         check = functools.partial(within or store.insert, record, packed, key, check_only=True)
@@ -492,7 +501,7 @@ class Starter:
         self,
         spec: MethodSpec,
         new: NewRecord,
-        packed: Any,
+        packed: AnyMessage,
         key: RequestKey | None,
         within: Insert | None,
     ) -> Flow[Inserted | None]:
@@ -515,7 +524,7 @@ class Starter:
         spec: MethodSpec,
         new: NewRecord,
         request: object,
-        packed: Any,
+        packed: AnyMessage,
         key: RequestKey | None,
         trace: StartTrace,
         waits: bool,
@@ -581,7 +590,7 @@ def _prefix(parent: str) -> str:
 
 
 def _in_utc(at: object) -> datetime:
-    moment: typing.Any = None
+    moment: Any = None
     if isinstance(at, datetime):
         with contextlib.suppress(Exception):  # a time zone of the application's may raise anything
             moment = None if at.utcoffset() is None else at.astimezone(UTC)
@@ -608,7 +617,7 @@ def _checked_parent(parent: str) -> str:
         raise InvalidParent("parent", exc.description) from None
 
 
-def _packed(spec: MethodSpec, request: object) -> Any:
+def _packed(spec: MethodSpec, request: object) -> AnyMessage:
     try:
         return spec.types.pack(request, spec.request)
     except EncodingError as exc:
@@ -616,8 +625,8 @@ def _packed(spec: MethodSpec, request: object) -> Any:
         raise InvalidArgument(path, exc.description) from None
 
 
-def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
-    packed_already = isinstance(metadata, Any)
+def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
+    packed_already = isinstance(metadata, AnyMessage)
     if not packed_already and not isinstance(metadata, spec.instances[spec.metadata]):
         wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
         raise InvalidArgument("metadata", wanted)
@@ -629,7 +638,12 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
 
 
 def _request_key(
-    spec: MethodSpec, caller: str, request_id: str, scope: bytes, packed: Any, sent: Sent | None
+    spec: MethodSpec,
+    caller: str,
+    request_id: str,
+    scope: bytes,
+    packed: AnyMessage,
+    sent: Sent | None,
 ) -> RequestKey:
     text = request_id.lower()
     if not _UUID.fullmatch(text) or text == _NIL:
@@ -831,7 +845,7 @@ class Method(Generic[Req, Resp, Meta]):
         found = self._called(request, job)
         return typing.cast(Resp, self._returned(await found if self.spec.is_async else found))
 
-    def _called(self, request: Req, job: Job[Meta] | None) -> typing.Any:
+    def _called(self, request: Req, job: Job[Meta] | None) -> Any:
         spec = self.spec
         if spec.function is None:
             raise TypeError(f"{self.full_name} has no function: its work is done outside")
@@ -1032,28 +1046,28 @@ class MethodDecorator(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[[Req, Job[Meta]], Coroutine[typing.Any, typing.Any, None]]
+        self, function: Callable[[Req, Job[Meta]], Coroutine[Any, Any, None]]
     ) -> Method[Req, Empty, Meta]: ...
     @overload
     def __call__(self, function: Callable[[Req, Job[Meta]], None]) -> Method[Req, Empty, Meta]: ...
     @overload
     def __call__(
-        self, function: Callable[[Req], Coroutine[typing.Any, typing.Any, None]]
-    ) -> Method[Req, Empty, typing.Any]: ...
+        self, function: Callable[[Req], Coroutine[Any, Any, None]]
+    ) -> Method[Req, Empty, Any]: ...
     @overload
-    def __call__(self, function: Callable[[Req], None]) -> Method[Req, Empty, typing.Any]: ...
+    def __call__(self, function: Callable[[Req], None]) -> Method[Req, Empty, Any]: ...
     @overload
     def __call__(
-        self, function: Callable[[Req, Job[Meta]], Coroutine[typing.Any, typing.Any, Resp]]
+        self, function: Callable[[Req, Job[Meta]], Coroutine[Any, Any, Resp]]
     ) -> Method[Req, Resp, Meta]: ...
     @overload
     def __call__(self, function: Callable[[Req, Job[Meta]], Resp]) -> Method[Req, Resp, Meta]: ...
     @overload
     def __call__(
-        self, function: Callable[[Req], Coroutine[typing.Any, typing.Any, Resp]]
-    ) -> Method[Req, Resp, typing.Any]: ...
+        self, function: Callable[[Req], Coroutine[Any, Any, Resp]]
+    ) -> Method[Req, Resp, Any]: ...
     @overload
-    def __call__(self, function: Callable[[Req], Resp]) -> Method[Req, Resp, typing.Any]: ...
+    def __call__(self, function: Callable[[Req], Resp]) -> Method[Req, Resp, Any]: ...
 
 
 class Reporter:
@@ -1134,18 +1148,22 @@ class Reporter:
         except OperationNotFound:
             return False
 
-    def _pack(self, role: str, message: object, cls: type) -> Any:
+    def _pack(self, role: str, message: object, cls: type) -> AnyMessage:
         if isinstance(message, self._spec.instances[cls]):
             return self._spec.types.pack(message, cls)
-        check_instance(role, message, Any, f"a {cls.__name__}, or one packed")
+        check_instance(role, message, AnyMessage, f"a {cls.__name__}, or one packed")
         return self._spec.types.pack(message)
 
-    def _metadata(self, message: object) -> Any:
+    def _metadata(self, message: object) -> AnyMessage:
         packed = self._pack("metadata", message, self._spec.metadata)
         return self._spec.limits.check_metadata(packed)
 
     def _end(
-        self, result: Any | Status | None, metadata: object | None, *, acknowledge: bool = False
+        self,
+        result: AnyMessage | Status | None,
+        metadata: object | None,
+        *,
+        acknowledge: bool = False,
     ) -> bool:
         last = None if metadata is None else self._metadata(metadata)
         too_large = None

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from lro._base.errors import LroError, Unavailable, one_line
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite, read
@@ -178,7 +178,9 @@ class RecordUpdater:
             seen = (yield from read(self.store, name)).metadata
             final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
 
-            def stamp(record: Record, seen: Any | None = seen, final: Any | None = final) -> Record:
+            def stamp(
+                record: Record, seen: AnyMessage | None = seen, final: AnyMessage | None = final
+            ) -> Record:
                 if record.metadata != seen:
                     raise _Outdated
                 return spec.stamp(record.with_metadata(final))

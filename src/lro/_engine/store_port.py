@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
@@ -136,7 +135,7 @@ class Claimed:
     next operation of these methods is due that is not due now; None: there is none.
     """
 
-    works: Sequence[tuple[Record, Any]]
+    works: Sequence[tuple[Record, AnyMessage]]
     more: bool
     next_due: datetime | None
 
@@ -298,7 +297,7 @@ class OwnConnection(Protocol):
 class ConnectionProxy(Protocol):
     """What stands for such a connection, as ``django.db.connection`` does for that of a thread."""
 
-    def __getattr__(self, name: str, /) -> typing.Any:
+    def __getattr__(self, name: str, /) -> Any:
         """An attribute of the connection."""
         ...
 
@@ -363,7 +362,12 @@ class Store(Protocol):
         ...
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Add a record and its request; for a key of the last 24 hours, find the first one instead.
 
@@ -377,7 +381,7 @@ class Store(Protocol):
         ...
 
     def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+        self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Take what :meth:`insert` takes, and return without waiting for the commit.
 
@@ -387,7 +391,7 @@ class Store(Protocol):
         """
         ...
 
-    def request(self, name: str) -> Any:
+    def request(self, name: str) -> AnyMessage:
         """The packed request of an operation; the one that was given to :meth:`insert`.
 
         It is kept until the work has succeeded, and else until the record is removed
@@ -434,7 +438,7 @@ class Store(Protocol):
         """
         ...
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Keep a value beside the request, in place of an earlier one with this key.
 
         The record stays as it is. All values of an operation go with its end, in the same step, and
@@ -448,7 +452,7 @@ class Store(Protocol):
         ...
 
     def checkpoint_later(
-        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+        self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Take what :meth:`checkpoint` takes, and return without waiting.
 
@@ -456,7 +460,7 @@ class Store(Protocol):
         """
         ...
 
-    def checkpoints(self, name: str) -> Mapping[str, Any]:
+    def checkpoints(self, name: str) -> Mapping[str, AnyMessage]:
         """Read the values that :meth:`checkpoint` has kept for this operation, by their keys.
 
         Raises:
@@ -629,7 +633,7 @@ class TransactionalStore(Store, Protocol):
         self,
         connection: DatabaseConnection,
         record: Record,
-        request: Any,
+        request: AnyMessage,
         key: RequestKey | None,
         *,
         check_only: bool = False,

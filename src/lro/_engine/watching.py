@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 import attrs
 
 from lro._base.errors import LroError, OperationNotFound, ResourceExhausted, Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
@@ -563,7 +563,7 @@ def _answer(future: asyncio.Future[Operation | None], found: Operation | None) -
         future.set_result(found)
 
 
-def _print(metadata: Any | None) -> bytes:
+def _print(metadata: AnyMessage | None) -> bytes:
     """Return a few bytes that distinguish metadata, also 1 from 1.0 and true."""
     if metadata is None:
         return b""

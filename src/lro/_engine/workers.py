@@ -24,7 +24,7 @@ from lro._base.errors import (
     OperationNotFound,
     Unavailable,
 )
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.attempt import Attempt, HeldWork
 from lro._engine.endings import emit_stored_end
 from lro._engine.events import CancelRequested, about
@@ -224,7 +224,7 @@ class Workers(HeldWork):
         record: Record,
         slot: Slot,
         *,
-        packed: Any | None = None,
+        packed: AnyMessage | None = None,
         start: StartingRecord | None = None,
     ) -> Attempt:
         """Have a worker do the work of a record that is claimed for this process, or send its name.

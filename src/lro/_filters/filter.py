@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._base.errors import InvalidFilter
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._filters.narrow import KeyOf, narrow
 from lro._filters.operands import route
 from lro._filters.parse import (
@@ -171,7 +171,7 @@ class _Status:
 
     code: Int32 = 0
     message: str = ""
-    details: tuple[Any, ...] = ()
+    details: tuple[AnyMessage, ...] = ()
 
 
 _STATES: Final = ("IN_PROGRESS", "SUCCEEDED", "FAILED", "CANCELLED")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lro._base.errors import DeclarationError, InvalidFilter, UnknownType
-from lro._base.status import Any, Json
+from lro._base.status import AnyMessage, Json
 from lro._filters.prefilter import ABSENT, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import Record
@@ -93,7 +93,9 @@ class Indexes:
             yield from self._keys_in(packed, packed.payload, born=record.metadata)
         # Otherwise a process that knows the type may find something in it.
 
-    def _keys_in(self, packed: Any, payload: Json, *, born: Any) -> Iterator[tuple[str, str]]:
+    def _keys_in(
+        self, packed: AnyMessage, payload: Json, *, born: AnyMessage
+    ) -> Iterator[tuple[str, str]]:
         """The keys for the values in a message; none for what only a later release may find."""
         places = self._of_type(packed.type_name)
         for key, place in places.items():

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
-from lro._base.status import Any, Json, Status
+from lro._base.status import AnyMessage, Json, Status
 from lro._filters.parse import Op, refusal
 from lro._filters.paths import Step
 from lro._filters.types import (
@@ -182,12 +182,12 @@ class Subject(Protocol):
         ...
 
     @property
-    def metadata(self) -> Any | None:
+    def metadata(self) -> AnyMessage | None:
         """Its packed metadata."""
         ...
 
     @property
-    def response(self) -> Any | None:
+    def response(self) -> AnyMessage | None:
         """Its packed response."""
         ...
 
@@ -246,11 +246,11 @@ def _end(subject: Subject) -> Json:
     return None if subject.end_time is None else moment(subject.end_time)
 
 
-def _set(packed: Any | None) -> Json:
+def _set(packed: AnyMessage | None) -> Json:
     return None if packed is None else True
 
 
-def _type_name(packed: Any | None) -> Json:
+def _type_name(packed: AnyMessage | None) -> Json:
     return None if packed is None else packed.type_name
 
 
@@ -305,7 +305,7 @@ class View:
         attrs.field(factory=dict, init=False)
     )
 
-    def packed(self, source: Source) -> Any | None:
+    def packed(self, source: Source) -> AnyMessage | None:
         """The message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
 

@@ -32,8 +32,7 @@ from lro._base.errors import (
     got,
     loggable,
 )
-from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
-from lro._base.status import Any as AnyMessage
+from lro._base.status import PACKAGE, AnyMessage, Code, ErrorInfo, Json, RetryInfo, Status
 from lro._engine.flow import in_thread
 from lro._engine.limits import ReplyReservation, size_of
 from lro._messages.json_text import dumps

@@ -13,13 +13,13 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import CodeType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import cattrs
 
 from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
-from lro._base.status import Any, Json
+from lro._base.status import AnyMessage, Json
 from lro._messages.schema import (
     DUMPERS,
     LOADERS,
@@ -39,7 +39,7 @@ from lro._messages.shapes import is_message_class, is_typed_dict, library_of, sh
 from lro._messages.times import datetime_text, parse_datetime
 from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
 
-Namespace = dict[str, typing.Any]
+Namespace = dict[str, Any]
 
 _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.STRING: ("v.__class__ is str and (v.isascii() or is_text(v))", "v"),
@@ -88,9 +88,9 @@ def compile_loader(
     cls: type,
     shape: Shape,
     hook: Callable[[Field], Loader],
-    slow: Callable[[typing.Any, object], object],
+    slow: Callable[[Any, object], object],
     drop: object,
-) -> Callable[[typing.Any, object], object]:
+) -> Callable[[Any, object], object]:
     """A reader: JSON object -> message. ``drop`` is what an enum name reads as to be ignored.
 
     What is unusual is left to ``slow``.
@@ -119,7 +119,7 @@ def compile_loader(
     lines.append("  if n != len(value): return slow(value, _)")
     lines.append(f"  return cls({', '.join(arguments)})")
     lines.append(" except (Refused, ValueError, TypeError): return slow(value, _)")
-    load: Callable[[typing.Any, object], object] = _made("load", lines, names)
+    load: Callable[[Any, object], object] = _made("load", lines, names)
     return load
 
 
@@ -179,10 +179,10 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
 
 
 def _late(
-    names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., typing.Any]]
-) -> Callable[[typing.Any], typing.Any]:
+    names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
+) -> Callable[[Any], Any]:
     # Looked up by the first call and put in its own place: a class may contain itself.
-    def first(value: typing.Any) -> typing.Any:
+    def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
 
@@ -196,7 +196,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
         return None
     found: dict[str, tuple[str, object, bool]] = {}
     for one in attrs.fields(cls):
-        default: typing.Any = one.default
+        default: Any = one.default
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]  # a function to mypy
         if made and default.takes_self:
             return None
@@ -214,7 +214,7 @@ def _places(cls: type) -> tuple[str, ...]:
     return names
 
 
-def _made(name: str, lines: list[str], names: Namespace) -> typing.Any:
+def _made(name: str, lines: list[str], names: Namespace) -> Any:
     names |= {"Refused": InvalidArgument, "is_text": is_text, "datetime": datetime}
     names |= {"fromisoformat": datetime.fromisoformat}
     names |= {"datetime_text": datetime_text, "parse_datetime": parse_datetime}
@@ -267,8 +267,8 @@ class JsonCodec:
         *,
         strict: bool,
         complete: bool = False,
-        check_any: Callable[[Any], Any],
-        show_any: Callable[[Any], Json] = dump_any,
+        check_any: Callable[[AnyMessage], AnyMessage],
+        show_any: Callable[[AnyMessage], Json] = dump_any,
         draft: bool = False,
     ) -> None:
         self.strict = strict
@@ -279,7 +279,7 @@ class JsonCodec:
         self._converter = cattrs.BaseConverter(detailed_validation=False)
         self._register()
 
-    def load(self, value: Json, cls: type) -> typing.Any:
+    def load(self, value: Json, cls: type) -> Any:
         """The message of this class that a JSON value says.
 
         Raises:
@@ -287,9 +287,9 @@ class JsonCodec:
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 
-    def reader(self, cls: typing.Any) -> Callable[[Json], typing.Any]:
+    def reader(self, cls: Any) -> Callable[[Json], Any]:
         """:meth:`load` for one class."""
-        hook: typing.Any = self._converter.get_structure_hook(cls)  # ignores its second argument
+        hook: Any = self._converter.get_structure_hook(cls)  # ignores its second argument
         return typing.cast(Loader, hook)
 
     def writer(self, cls: type) -> Dumper:
@@ -314,10 +314,10 @@ class JsonCodec:
             converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
             writer = UNCOPIED.get(cls, dump) if self._draft else dump
             converter.register_unstructure_hook_func(_same(cls), writer)
-        converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
-        converter.register_unstructure_hook_func(_same(Any), self._show_any)
+        converter.register_structure_hook_func(_same(AnyMessage), _ignoring_type(self._load_any))
+        converter.register_unstructure_hook_func(_same(AnyMessage), self._show_any)
 
-    def _load_any(self, value: Json) -> Any:
+    def _load_any(self, value: Json) -> AnyMessage:
         found = load_any(value, strict=self.strict)
         return found if found.empty or not self.strict else self._check_any(found)
 

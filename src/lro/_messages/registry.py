@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import attrs
 
@@ -30,7 +29,7 @@ from lro._base.errors import (
 from lro._base.status import (
     DETAIL_TYPES,
     WRAPPED_TYPES,
-    Any,
+    AnyMessage,
     Code,
     FieldViolation,
     HelpLink,
@@ -73,7 +72,7 @@ class Codec(Protocol):
         """The fields, for filters; None if they are not known."""
         ...
 
-    def dump(self, message: typing.Any) -> Json | bytes:
+    def dump(self, message: Any) -> Json | bytes:
         """The payload of a message.
 
         Raises:
@@ -81,7 +80,7 @@ class Codec(Protocol):
         """
         ...
 
-    def load(self, payload: Json | bytes, *, strict: bool) -> typing.Any:
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
         """The message of a payload; unknown fields are refused if ``strict``, else dropped.
 
         Raises:
@@ -128,7 +127,7 @@ class ClassCodec:
         return self.strict.writer(self.python)
 
     @functools.cached_property
-    def read(self) -> Callable[[Json], typing.Any]:
+    def read(self) -> Callable[[Json], Any]:
         """JSON value -> message, ignoring what is unknown."""
         return self.lenient.reader(self.python)
 
@@ -147,11 +146,11 @@ class ClassCodec:
             return None
         return plain_copy(drafted, MAX_MESSAGE_DEPTH)
 
-    def dump(self, message: typing.Any) -> Json | bytes:
+    def dump(self, message: Any) -> Json | bytes:
         """The JSON value of a message."""
         return self.write(message)
 
-    def load(self, payload: Json | bytes, *, strict: bool) -> typing.Any:
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
         """The message of a JSON value."""
         if isinstance(payload, bytes):
             raise InvalidArgument("", "is in binary form, which this type is not read from")
@@ -161,17 +160,17 @@ class ClassCodec:
 @functools.cache
 def open_ended(cls: type) -> bool:
     """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
-    return cls is Any or _any_field(cls, _holds_anything, loops=True)
+    return cls is AnyMessage or _any_field(cls, _holds_anything, loops=True)
 
 
 @functools.cache
 def misses_empty(cls: type) -> bool:
     """Whether this class, or one in its fields, has a list or map that must be there."""
-    return cls is not Any and _any_field(cls, _misses_empty, loops=False)
+    return cls is not AnyMessage and _any_field(cls, _misses_empty, loops=False)
 
 
 def _holds_anything(field: Field) -> bool:
-    return field.python in (object, dict, Any)
+    return field.python in (object, dict, AnyMessage)
 
 
 def _misses_empty(field: Field) -> bool:
@@ -186,14 +185,14 @@ def _any_field(
         inner = field.python
         if test(field) or (loops and inner in (*above, cls)):
             return True
-        if inner is Any or inner in (*above, cls) or not is_message_class(inner):
+        if inner is AnyMessage or inner in (*above, cls) or not is_message_class(inner):
             continue
         if _any_field(inner, test, loops=loops, above=(*above, cls)):
             return True
     return False
 
 
-def protobuf_class(cls: type) -> typing.Any:
+def protobuf_class(cls: type) -> Any:
     """The class of the protobuf library that this is, or that it wraps (proto-plus); else None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
@@ -391,7 +390,7 @@ class TypeRegistry:
         except KeyError:
             raise UnknownType(cls.__qualname__) from None
 
-    def pack(self, message: object, cls: type | None = None) -> Any:
+    def pack(self, message: object, cls: type | None = None) -> AnyMessage:
         """Pack a message of a registered class; an Any is passed through.
 
         ``cls`` is the class to pack it as, by default its own. That of a TypedDict has to be given,
@@ -410,8 +409,8 @@ class TypeRegistry:
                 raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
         return self._pack(message, cls)
 
-    def _pack(self, message: object, cls: type | None) -> Any:
-        if isinstance(message, Any):
+    def _pack(self, message: object, cls: type | None) -> AnyMessage:
+        if isinstance(message, AnyMessage):
             return message
         if isinstance(message, timedelta):
             message = Duration.from_timedelta(message)
@@ -420,18 +419,18 @@ class TypeRegistry:
         cls = type(message) if cls is None else cls
         name = self.name_of(cls)
         try:
-            return Any(type_url(name), payload_of(self._of_class[cls], message))
+            return AnyMessage(type_url(name), payload_of(self._of_class[cls], message))
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 
-    def unpack(self, packed: Any, cls: type[M], *, strict: bool = False) -> M:
+    def unpack(self, packed: AnyMessage, cls: type[M], *, strict: bool = False) -> M:
         """The message inside, as an instance of ``cls``.
 
         Raises:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
-        if type(packed) is Any and type(packed.type_url) is str and not strict:
+        if type(packed) is AnyMessage and type(packed.type_url) is str and not strict:
             url, payload = packed.type_url, packed.payload
             codec = self._by_url.get(url) or self._wrapped.get(url)
             if type(codec) is ClassCodec and codec.python is cls and not isinstance(payload, bytes):
@@ -443,7 +442,7 @@ class TypeRegistry:
         self._check_type(packed, name)
         return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
-    def unpack_request(self, packed: Any, cls: type[M]) -> M:
+    def unpack_request(self, packed: AnyMessage, cls: type[M]) -> M:
         """The message inside a stored request, on which a method is about to act.
 
         As for :meth:`unpack`, unknown fields are dropped. But an unknown enum value is refused, and
@@ -457,7 +456,7 @@ class TypeRegistry:
         self._check_type(packed, self.name_of(cls))
         return cast(M, self._complete.load(packed.payload, cls))
 
-    def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
+    def unpack_any(self, packed: AnyMessage, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.
 
         Raises:
@@ -468,7 +467,7 @@ class TypeRegistry:
         name = packed.type_name
         return self._load(self.codec(name), name, packed.payload, strict=strict)
 
-    def checked(self, packed: Any) -> Any:
+    def checked(self, packed: AnyMessage) -> AnyMessage:
         """The same Any with its payload validated, in canonical form (spec §1.10(4)).
 
         Raises:
@@ -480,9 +479,9 @@ class TypeRegistry:
         except UnknownType as exc:
             raise InvalidArgument("@type", str(exc)) from None
         found = self._load(codec, packed.type_name, packed.payload, strict=True)
-        return Any(packed.type_url, codec.dump(found))
+        return AnyMessage(packed.type_url, codec.dump(found))
 
-    def to_json(self, packed: Any) -> Json:
+    def to_json(self, packed: AnyMessage) -> Json:
         """The JSON form of an Any, ``@type`` and all.
 
         Raises:
@@ -493,7 +492,7 @@ class TypeRegistry:
         except InvalidArgument as exc:
             raise EncodingError(packed.type_name, exc.field, exc.description) from exc
 
-    def from_json(self, value: Json, *, strict: bool = False) -> Any:
+    def from_json(self, value: Json, *, strict: bool = False) -> AnyMessage:
         """Read the JSON form of an Any; ``strict`` also validates the payload.
 
         Raises:
@@ -571,7 +570,7 @@ class TypeRegistry:
         self._binary = (generation, made)
         return made
 
-    def binary_payload(self, packed: Any) -> bytes:
+    def binary_payload(self, packed: AnyMessage) -> bytes:
         """The payload of an Any in binary form (spec §1.7(7)); bytes are passed through.
 
         Raises:
@@ -588,7 +587,7 @@ class TypeRegistry:
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 
-    def json_payload(self, packed: Any) -> Json:
+    def json_payload(self, packed: AnyMessage) -> Json:
         """The payload of an Any as a JSON value, which is passed through.
 
         Raises:
@@ -623,29 +622,33 @@ class TypeRegistry:
         """Return the details of a status as messages; those that cannot be read stay packed."""
         return tuple(self._unpacked(detail) for detail in status.details)
 
-    def _unpacked(self, packed: Any) -> object:
+    def _unpacked(self, packed: AnyMessage) -> object:
         try:
             return self.unpack_any(packed)
         except LroError:  # data of an unknown kind, never an error
             return packed
 
-    def readable(self, packed: Any) -> Any:
+    def readable(self, packed: AnyMessage) -> AnyMessage:
         """The same Any with a JSON value in it, if one can be had of its bytes."""
         _check_packed(packed)
         if not isinstance(packed.payload, bytes):
             return packed
         try:
-            return Any(packed.type_url, self.json_payload(packed))
+            return AnyMessage(packed.type_url, self.json_payload(packed))
         except LroError:
             return packed
 
-    def _shown(self, packed: Any) -> Json:
-        if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
+    def _shown(self, packed: AnyMessage) -> Json:
+        if (
+            isinstance(packed, AnyMessage)
+            and isinstance(packed.payload, bytes)
+            and not packed.empty
+        ):
             with contextlib.suppress(UnknownType, MissingExtra):  # the error below says so
-                packed = Any(packed.type_url, self.json_payload(packed))
+                packed = AnyMessage(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 
-    def _check_type(self, packed: Any, name: str) -> None:
+    def _check_type(self, packed: AnyMessage, name: str) -> None:
         if self.present_name(packed.type_name) != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
@@ -707,7 +710,7 @@ _SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
 """The details of this library, and the messages in them."""
 
 
-def _sayable(said: typing.Any) -> typing.Any:
+def _sayable(said: Any) -> Any:
     """The same without half surrogate pairs, which no reply can hold (spec §1.9).
 
     The name of a file may have some. Details of classes of the application are as it made them.
@@ -723,20 +726,20 @@ def _sayable(said: typing.Any) -> typing.Any:
     return said
 
 
-_SET_TYPE_URL: Final = vars(Any)["type_url"].__set__
-_SET_PAYLOAD: Final = vars(Any)["payload"].__set__
+_SET_TYPE_URL: Final = vars(AnyMessage)["type_url"].__set__
+_SET_PAYLOAD: Final = vars(AnyMessage)["payload"].__set__
 
 
-def _any_of(url: str, payload: Json) -> Any:
+def _any_of(url: str, payload: Json) -> AnyMessage:
     # As its class makes one, but faster: attrs sets each field of a frozen class by its name.
-    made = object.__new__(Any)
+    made = object.__new__(AnyMessage)
     _SET_TYPE_URL(made, url)
     _SET_PAYLOAD(made, payload)
     return made
 
 
 def _check_packed(packed: object) -> None:
-    check_instance("packed", packed, Any, "an lro.Any")
+    check_instance("packed", packed, AnyMessage, "an lro.AnyMessage")
 
 
 def _timestamp(moment: datetime) -> Timestamp:

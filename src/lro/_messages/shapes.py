@@ -15,12 +15,12 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Final, TypeGuard
+from typing import Annotated, Any, Final, TypeGuard
 
 import attrs
 
 from lro._base.errors import DeclarationError, InvalidArgument, got
-from lro._base.status import UNKNOWN, Any, declared_name
+from lro._base.status import UNKNOWN, AnyMessage, declared_name
 from lro._messages.schema import (
     ANY,
     DURATION,
@@ -300,11 +300,7 @@ def _container(annotation: object) -> type:
 
 
 _Value = tuple[
-    Kind,
-    typing.Any,
-    str | None,
-    Callable[[typing.Any], object] | None,
-    Callable[[typing.Any], object] | None,
+    Kind, Any, str | None, Callable[[Any], object] | None, Callable[[Any], object] | None
 ]
 """The kind of a value, its Python type, the name of its message, and the two ways of a Field."""
 
@@ -333,7 +329,7 @@ def _of_library(foreign: ForeignType) -> _Value:
     return kind, python, name, foreign.lift, foreign.lower
 
 
-def _one_of(values: tuple[object, ...]) -> Callable[[typing.Any], object]:
+def _one_of(values: tuple[object, ...]) -> Callable[[Any], object]:
     wanted = f"one of {', '.join(map(repr, values))}"
 
     def check(value: object) -> object:
@@ -373,7 +369,7 @@ def _element(annotation: object) -> object:
 
 def _is_struct(annotation: object) -> bool:
     args = typing.get_args(annotation)
-    return len(args) == 2 and args[0] is str and args[1] in (object, typing.Any)
+    return len(args) == 2 and args[0] is str and args[1] in (object, Any)
 
 
 def _kind(annotation: object) -> tuple[Kind, object, str | None]:
@@ -398,12 +394,12 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
         return Kind.MESSAGE, datetime, TIMESTAMP
     if annotation is timedelta:
         return Kind.MESSAGE, timedelta, DURATION
-    if annotation in (object, typing.Any):
+    if annotation in (object, Any):
         return Kind.MESSAGE, object, VALUE
     if typing.get_origin(annotation) in _MAPS and _is_struct(annotation):
         return Kind.MESSAGE, dict, STRUCT
-    if annotation is Any:
-        return Kind.MESSAGE, Any, ANY
+    if annotation is AnyMessage:
+        return Kind.MESSAGE, AnyMessage, ANY
     if is_message_class(annotation):
         return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
     raise _no_field(annotation)

@@ -11,7 +11,7 @@ from typing import Final, cast
 import attrs
 
 from lro._base.errors import InvalidArgument, got
-from lro._base.status import WRAPPED_TYPES, Any, Json, named
+from lro._base.status import WRAPPED_TYPES, AnyMessage, Json, named
 from lro._messages.json_text import plain_copy
 from lro._messages.schema import (
     DUMPERS,
@@ -229,7 +229,7 @@ def _check_finite(value: float) -> None:
         raise InvalidArgument("", f"must be within the range of double, got {got(value)}")
 
 
-def load_any(value: Json, *, strict: bool) -> Any:
+def load_any(value: Json, *, strict: bool) -> AnyMessage:
     """Read the JSON form of an Any, its payload as it came (spec §1.10).
 
     Unless ``strict``, what does not belong beside the ``value`` of a special type is dropped.
@@ -240,7 +240,7 @@ def load_any(value: Json, *, strict: bool) -> Any:
     if not isinstance(value, dict):
         raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
     if not value:
-        return Any()
+        return AnyMessage()
     url = value.get("@type")
     if not isinstance(url, str) or "/" not in url or not is_text(url):
         raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
@@ -249,13 +249,13 @@ def load_any(value: Json, *, strict: bool) -> Any:
     if url.rpartition("/")[2] not in WRAPPED_TYPES:
         if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
             rest = {}  # some servers send it so
-        return Any(url, rest)
+        return AnyMessage(url, rest)
     if "value" not in rest:
         raise InvalidArgument("value", "is missing beside this '@type'")
     if strict and len(rest) > 1:
         extra = next(key for key in rest if key != "value")
         raise InvalidArgument(extra, "does not belong beside this '@type'")
-    return Any(url, rest["value"])
+    return AnyMessage(url, rest["value"])
 
 
 def dump_any(packed: object) -> Json:
@@ -264,7 +264,7 @@ def dump_any(packed: object) -> Json:
     Raises:
         InvalidArgument: It is not an Any, or its payload is in binary form.
     """
-    if not isinstance(packed, Any):
+    if not isinstance(packed, AnyMessage):
         raise InvalidArgument("", f"must be an Any, got {got(packed)}")
     payload = packed.payload
     if packed.empty:
@@ -354,7 +354,7 @@ NULL_IS_A_VALUE: Final = frozenset({Value, object})
 """Classes for which JSON's null is a value and not absence (spec §1.8(3))."""
 
 MESSAGES: Final[tuple[type, ...]] = (
-    Any, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
+    AnyMessage, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from lro._base.errors import InvalidArgument, LroError, got
 from lro._base.status import (
     HTTP_STATUS,
     WRAPPED_TYPES,
-    Any,
+    AnyMessage,
     Code,
     Json,
     Status,
@@ -52,7 +52,7 @@ def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
     return with_each(operation, lambda packed: _packed(packed, types))
 
 
-def with_each(operation: Operation, change: Callable[[Any], Any]) -> Operation:
+def with_each(operation: Operation, change: Callable[[AnyMessage], AnyMessage]) -> Operation:
     """Return the operation with its metadata, response and details changed by ``change``."""
     metadata, result = operation.metadata, operation.result
     if isinstance(result, Status):
@@ -63,11 +63,11 @@ def with_each(operation: Operation, change: Callable[[Any], Any]) -> Operation:
     return attrs.evolve(operation, metadata=metadata, result=result)
 
 
-def _packed(packed: Any, types: TypeRegistry) -> Any:
+def _packed(packed: AnyMessage, types: TypeRegistry) -> AnyMessage:
     payload = types.readable(packed).payload
     if isinstance(payload, bytes):
         return packed
-    return Any(packed.type_url, _payload(payload, packed.type_name, types))
+    return AnyMessage(packed.type_url, _payload(payload, packed.type_name, types))
 
 
 def _payload(value: Json, type_name: str, types: TypeRegistry) -> Json:
@@ -153,7 +153,7 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
     if operation.done:
         shown["done"] = True
     result = operation.result
-    if isinstance(result, Any):
+    if isinstance(result, AnyMessage):
         shown["response"] = _any_to_json(result, types)
     elif result is not None:
         shown["error"] = status_to_json(result, types)
@@ -172,8 +172,8 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     metadata, error, response = get("metadata"), get("error"), get("response")
     if error is not None and response is not None:
         raise InvalidArgument("response", "must not be set beside error")
-    packed: Any | None = None
-    result: Any | Status | None = None
+    packed: AnyMessage | None = None
+    result: AnyMessage | Status | None = None
     at = "metadata"
     try:
         if metadata is not None:
@@ -343,7 +343,7 @@ def _words(body: dict[str, Json]) -> str | None:
     return ": ".join(dict.fromkeys(found)) or None
 
 
-def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:
+def _readable(details: list[Json], types: TypeRegistry) -> list[AnyMessage]:
     found = []
     for detail in details:
         try:
@@ -353,16 +353,16 @@ def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:
     return found
 
 
-def _detail_of_connect(detail: Json) -> Any | None:
+def _detail_of_connect(detail: Json) -> AnyMessage | None:
     if not isinstance(detail, dict) or "@type" in detail:
         return None
     name, value = detail.get("type"), detail.get("value")
     if not isinstance(name, str) or not isinstance(value, str):
         return None
-    return Any(type_url(name), load_bytes(value))
+    return AnyMessage(type_url(name), load_bytes(value))
 
 
-def _any_to_json(packed: Any, types: TypeRegistry) -> Json:
+def _any_to_json(packed: AnyMessage, types: TypeRegistry) -> Json:
     payload = packed.payload
     if isinstance(payload, dict) and _plain_url(packed.type_url):
         return {"@type": packed.type_url, **payload}

@@ -10,10 +10,9 @@ import base64
 import enum
 import functools
 import re
-import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -28,7 +27,7 @@ from lro._base.errors import (
     OperationNotFound,
     got,
 )
-from lro._base.status import Any, Code, Json, Status, named, unknown_fields
+from lro._base.status import AnyMessage, Code, Json, Status, named, unknown_fields
 from lro._messages.json_text import dumps, reread
 from lro._messages.schema import Int32, number
 from lro._messages.times import Duration
@@ -194,15 +193,15 @@ class Operation:
     """
 
     name: str = ""
-    metadata: Any | None = None
+    metadata: AnyMessage | None = None
     done: bool = False
-    result: Any | Status | None = None
+    result: AnyMessage | Status | None = None
     unknown: bytes = unknown_fields()
 
     @property
-    def response(self) -> Any | None:
+    def response(self) -> AnyMessage | None:
         """The packed response of a success, or None."""
-        return self.result if isinstance(self.result, Any) else None
+        return self.result if isinstance(self.result, AnyMessage) else None
 
     @property
     def error(self) -> Status | None:
@@ -225,7 +224,7 @@ _SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN = (
 
 
 def operation_of(
-    name: str, metadata: Any | None, done: bool, result: Any | Status | None
+    name: str, metadata: AnyMessage | None, done: bool, result: AnyMessage | Status | None
 ) -> Operation:
     """Make an operation as its class does, in half the time: there is one at each read."""
     made = object.__new__(Operation)
@@ -406,7 +405,7 @@ def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
     return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
 
 
-def _bytes_of(message: Any | Status | None) -> int:
+def _bytes_of(message: AnyMessage | Status | None) -> int:
     if message is None:
         return 0
     if isinstance(message, Status):
@@ -422,9 +421,9 @@ _FIELD: Final = 32
 """More bytes than a number, true, false or null of JSON takes, with its quotes and commas."""
 
 
-def surely_within(packed: Any, limit: int) -> bool:
+def surely_within(packed: AnyMessage, limit: int) -> bool:
     """Return True if a message is so plain and short that its text need not be made to know it."""
-    payload: typing.Any = packed.payload
+    payload: Any = packed.payload
     if payload.__class__ is not dict or len(payload) * _FIELD > limit:
         return False
     size = 2
@@ -454,10 +453,10 @@ def is_short(operation: Operation) -> bool:
     """
     metadata, result = operation.metadata, operation.result
     if (metadata is None or surely_within(metadata, SHORT)) and (
-        result is None or (isinstance(result, Any) and surely_within(result, SHORT))
+        result is None or (isinstance(result, AnyMessage) and surely_within(result, SHORT))
     ):
         return True  # as most are
-    found: list[typing.Any] = [metadata, result]
+    found: list[Any] = [metadata, result]
     room = SHORT
     while found:
         value = found.pop()
@@ -471,7 +470,7 @@ def is_short(operation: Operation) -> bool:
             if room >= 0:
                 found += value
                 found += value.values() if kind is dict else ()
-        elif kind is Any:
+        elif kind is AnyMessage:
             found.append(value.payload)
         elif kind is Status:
             found += (value.message, value.details)
@@ -539,8 +538,8 @@ class Record:
     parent: str
     method: str
     state: State = State.IN_PROGRESS
-    metadata: Any | None = None
-    result: Any | Status | None = None
+    metadata: AnyMessage | None = None
+    result: AnyMessage | Status | None = None
     create_time: datetime
     update_time: datetime
     start_time: datetime | None = None
@@ -603,9 +602,9 @@ class Record:
         return self.result if isinstance(self.result, Status) else None
 
     @property
-    def response(self) -> Any | None:
+    def response(self) -> AnyMessage | None:
         """The response it ended with, or None."""
-        return self.result if isinstance(self.result, Any) else None
+        return self.result if isinstance(self.result, AnyMessage) else None
 
     @property
     def failed_attempts(self) -> tuple[FailedAttempt, ...]:
@@ -620,7 +619,7 @@ class Record:
         return count
 
     @property
-    def _failures(self) -> typing.Any:
+    def _failures(self) -> Any:
         return reread(self.failures) if self.failures else {"count": 0, "last": ()}
 
     def visible(self, now: datetime) -> bool:
@@ -652,7 +651,7 @@ class Record:
         """
         return self.version, self.update_time
 
-    def with_metadata(self, metadata: Any | None) -> Record:
+    def with_metadata(self, metadata: AnyMessage | None) -> Record:
         """The same record, if that is its metadata; else one with it."""
         return self if metadata is self.metadata else self._with({"metadata": metadata})
 
@@ -660,19 +659,19 @@ class Record:
         """The same record, if these are its keys; else one with them."""
         return self if keys == self.keys else self._with({"keys": keys})
 
-    def next_version(self, **changes: typing.Any) -> Record:
+    def next_version(self, **changes: Any) -> Record:
         """The next version of this record."""
         changes["version"] = self.version + 1
         return self._with(changes)
 
-    def _with(self, changes: dict[str, typing.Any]) -> Record:
+    def _with(self, changes: dict[str, Any]) -> Record:
         fields = self.__dict__ | changes
         fields.pop("_operation", None)  # was kept for the record as it was
         fields.pop("_weight", None)
         return Record.of(fields)
 
     @classmethod
-    def of(cls, fields: dict[str, typing.Any]) -> Record:
+    def of(cls, fields: dict[str, Any]) -> Record:
         """The record of all its fields, which the dictionary becomes.
 
         attrs' own way takes twice the time of everything else that a poll does; no field has a
@@ -867,12 +866,12 @@ def note_start(attempt: int, stamp: Stamp) -> Change:
     return change
 
 
-def report(metadata: Any, attempt: int | None, now: datetime) -> Change:
+def report(metadata: AnyMessage, attempt: int | None, now: datetime) -> Change:
     """Replace the metadata as a whole (spec §2.10)."""
     return functools.partial(_reported, metadata, attempt, now)
 
 
-def _reported(metadata: Any, attempt: int | None, now: datetime, record: Record) -> Record:
+def _reported(metadata: AnyMessage, attempt: int | None, now: datetime, record: Record) -> Record:
     state = step(record, Event.REPORT, now)
     _fence(record, attempt)
     return record.next_version(state=state, metadata=metadata, update_time=now)
@@ -904,12 +903,12 @@ def request_cancel(now: datetime) -> Change:
 
 
 def end(
-    result: Any | Status | None,
+    result: AnyMessage | Status | None,
     *,
     now: datetime,
     keep_for: timedelta,
     attempt: int | None = None,
-    metadata: Any | None = None,
+    metadata: AnyMessage | None = None,
     acknowledge: bool = False,
 ) -> Change:
     """End the operation: done and the result in one step (spec §2.2).
@@ -933,11 +932,11 @@ def end(
 
 def _ended(
     event: Event,
-    result: Any | Status | None,
+    result: AnyMessage | Status | None,
     now: datetime,
     keep_for: timedelta,
     attempt: int | None,
-    metadata: Any | None,
+    metadata: AnyMessage | None,
     record: Record,
 ) -> Record | None:
     state = step(record, event, now)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import typing
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from a2a.types import (
@@ -22,7 +21,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lro._base.status import Any, Json
+from lro._base.status import AnyMessage, Json
 from lro._bridge import JSON_TYPE, has_value
 from lro._http.responses import with_stand_ins
 from lro._messages.registry import TypeRegistry
@@ -167,7 +166,7 @@ class TaskWriter:
         part.metadata["@type"] = response.type_url
         return Artifact(artifact_id=RESPONSE, name=RESPONSE, parts=[part])
 
-    def _payload(self, response: Any) -> Json:
+    def _payload(self, response: AnyMessage) -> Json:
         shown = self.types.to_json(response)
         assert isinstance(shown, dict)
         shown.pop("@type", None)
@@ -182,5 +181,5 @@ class TaskWriter:
 
     @staticmethod
     def _data(value: Json) -> Part:
-        any_value: typing.Any = value  # ParseDict takes any JSON value, though it says an object
+        any_value: Any = value  # ParseDict takes any JSON value, though it says an object
         return Part(data=ParseDict(any_value, Value()), media_type=JSON_TYPE)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import typing
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -28,7 +27,7 @@ from lro._base.errors import (
     UnknownType,
     got,
 )
-from lro._base.status import Any, Status, type_url
+from lro._base.status import AnyMessage, Status, type_url
 from lro._engine.service import Service
 from lro._http.responses import public_error, with_stand_ins
 from lro._messages.protobuf.binary import StartOptions, read_options
@@ -61,7 +60,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
     # Older versions of the package do not have the field; its number is read in any case.
-    asked: typing.Any = _parsed(_PARTIAL, payload)
+    asked: Any = _parsed(_PARTIAL, payload)
     if asked.return_partial_success:
         raise PartialSuccessNotSupported()
     return found
@@ -77,9 +76,7 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
     return found
 
 
-def read_start(
-    payload: bytes, cls: type[typing.Any], types: TypeRegistry
-) -> tuple[typing.Any, StartOptions]:
+def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any, StartOptions]:
     """The request message of a method, and what is said beside it.
 
     Raises:
@@ -88,7 +85,7 @@ def read_start(
     """
     name = types.name_of(cls)
     said = _parsed(types.binary.message_class(name), payload)
-    message = types.unpack(Any(type_url(name), payload), cls, strict=True)
+    message = types.unpack(AnyMessage(type_url(name), payload), cls, strict=True)
     beside = read_options(payload)
     request_id = _own(said, "request_id", beside.request_id)
     validate_only = _own(said, "validate_only", beside.validate_only)

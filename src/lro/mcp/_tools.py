@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field
 
 from lro._base.arguments import check, check_instance, check_plain_function
 from lro._base.errors import DeclarationError
-from lro._base.status import Any as Packed
-from lro._base.status import Json
+from lro._base.status import AnyMessage, Json
 from lro._engine.method_spec import MethodSpec
 from lro._engine.methods import Method
 from lro._engine.service import Service
@@ -147,7 +146,7 @@ def method_binding(
 
 
 def _has_value(response: type, types: TypeRegistry) -> bool:
-    return response is not Packed and types.name_of(response) != "google.protobuf.Empty"
+    return response is not AnyMessage and types.name_of(response) != "google.protobuf.Empty"
 
 
 def read_binding(name: str) -> ToolBinding:

@@ -6,9 +6,8 @@ an Any stays the bytes that came.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import any_pb2
@@ -18,7 +17,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._base.errors import InvalidArgument, got
-from lro._base.status import Any, Status
+from lro._base.status import AnyMessage, Status
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._model.operation import (
@@ -46,7 +45,7 @@ def operation_to_proto(operation: Operation, types: TypeRegistry) -> pb.Operatio
     if operation.metadata is not None:
         any_to_proto(operation.metadata, types, made.metadata)
     result = operation.result
-    if isinstance(result, Any):
+    if isinstance(result, AnyMessage):
         any_to_proto(result, types, made.response)
     elif result is not None:
         made.error.CopyFrom(status_to_proto(result, types))
@@ -56,7 +55,7 @@ def operation_to_proto(operation: Operation, types: TypeRegistry) -> pb.Operatio
 def operation_from_proto(proto: pb.Operation) -> Operation:
     """The operation that a ``google.longrunning.Operation`` says."""
     which = proto.WhichOneof("result")
-    result: Any | Status | None = None
+    result: AnyMessage | Status | None = None
     if which == "response":
         result = any_from_proto(proto.response)
     elif which == "error":
@@ -88,7 +87,7 @@ def status_from_proto(proto: StatusProto) -> Status:
     return Status(proto.code, proto.message, details, unknown=_unknown(proto))
 
 
-def any_to_proto(packed: Any, types: TypeRegistry, into: any_pb2.Any) -> None:
+def any_to_proto(packed: AnyMessage, types: TypeRegistry, into: any_pb2.Any) -> None:
     """Write an Any into one of protobuf's.
 
     Raises:
@@ -99,14 +98,14 @@ def any_to_proto(packed: Any, types: TypeRegistry, into: any_pb2.Any) -> None:
     into.value = types.binary_payload(packed)
 
 
-def any_from_proto(proto: any_pb2.Any) -> Any:
+def any_from_proto(proto: any_pb2.Any) -> AnyMessage:
     """The Any that protobuf's says, its payload as it came."""
     if not proto.type_url and not proto.value:
-        return Any()
-    return Any(proto.type_url, proto.value)
+        return AnyMessage()
+    return AnyMessage(proto.type_url, proto.value)
 
 
-def to_proto(message: object, types: TypeRegistry) -> typing.Any:
+def to_proto(message: object, types: TypeRegistry) -> Any:
     """The protobuf message of any message of the interface.
 
     Raises:
@@ -136,7 +135,7 @@ def to_proto(message: object, types: TypeRegistry) -> typing.Any:
     return _with_unknown(plain, message.unknown)  # type: ignore[attr-defined]  # of each of them
 
 
-def from_proto(proto: Message) -> typing.Any:
+def from_proto(proto: Message) -> Any:
     """The message of the interface that a protobuf message says.
 
     Raises:
@@ -176,7 +175,7 @@ _PLAIN: Final[Mapping[type, tuple[type[Message], tuple[str, ...]]]] = {
 _OF_NAME: Final = {
     proto.DESCRIPTOR.full_name: (cls, fields) for cls, (proto, fields) in _PLAIN.items()
 }
-_RICH: Final[Mapping[str, Callable[[typing.Any], object]]] = {
+_RICH: Final[Mapping[str, Callable[[Any], object]]] = {
     "google.longrunning.Operation": operation_from_proto,
     "google.longrunning.ListOperationsResponse": _page,
     "google.rpc.Status": status_from_proto,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-import typing
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
 from lro._base.errors import InvalidArgument, RequestIdConflict
-from lro._base.status import Any, Json, Status
+from lro._base.status import AnyMessage, Json, Status
 from lro._engine.store_port import DEBT_LIFE, RequestKey
 from lro._messages.json_text import dumps_bounded, reread
 from lro._model.operation import Change, Record, State, weight_of
@@ -77,7 +76,7 @@ def to_row(record: Record) -> tuple[object, ...]:
     return tuple([dump(fields[name]) if dump else fields[name] for name, dump in _PLAN])
 
 
-def from_row(row: Sequence[typing.Any]) -> Record:
+def from_row(row: Sequence[Any]) -> Record:
     """The record of a row."""
     fields = dict(zip(COLUMNS, row, strict=True))
     fields["_weight"] = row_weight(row)
@@ -87,12 +86,12 @@ def from_row(row: Sequence[typing.Any]) -> Record:
     return Record.of(fields)
 
 
-def row_weight(row: Sequence[typing.Any]) -> int:
+def row_weight(row: Sequence[Any]) -> int:
     """The weight of the record of a row, which need not be read for that."""
     return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
 
 
-def text_length(row: Sequence[typing.Any]) -> int:
+def text_length(row: Sequence[Any]) -> int:
     """How many characters the messages of a row have."""
     return len(row[_METADATA] or "") + len(row[_RESULT] or "")
 
@@ -163,33 +162,33 @@ def textual(text: str) -> bool:
         return False
 
 
-def pack(packed: Any | None) -> str | None:
+def pack(packed: AnyMessage | None) -> str | None:
     """A packed message as text."""
     return None if packed is None else dumps_bounded(_any_value(packed)).decode()
 
 
-def unpack(text: str) -> Any:
+def unpack(text: str) -> AnyMessage:
     """The packed message of a text."""
     return _any(reread(text))
 
 
-def _any_value(packed: Any) -> Json:
+def _any_value(packed: AnyMessage) -> Json:
     if isinstance(packed.payload, bytes):
         return [packed.type_url, packed.payload.hex(), True]
     return [packed.type_url, packed.payload]
 
 
-def _any(value: Json) -> Any:
+def _any(value: Json) -> AnyMessage:
     assert isinstance(value, list)
     url, payload = value[0], value[1]
     assert isinstance(url, str)
     if len(value) == 3:
         assert isinstance(payload, str)
-        return Any(url, bytes.fromhex(payload))
-    return Any(url, payload)
+        return AnyMessage(url, bytes.fromhex(payload))
+    return AnyMessage(url, payload)
 
 
-def _dump_result(result: Any | Status | None) -> str | None:
+def _dump_result(result: AnyMessage | Status | None) -> str | None:
     if isinstance(result, Status):
         details: list[Json] = [_any_value(detail) for detail in result.details]
         shown: Json = {"code": int(result.code), "message": result.message, "details": details}
@@ -197,8 +196,8 @@ def _dump_result(result: Any | Status | None) -> str | None:
     return pack(result)
 
 
-def _load_result(text: str) -> Any | Status:
-    value: typing.Any = reread(text)
+def _load_result(text: str) -> AnyMessage | Status:
+    value: Any = reread(text)
     if isinstance(value, dict):
         details = tuple(_any(detail) for detail in value["details"])
         return Status(value["code"], value["message"], details)
@@ -213,8 +212,8 @@ def _dump_state(state: State) -> str:
     return state.value
 
 
-_Dump = Callable[[typing.Any], object]
-_Load = Callable[[typing.Any], typing.Any]
+_Dump = Callable[[Any], object]
+_Load = Callable[[Any], Any]
 _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     "state": (_dump_state, {state.value: state for state in State}.__getitem__),
     "metadata": (pack, unpack),

@@ -17,7 +17,7 @@ import attrs
 
 from lro._base.arguments import check_count, check_function
 from lro._base.errors import OperationNotFound, TargetBusy
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
     COUNTS_READ,
@@ -588,8 +588,8 @@ class MemoryStore:
         self._paused: dict[str, datetime] = {}
         self._workers: dict[str, Worker] = {}
         self._schedules: dict[str, Schedule] = {}
-        self._inputs: dict[str, Any] = {}
-        self._checkpoints: dict[str, dict[str, Any]] = {}
+        self._inputs: dict[str, AnyMessage] = {}
+        self._checkpoints: dict[str, dict[str, AnyMessage]] = {}
         self._starts = _FirstStarts(request_ids)
         self._counts = _Counts()
         self._secret = secrets.token_bytes(KEY_BYTES)
@@ -623,7 +623,12 @@ class MemoryStore:
         return self._secret
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Add a record, or find the one that the same request started before."""
         refuse_untextual(record, key)
@@ -646,12 +651,12 @@ class MemoryStore:
             return Inserted(record, fresh=True)
 
     def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+        self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Add a record at once."""
         done(self.insert(record, request, key), None)
 
-    def request(self, name: str) -> Any:
+    def request(self, name: str) -> AnyMessage:
         """The packed request of an operation."""
         try:
             return self._inputs[name]
@@ -694,20 +699,20 @@ class MemoryStore:
         """Replace or remove a record at once."""
         done(self.update(name, change), None)
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Keep a value beside the request."""
         with self._lock:
             check_reporting(self.get(name), attempt)
             self._checkpoints.setdefault(name, {})[key] = value
 
     def checkpoint_later(
-        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+        self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Keep a value at once."""
         self.checkpoint(name, attempt, key, value)
         done(None, None)
 
-    def checkpoints(self, name: str) -> dict[str, Any]:
+    def checkpoints(self, name: str) -> dict[str, AnyMessage]:
         """The values that are kept for an operation, by their keys."""
         with self._lock:
             return dict(self._checkpoints.get(name, {}))
@@ -753,7 +758,7 @@ class MemoryStore:
             else:
                 found, times = self._work.due(claim, now)
                 times += self._work.next_due(claim, now)
-            works: list[tuple[Record, Any]] = []
+            works: list[tuple[Record, AnyMessage]] = []
             more = len(found) > max(0, claim.most)
             for name in found[: max(0, claim.most)]:
                 record = _taken(self._records[name], claim, now)

@@ -7,9 +7,9 @@ import time
 import typing
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.store_port import FREE_LANE, SUSPECT, WORK_WAITS, Claim, Claimed, Store
 from lro._model.operation import Record, call_back, delete, lose, release, request_cancel, retry
 from lro.testing._samples import (
@@ -30,7 +30,7 @@ _LEASE: Final = timedelta(seconds=15)
 
 
 def _waiting(
-    clock: ManualClock, unique_id: str = "a", *, seconds: float = 0, **fields: typing.Any
+    clock: ManualClock, unique_id: str = "a", *, seconds: float = 0, **fields: Any
 ) -> Record:
     """A new record that is due in these seconds."""
     due = clock() + timedelta(seconds=seconds)
@@ -43,7 +43,7 @@ def _claim(
     most: int = 9,
     limits: Mapping[str, int | None] = _ANY,
     owner: str = "us",
-    **more: typing.Any,
+    **more: Any,
 ) -> Claimed:
     return store.claim(Claim(owner, clock() + _LEASE, limits, most, **more))
 
@@ -53,7 +53,7 @@ def _said(found: Claimed) -> tuple[list[str], bool, datetime | None]:
     return ids([record for record, _ in found.works]), found.more, found.next_due
 
 
-def _claimed(*given: typing.Any, **more: typing.Any) -> list[str]:
+def _claimed(*given: Any, **more: Any) -> list[str]:
     """The ids of what a claim gets."""
     return ids([record for record, _ in _claim(*given, **more).works])
 
@@ -61,18 +61,18 @@ def _claimed(*given: typing.Any, **more: typing.Any) -> list[str]:
 def a_claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
     """The record that it gives is the one that is stored, and the request comes with it."""
     record = _waiting(clock, lost_attempts=1, caller="ann", metadata=REQUEST)
-    store.insert(record, Any("x/a.Request", {"n": 1}), None)
+    store.insert(record, AnyMessage("x/a.Request", {"n": 1}), None)
     insert(store, _waiting(clock, "b"))
     clock.advance(5)
     found = _claim(store, clock, 1)
     begun = record.next_version(
         owner="us", lease_until=clock() + _LEASE, attempt=1, start_time=clock(), update_time=clock()
     )
-    same(list(found.works), [(begun, Any("x/a.Request", {"n": 1}))], "what was claimed")
+    same(list(found.works), [(begun, AnyMessage("x/a.Request", {"n": 1}))], "what was claimed")
     same(store.get(record.name), begun, "the record")
     same(store.get(record.name), begun, "the record, the second time")
     same(list(store.find([record.name]).records), [begun], "the record found by its name")
-    same(store.request(record.name), Any("x/a.Request", {"n": 1}), "the request")
+    same(store.request(record.name), AnyMessage("x/a.Request", {"n": 1}), "the request")
     ended = store.update(record.name, end_of(clock))
     same(store.get(record.name), ended, "the record after its end")
 
@@ -423,7 +423,7 @@ def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
         clock.advance(1)
     insert(store, _waiting(clock, "none", lane=FREE_LANE))
     insert(store, held(clock, "other", method="N", lane=2))
-    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    keyed: dict[str, Any] = {"keyed": ["M"], "limits": {"M": 1}}
     same(_said(_claim(store, clock, 2, start=2, **keyed)), (["b1", "c1"], True, None), "two")
     same(_said(_claim(store, clock, 1, start=4, **keyed))[:2], (["none"], True), "without a key")
     insert(store, _waiting(clock, "none2", lane=FREE_LANE))
@@ -442,7 +442,7 @@ def work_that_was_stored_without_keys_is_limited(store: Store, clock: ManualCloc
     for unique_id, lane in (("old1", 0), ("old2", 0), ("old3", 0), ("new1", 2), ("new2", 2)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
-    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    keyed: dict[str, Any] = {"keyed": ["M"], "limits": {"M": 1}}
     rates = {"M": (2, timedelta(hours=1))}
     same(_claimed(store, clock, 9, **keyed, rates=rates), ["old1", "new1"], "one of each")
     same(_claimed(store, clock, 9, **keyed), [], "while these run")
@@ -488,7 +488,7 @@ def work_is_found_in_any_lane(store: Store, clock: ManualClock) -> None:
         insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
     insert(store, _waiting(clock, "low", lane=5))
     insert(store, _waiting(clock, "high", lane=900))
-    keyed: dict[str, typing.Any] = {"keyed": ["M"], "limits": {"M": 1}}
+    keyed: dict[str, Any] = {"keyed": ["M"], "limits": {"M": 1}}
     same(_claimed(store, clock, 1, start=400, **keyed), ["high"], "what is due")
     same(_claimed(store, clock, 1, start=400, **keyed), ["low"], "what is due in another lane")
     due = clock() + timedelta(seconds=9)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lro._base.errors import TargetBusy
-from lro._base.status import Any, Code, Json, Status
+from lro._base.status import AnyMessage, Code, Json, Status
 from lro._engine.store_port import Inserted, Store, place_of
 from lro._filters.prefilter import (
     EVERYTHING,
@@ -114,7 +114,7 @@ def pages_end_where_nothing_comes_after(store: Store, clock: ManualClock) -> Non
 def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
     """A page ends before the record that would pass the bound, and goes on there (spec §3.4(9))."""
     for number, size in enumerate((10, 4000, 4000, 10, 10, 9000, 10, 4000)):
-        metadata = Any("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
+        metadata = AnyMessage("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
         record = record_of(clock, str(number), metadata=metadata, keys=_keys(k1="ab"[number % 2]))
         insert(store, record)
         clock.advance(seconds=1)
@@ -202,9 +202,14 @@ def _compare(store: Store, tests: Collection[Test]) -> None:
 
 
 def _fill(store: Store, clock: ManualClock) -> None:
-    ends = (None, Any(_URL, {"a": 5}), Status(Code.ABORTED, "no"), Status(Code.CANCELLED, ""))
+    ends = (
+        None,
+        AnyMessage(_URL, {"a": 5}),
+        Status(Code.ABORTED, "no"),
+        Status(Code.CANCELLED, ""),
+    )
     for number in range(24):
-        metadata = Any(_URL, _PAYLOADS[number % len(_PAYLOADS)])
+        metadata = AnyMessage(_URL, _PAYLOADS[number % len(_PAYLOADS)])
         keys = (None, _keys(k1="a"), _keys(k1="b", k2="c"), _keys(k2="-"))[number % 4]
         record = record_of(clock, f"{number:02}", metadata=metadata, keys=keys)
         insert(store, record)
@@ -351,7 +356,7 @@ def many_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
 
 def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
     """The names that are left for another call are in ``rest``, also after records were read."""
-    packed = Any("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
+    packed = AnyMessage("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
     for changed in (names, names[:2], ()):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-import typing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import attrs
 
@@ -20,7 +20,7 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.status import Any, Code, Status
+from lro._base.status import AnyMessage, Code, Status
 from lro._engine.store_port import KEY_LENGTH, Claim, Inserted, StateSummary, Store
 from lro._model.operation import Change, Record, delete, release, report, request_cancel
 from lro.testing._samples import (
@@ -50,7 +50,9 @@ def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
         "ü/✓/\U0001f600",
         parent="projects/p",
         method="acme.v1.Images.Resize",
-        metadata=Any("x/acme.Meta", {"text": '"\\\n\u2028', "list": [None, True, 1.5, {"a": ""}]}),
+        metadata=AnyMessage(
+            "x/acme.Meta", {"text": '"\\\n\u2028', "list": [None, True, 1.5, {"a": ""}]}
+        ),
         create_time=moment,
         start_time=moment,
         expire_time=moment + timedelta(days=9),
@@ -97,9 +99,9 @@ def a_name_is_taken_once(store: Store, clock: ManualClock) -> None:
 
 def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
     """Responses, errors with details, done without a result, and payloads in binary form."""
-    binary = Any("x/acme.Binary", bytes(range(256)))
-    failed = Status(Code.NOT_FOUND, "no \u2603", (binary, Any("x/acme.Detail", {"a": [1]})))
-    for number, result in enumerate((DONE, binary, failed, None, Any("x/a.Null", None))):
+    binary = AnyMessage("x/acme.Binary", bytes(range(256)))
+    failed = Status(Code.NOT_FOUND, "no \u2603", (binary, AnyMessage("x/acme.Detail", {"a": [1]})))
+    for number, result in enumerate((DONE, binary, failed, None, AnyMessage("x/a.Null", None))):
         record = record_of(clock, str(number), metadata=binary)
         insert(store, record)
         ended = store.update(record.name, end_of(clock, result))
@@ -115,10 +117,12 @@ def checkpoints_come_back_as_they_went_in(store: Store, clock: ManualClock) -> N
     same(dict(store.checkpoints("operations/a")), {}, "the checkpoints of a new operation")
     values = {
         "of/\u00fc \u2713": REQUEST,
-        "k" * KEY_LENGTH: Any("x/acme.Binary", bytes(range(256))),
-        "\U0001f600" * KEY_LENGTH: Any("", "a text \0"),
-        "null": Any("", None),
-        "json": Any("", {"list": [1, 1.5, True, None, {"\u2028": "\u00dcn\u00ef"}], "empty": {}}),
+        "k" * KEY_LENGTH: AnyMessage("x/acme.Binary", bytes(range(256))),
+        "\U0001f600" * KEY_LENGTH: AnyMessage("", "a text \0"),
+        "null": AnyMessage("", None),
+        "json": AnyMessage(
+            "", {"list": [1, 1.5, True, None, {"\u2028": "\u00dcn\u00ef"}], "empty": {}}
+        ),
     }
     for key in values:
         store.checkpoint("operations/a", 1, key, DONE)
@@ -185,7 +189,7 @@ def a_checkpoint_and_an_end_exclude_each_other(store: Store, clock: ManualClock)
         same(dict(store.checkpoints(name)), {}, "its checkpoints")
 
 
-def _kept(store: Store, clock: ManualClock, unique_id: str, **fields: typing.Any) -> None:
+def _kept(store: Store, clock: ManualClock, unique_id: str, **fields: Any) -> None:
     record = held(clock, unique_id, attempt=1, **fields)
     insert(store, record)
     for key in ("one", "two"):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-import typing
 from collections.abc import Callable, MutableMapping, Sequence
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from lro._base.arguments import check
 from lro._base.errors import OperationNotFound
-from lro._base.status import Any, Status
+from lro._base.status import AnyMessage, Status
 from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.store_port import Done, Inserted, RequestKey, Store, Worker
@@ -92,7 +91,7 @@ def together(count: int, call: Callable[[int], object]) -> list[object]:
     return found
 
 
-def made_later(hand_in: Callable[[Done[typing.Any]], None]) -> typing.Any:
+def made_later(hand_in: Callable[[Done[Any]], None]) -> Any:
     """Hand a write in, and wait for it: return its answer, or raise its error."""
     over: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
     hand_in(lambda answer, error: over.put((answer, error)))
@@ -104,11 +103,11 @@ def made_later(hand_in: Callable[[Done[typing.Any]], None]) -> typing.Any:
 
 
 def job(
-    publish: Callable[[typing.Any], object] | None = None,
+    publish: Callable[[Any], object] | None = None,
     *,
     metadata: object | None = None,
-    checkpoints: MutableMapping[str, typing.Any] | None = None,
-) -> Job[typing.Any]:
+    checkpoints: MutableMapping[str, Any] | None = None,
+) -> Job[Any]:
     """Return the job of a first attempt without a time limit, for a test of a function alone.
 
     ``publish`` is called with each report, and what it raises is raised by ``job.report``: a list's
@@ -135,15 +134,15 @@ class _AllTypes(TypeRegistry):
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]
 """A promise as code: given an empty store and its clock, it raises unless the promise is kept."""
 
-REQUEST: Final = Any(
+REQUEST: Final = AnyMessage(
     "type.googleapis.com/lro.testing.Request", {"text": "\u00dcn\u00ef \u2713 \U0001f600"}
 )
 METHODS: Final = frozenset({"M"})
 """The method of sample records, for :meth:`Store.orphans`."""
-DONE: Final = Any("type.googleapis.com/lro.testing.Response", {})
+DONE: Final = AnyMessage("type.googleapis.com/lro.testing.Response", {})
 
 
-def record_of(clock: ManualClock, unique_id: str = "a", **fields: typing.Any) -> Record:
+def record_of(clock: ManualClock, unique_id: str = "a", **fields: Any) -> Record:
     """A new record under ``parent``, by default at the root."""
     parent = str(fields.get("parent", ""))
     name = f"{parent}/operations/{unique_id}" if parent else f"operations/{unique_id}"
@@ -151,9 +150,7 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: typing.Any) ->
     return Record(name=name, **{**known, **fields})
 
 
-def held(
-    clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: typing.Any
-) -> Record:
+def held(clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
     """A new record whose work a worker holds for these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
@@ -188,7 +185,9 @@ def insert(
     return store.insert(record, REQUEST, key, check_only=check_only)
 
 
-def end_of(clock: ManualClock, result: Any | Status | None = DONE, days: float = 30) -> Change:
+def end_of(
+    clock: ManualClock, result: AnyMessage | Status | None = DONE, days: float = 30
+) -> Change:
     """The change that ends an operation, whose record is then kept for these days."""
     return end(result, now=clock(), keep_for=timedelta(days=days))
 

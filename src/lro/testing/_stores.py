@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import typing
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from lro._base.arguments import check_function
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.store_port import Inserted, RequestKey, Store
 from lro._model.operation import Change, Record
 from lro.testing import _claiming, _counting, _finding, _keeping, _owing, _scheduling, _working
@@ -54,7 +53,7 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
     for later in (False, True):
         clock = ManualClock()
         store = make_store(clock)
-        checked: typing.Any = _WritesLater(store) if later else store
+        checked: Any = _WritesLater(store) if later else store
         try:
             check(checked, clock)
         except Exception as exc:
@@ -71,11 +70,16 @@ class _WritesLater:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def __getattr__(self, name: str) -> typing.Any:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         if check_only:
             return self._store.insert(record, request, key, check_only=True)
@@ -83,7 +87,7 @@ class _WritesLater:
         inserted: Inserted = made_later(hand_in)
         return inserted
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         made_later(functools.partial(self._store.checkpoint_later, name, attempt, key, value))
 
     def update(self, name: str, change: Change) -> Record | None:

@@ -360,9 +360,9 @@ class Client:
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
-        ``message`` may also be a packed ``lro.Any`` or, but for gRPC, a dict, which is sent as it
-        is. Without a class for the response or the metadata you get a dict of its JSON, without the
-        ``@type``; with ``lro.Any`` what comes stays packed.
+        ``message`` can also be a packed ``lro.AnyMessage`` or, except with gRPC, a dict, which is
+        sent unchanged. Without a class for the response or the metadata you get a dict of its JSON
+        without ``@type``; with ``lro.AnyMessage`` the message stays packed.
 
         Raises:
             DeclarationError: An argument cannot be used; nothing was sent.

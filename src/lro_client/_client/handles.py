@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import typing
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import attrs
 
-from lro import Any, Empty, InvalidArgument, LroError, Operation, Status, TypeRegistry
+from lro import AnyMessage, Empty, InvalidArgument, LroError, Operation, Status, TypeRegistry
 from lro.errors import MessageUnreadable
 from lro.types import ErrorInfo, Json, full_name, simple_name
 from lro_client._addresses import server_of
@@ -134,7 +133,7 @@ class HandleBase(Generic[Resp, Meta]):
             return False
         return True
 
-    def _decoded(self, result: Any | None) -> Resp | None:
+    def _decoded(self, result: AnyMessage | None) -> Resp | None:
         return _decode(self.name, "response", result, self._response_type, self._types)
 
     def _take_state(self, operation: Operation) -> Operation:
@@ -168,7 +167,9 @@ class HandleBase(Generic[Resp, Meta]):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)
         result = operation.result
-        checked = not operation.name and isinstance(result, Any) and result.type_name == EMPTY
+        checked = (
+            not operation.name and isinstance(result, AnyMessage) and result.type_name == EMPTY
+        )
         if checked and self._response_type is not Empty:
             return cast(Resp, None)  # a validate-only call has checked, and done nothing
         return cast(Resp, self._decoded(result))  # None where a service gives no result (spec §2.5)
@@ -180,7 +181,7 @@ class HandleBase(Generic[Resp, Meta]):
 class Update(Generic[Meta]):
     """One changed state of an operation: its metadata decoded, and the whole."""
 
-    def __init__(self, handle: HandleBase[typing.Any, Meta], operation: Operation) -> None:
+    def __init__(self, handle: HandleBase[Any, Meta], operation: Operation) -> None:
         self._handle = handle
         self.operation = operation
         self.error: Exception | None = handle._error
@@ -229,7 +230,7 @@ M = TypeVar("M")
 
 
 def _decode(
-    name: str, role: str, packed: Any | None, cls: type[M] | None, types: TypeRegistry
+    name: str, role: str, packed: AnyMessage | None, cls: type[M] | None, types: TypeRegistry
 ) -> M | None:
     if packed is None:
         return None
@@ -239,7 +240,7 @@ def _decode(
         info = types.readable(packed).payload
         if isinstance(info, dict) and info.get("reason") == MessageUnreadable.reason:
             raise DecodingError(name, f"the server cannot read its {role}", packed)  # §1.14(3)
-    if cls is Any:  # as it came is what was asked for
+    if cls is AnyMessage:  # as it came is what was asked for
         return cast(M, packed)
     if cls is dict:
         return cast(M, _fields(name, role, packed, types))
@@ -258,7 +259,7 @@ def _decode(
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 
 
-def _fields(name: str, role: str, packed: Any, types: TypeRegistry) -> dict[str, Json]:
+def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> dict[str, Json]:
     """What a message says in JSON, without its type; what is no object stands under ``value``."""
     try:
         _check_values(packed, types)
@@ -270,7 +271,7 @@ def _fields(name: str, role: str, packed: Any, types: TypeRegistry) -> dict[str,
     return payload if isinstance(payload, dict) else {"value": payload}
 
 
-def _check_values(packed: Any, types: TypeRegistry) -> None:
+def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
     """Refuse a payload in binary form that would take much memory; JSON is looked at before.
 
     Raises:
@@ -306,7 +307,7 @@ def register(
     check_class("response", response, types)
     check_class("metadata", metadata, types)
     for cls in (message, response, metadata):
-        if cls in (None, Any, dict) or types.knows(cls):
+        if cls in (None, AnyMessage, dict) or types.knows(cls):
             continue
         if full_name(cls) is not None:
             types.register(cls)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import click
 from click.shell_completion import get_completion_class
 
-from lro import Any, Code, Operation
+from lro import AnyMessage, Code, Operation
 from lro_client._addresses import dotted
 from lro_client._errors import CallError
 from lro_client.cli._arguments import (
@@ -468,8 +468,8 @@ def start(
         handle = link.client.start(
             path,
             message_for(link, path, fields),
-            response=Any,
-            metadata=Any,
+            response=AnyMessage,
+            metadata=AnyMessage,
             request_id=request_id,
             validate_only=validate_only,
         )

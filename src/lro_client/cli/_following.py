@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import attrs
 
-from lro import Any, Operation
+from lro import AnyMessage, Operation
 from lro_client._client.client import OperationHandle
 from lro_client._client.handles import Update
 from lro_client._errors import CallError, ClientError, PollTimeout
@@ -24,7 +24,7 @@ from lro_client.cli._terminal import (
     worst,
 )
 
-Handle: TypeAlias = OperationHandle[Any, Any]
+Handle: TypeAlias = OperationHandle[AnyMessage, AnyMessage]
 Show: TypeAlias = Callable[[Operation], None]
 Lose: TypeAlias = Callable[[str], None]
 Judge: TypeAlias = Callable[[Operation], Exit]
@@ -32,7 +32,7 @@ Judge: TypeAlias = Callable[[Operation], Exit]
 
 def handle_of(link: Link, operation: Operation | str) -> Handle:
     """Make a handle whose messages stay packed."""
-    return link.client.operation(operation, response=Any, metadata=Any)
+    return link.client.operation(operation, response=AnyMessage, metadata=AnyMessage)
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ def _looked_at(
 
 def _updates(
     handles: Sequence[Handle], link: Link, timeout: float | None, *, changes: bool
-) -> Iterator[Update[Any]]:
+) -> Iterator[Update[AnyMessage]]:
     group = link.client.group(handles)
     if changes:
         yield from group.updates(timeout)

@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lro import Any, Code, LroError, Operation, OperationDescription, Status, TypeRegistry
+from lro import AnyMessage, Code, LroError, Operation, OperationDescription, Status, TypeRegistry
 from lro.types import Json
 from lro.wire import operation_to_json, plain
 from lro_client._errors import CallError
@@ -123,7 +123,7 @@ def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
         print_json(operation, link)
         return
     result = ""
-    if isinstance(operation.result, Any):
+    if isinstance(operation.result, AnyMessage):
         result = json_text(as_wire(operation, link.types)["response"])
     elif operation.error is not None:
         result = error_text(operation.error)
@@ -195,7 +195,7 @@ def as_wire(operation: Operation, types: TypeRegistry) -> dict[str, Json]:
 
 def _readable(operation: Operation, types: TypeRegistry) -> Operation:
     result = operation.result
-    if isinstance(result, Any):
+    if isinstance(result, AnyMessage):
         result = _in_base64(result, types)
     elif result is not None:
         details = tuple(_in_base64(detail, types) for detail in result.details)
@@ -206,12 +206,12 @@ def _readable(operation: Operation, types: TypeRegistry) -> Operation:
     return attrs.evolve(operation, metadata=metadata, result=result)
 
 
-def _in_base64(packed: Any, types: TypeRegistry) -> Any:
+def _in_base64(packed: AnyMessage, types: TypeRegistry) -> AnyMessage:
     try:
         types.to_json(packed)
     except LroError:
         assert isinstance(packed.payload, bytes)  # a message in JSON can be printed
-        return Any(packed.type_url, {"value": base64.b64encode(packed.payload).decode()})
+        return AnyMessage(packed.type_url, {"value": base64.b64encode(packed.payload).decode()})
     return packed
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import enum
 import math
 import re
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from unicodedata import category
 
 import attrs
 
-from lro import Any, LroError, Struct, Timestamp, TypeRegistry
+from lro import AnyMessage, LroError, Struct, Timestamp, TypeRegistry
 from lro.types import Json
 
 Lookup = Callable[[str], object]
@@ -31,7 +30,7 @@ def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
 
     ``types`` reads a packed message in binary form, if it knows its class.
     """
-    if isinstance(metadata, Any):
+    if isinstance(metadata, AnyMessage):
         metadata = _payload(metadata, types)
     if isinstance(metadata, Struct):
         metadata = metadata.fields
@@ -42,7 +41,7 @@ def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
     return _in_object(metadata)
 
 
-def _payload(packed: Any, types: TypeRegistry | None) -> Json | bytes:
+def _payload(packed: AnyMessage, types: TypeRegistry | None) -> Json | bytes:
     if types is None or not isinstance(packed.payload, bytes):
         return packed.payload
     try:
@@ -51,7 +50,7 @@ def _payload(packed: Any, types: TypeRegistry | None) -> Json | bytes:
         return packed.payload
 
 
-def _in_mapping(fields: Mapping[typing.Any, object]) -> Lookup:
+def _in_mapping(fields: Mapping[Any, object]) -> Lookup:
     def look(name: str) -> object:
         found = fields.get(_camel(name))
         return fields.get(name) if found is None else found
@@ -59,7 +58,7 @@ def _in_mapping(fields: Mapping[typing.Any, object]) -> Lookup:
     return look
 
 
-def _in_object(message: typing.Any) -> Lookup:
+def _in_object(message: Any) -> Lookup:
     # Messages of every library have attributes: attrs, dataclasses, protobuf, pydantic, msgspec.
     descriptor = getattr(message, "DESCRIPTOR", None)
 
@@ -72,7 +71,7 @@ def _in_object(message: typing.Any) -> Lookup:
     return look
 
 
-def _in_protobuf(message: typing.Any, descriptor: typing.Any, name: str, value: object) -> object:
+def _in_protobuf(message: Any, descriptor: Any, name: str, value: object) -> object:
     field = descriptor.fields_by_name.get(name)
     if field is None or (field.has_presence and not message.HasField(name)):
         return None  # an attribute that is not a field, or a field that was not set
@@ -173,9 +172,9 @@ _MAX_DEPTH: Final = 3
 def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
     """Read the progress from metadata; None if it has none.
 
-    ``metadata`` is a typed message (attrs, dataclass, protobuf, and others with attributes), a
-    packed :class:`lro.Any`, or a mapping with keys in lowerCamelCase or snake_case. ``types`` reads
-    what is packed in binary form.
+    ``metadata`` is a typed message (attrs, dataclass, protobuf, or another with attributes), a
+    packed :class:`lro.AnyMessage`, or a mapping with keys in lowerCamelCase or snake_case.
+    ``types`` reads messages that are packed in binary form.
 
     The first field counts that holds a number which makes sense: a percentage, then a share from 0
     to 1, then ``progress`` (an int is a percentage; a float is a share up to 1 and a percentage
@@ -262,7 +261,7 @@ def _message(look: Lookup) -> str:
     return shown
 
 
-def _moment(value: typing.Any) -> datetime | None:
+def _moment(value: Any) -> datetime | None:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     elif isinstance(value, Timestamp):

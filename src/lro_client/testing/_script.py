@@ -10,16 +10,16 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro import Any, Code, State, Status
+from lro import AnyMessage, Code, State, Status
 from lro.adapters import Inserted, Record, RequestKey
 from lro.errors import OperationNotFound
 from lro.stores.memory import MemoryStore
 
 Scripted: TypeAlias = object
-"""A message of any class, an ``lro.Any``, or the JSON object of one with its ``@type``."""
+"""A message of any class, an ``lro.AnyMessage``, or the JSON object of one with its ``@type``."""
 
-Pack: TypeAlias = Callable[[Scripted | None], Any | None]
-"""Packs a message into an ``lro.Any``; None stays None."""
+Pack: TypeAlias = Callable[[Scripted | None], AnyMessage | None]
+"""Packs a message into an ``lro.AnyMessage``; None stays None."""
 
 TICK_SECONDS: Final = 1e-9
 """Rounding error of a clock that adds up many floats: a moment this close counts as reached."""
@@ -88,7 +88,7 @@ class Script:
     name: str
     began: float
     ends_after: float | None = 0.0
-    response: Any | None
+    response: AnyMessage | None
     metadata: Scripted | Callable[[float], Scripted | None] | None = None
     error: Status | None = None
     gone_after: float = math.inf
@@ -121,7 +121,7 @@ class Script:
             elapsed = self.ends_after
         return self.metadata(elapsed) if callable(self.metadata) else self.metadata
 
-    def ended(self, record: Record, metadata: Any | None) -> Record:
+    def ended(self, record: Record, metadata: AnyMessage | None) -> Record:
         """The record at the end."""
         assert self.ends_after is not None
         result, state = self.error or self.response, State.SUCCEEDED
@@ -135,7 +135,7 @@ class Script:
         )
 
 
-Begin: TypeAlias = Callable[[Any], Script]
+Begin: TypeAlias = Callable[[AnyMessage], Script]
 """Makes the script of a method's new operation from the packed request."""
 
 
@@ -161,10 +161,15 @@ class ScriptedStore(MemoryStore):
             self.update(script.name, lambda _: None)
         now = self.now()
         record = Record(name="", parent="", method="", create_time=now, update_time=now)
-        self._add(script, record, Any(""), None)
+        self._add(script, record, AnyMessage(""), None)
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Begin the operation that the script of the method describes, under its own name."""
         known = super().insert(record, request, key, check_only=True)
@@ -199,7 +204,7 @@ class ScriptedStore(MemoryStore):
         return self._scripts[name]
 
     def _add(
-        self, script: Script, record: Record, request: Any, key: RequestKey | None
+        self, script: Script, record: Record, request: AnyMessage, key: RequestKey | None
     ) -> Inserted:
         self._scripts[script.name] = script
         record = attrs.evolve(

@@ -171,7 +171,7 @@ class ScriptedServer:
         collection = f"{parent}/operations" if parent else "operations"
         self._serve(f"{collection}/-")
 
-        def begin(request: lro.Any) -> Script:
+        def begin(request: lro.AnyMessage) -> Script:
             fields = dict(self._service.types.unpack(request, Struct).fields)
             made = response(fields) if callable(response) else response
             return self._script(self._store.free_name(collection), response=made, **script)
@@ -215,7 +215,7 @@ class ScriptedServer:
     def _script(self, name: str, *, response: Scripted | None = None, **script: Any) -> Script:
         return Script(name=name, began=self.clock.now, response=self._packed(response), **script)
 
-    def _packed(self, message: Scripted | None) -> lro.Any | None:
+    def _packed(self, message: Scripted | None) -> lro.AnyMessage | None:
         types = self._service.types
         if message is None:
             return None
@@ -223,7 +223,7 @@ class ScriptedServer:
             fields: dict[str, Json] = message
             return types.from_json(fields)
         cls = type(message)
-        if cls is not lro.Any and cls not in self._known:
+        if cls is not lro.AnyMessage and cls not in self._known:
             self._known.add(cls)  # declared, so that filters know its fields
             name = f"scripted.Messages.M{len(self._known)}"
             self._service.declare(name, request=Struct, response=cls, metadata=cls)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-import typing
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import attrs
@@ -15,7 +14,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro import (
-    Any,
+    AnyMessage,
     CancelOperationRequest,
     Code,
     DeclarationError,
@@ -136,7 +135,7 @@ class GrpcCoder:
             )
             raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
         with self._lock:  # as registering replaces what is made of the classes
-            if not isinstance(request.message, Any):
+            if not isinstance(request.message, AnyMessage):
                 self._register(type(request.message), request.target)
             return start_to_binary(request, self._types)
 
@@ -156,7 +155,7 @@ class GrpcCoder:
         if payload is None:
             raise empty_reply(call.verb, "OK without a message")
         listed = isinstance(call.request, ListOperationsRequest)
-        cls: typing.Any = pb.ListOperationsResponse if listed else pb.Operation
+        cls: Any = pb.ListOperationsResponse if listed else pb.Operation
         try:
             check_values(payload, cls.DESCRIPTOR)
             proto = cls.FromString(payload)
@@ -167,7 +166,7 @@ class GrpcCoder:
             check_operation(call, found)
         return Reply(found)
 
-    def error(self, call: Call, error: typing.Any) -> CallError:
+    def error(self, call: Call, error: Any) -> CallError:
         """The error of a call that grpcio says has failed."""
         code = Code.of(error.code().value[0])
         status = _embedded_status(error, code)
@@ -209,8 +208,8 @@ def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
         InvalidArgument: The request id does not fit.
     """
     given = request.message
-    packed = given if isinstance(given, Any) else types.pack(given)
-    cls: typing.Any = types.binary.message_class(packed.type_name)
+    packed = given if isinstance(given, AnyMessage) else types.pack(given)
+    cls: Any = types.binary.message_class(packed.type_name)
     message = cls.FromString(types.binary_payload(packed))
     beside = {}
     for field in attrs.fields(StartOptions):
@@ -222,7 +221,7 @@ def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
 
 
-def _set(message: typing.Any, name: str, value: str | bool) -> None:
+def _set(message: Any, name: str, value: str | bool) -> None:
     try:
         setattr(message, name, value)
     except (TypeError, ValueError) as exc:
@@ -240,7 +239,7 @@ def _path(call: Call) -> str:
     return f"/{found[1] or found[3]}/{found[2] or found[4]}"
 
 
-def _embedded_status(error: typing.Any, code: Code) -> Status | None:
+def _embedded_status(error: Any, code: Code) -> Status | None:
     # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
     pairs = error.trailing_metadata() or ()
     details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")

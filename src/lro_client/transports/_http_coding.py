@@ -12,12 +12,12 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 
 from lro import (
-    Any,
+    AnyMessage,
     CancelOperationRequest,
     Code,
     DeclarationError,
@@ -254,7 +254,7 @@ class Encoder:
 
     def _start(self, request: StartRequest) -> HttpCall:
         message = request.message
-        if isinstance(message, Any):
+        if isinstance(message, AnyMessage):
             message = self._types.readable(message).payload
         if isinstance(message, Mapping):
             json.dumps(message, allow_nan=False)  # faster ones send null for what has no JSON
@@ -431,7 +431,7 @@ class HttpCoder:
         self._types = types
         self._now = now
 
-    def decode(self, call: Call, response: typing.Any, content: bytes) -> Reply:
+    def decode(self, call: Call, response: Any, content: bytes) -> Reply:
         """The reply of an HTTP response with this body.
 
         Raises:
@@ -457,7 +457,7 @@ class HttpCoder:
         except EventTooLarge as exc:
             raise unreadable(call.verb, str(exc)) from exc
         except Exception as exc:
-            exc = typing.cast("typing.Any", exc)
+            exc = typing.cast("Any", exc)
             names = [cls.__name__ for cls in type(exc).__mro__]
             if "DecodingError" in names:  # spoilt on its way, or mislabelled
                 raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
@@ -528,7 +528,7 @@ class HttpCoder:
             )
         return found
 
-    def streams(self, response: typing.Any) -> bool:
+    def streams(self, response: Any) -> bool:
         """Whether a response is a stream of events."""
         kind: str = response.headers.get("content-type", "")
         return response.status_code == 200 and kind.lower().startswith("text/event-stream")
@@ -558,7 +558,7 @@ class HttpCoder:
             text = f"an event is not what was asked for: {exc}"
             raise unreadable(call.verb, text) from exc
 
-    def no_stream(self, call: Call, response: typing.Any, content: bytes) -> CallError:
+    def no_stream(self, call: Call, response: Any, content: bytes) -> CallError:
         """The error of a call that was to be answered with a stream."""
         status = response.status_code
         if not 200 <= status < 300:
@@ -567,7 +567,7 @@ class HttpCoder:
         return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), status)
 
     def _error(
-        self, call: Call, response: typing.Any, content: bytes, retry_after: float | None
+        self, call: Call, response: Any, content: bytes, retry_after: float | None
     ) -> CallError:
         http: int = response.status_code
         try:
@@ -596,7 +596,7 @@ class HttpCoder:
         passing = http in _PASSING_STATUS and not named
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
-    def _raised(self, call: Call, response: typing.Any) -> CallError:
+    def _raised(self, call: Call, response: Any) -> CallError:
         """The error of a reply for which a hook of the client has raised ``HTTPStatusError``."""
         content = b""
         with suppress(RuntimeError):  # what no hook has read is closed by now

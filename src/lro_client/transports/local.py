@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from lro import (
-    Any,
+    AnyMessage,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
@@ -80,7 +79,7 @@ class LocalTransport:
         """Nothing to free: the service is not the transport's."""
 
 
-def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
+def _wanted(service: Service, call: Call) -> tuple[str, dict[str, Any]]:
     """The name of the verb of a service that does a call, and its arguments but the caller."""
     request = call.request
     if isinstance(request, StartRequest):
@@ -110,7 +109,7 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
 def _message(service: Service, request: StartRequest) -> object:
     """The message of a start; a dict is read as the JSON that HTTP would send."""
     message, spec = request.message, service.specs.get(request.target)
-    if isinstance(message, Any):
+    if isinstance(message, AnyMessage):
         return service.types.unpack_any(message)
     if isinstance(message, Mapping) and spec is not None:
         return service.types.load(dict(message), spec.request)

@@ -176,6 +176,6 @@ def test_tasks_below_a_parent_are_listed_there() -> None:
 
 def test_message_of_an_unknown_type_hides_no_task(listed: Listed) -> None:
     """An ErrorInfo stands for it, as over HTTP."""
-    listed.counting.start(caller="ann", metadata=lro.Any("x/acme.v1.Gone", b"\x08"))
+    listed.counting.start(caller="ann", metadata=lro.AnyMessage("x/acme.v1.Gone", b"\x08"))
     tasks = listed.list().tasks
     assert (len(tasks), str(tasks).count("MESSAGE_UNREADABLE")) == (6, 1)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-import typing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import attrs
 from hypothesis import settings
@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro import Any, Code, LroError, Status
+from lro import AnyMessage, Code, LroError, Status
 from lro._model import operation as states
 from lro.adapters import Claim, Cursor, Record, RequestKey
 from lro.errors import OperationNotFound
@@ -42,15 +42,15 @@ PARENTS = ["", "projects/p"]
 URL = "type.googleapis.com/acme.v1.Thing"
 MESSAGES = [
     None,
-    Any(URL, {"n": 1}),
-    Any(URL, {"n": 1.0}),
-    Any(URL, {"n": True, "a": "\u00dc\u2603\U0001f600'\"\\"}),
-    Any(URL, b"\x00\xff"),
+    AnyMessage(URL, {"n": 1}),
+    AnyMessage(URL, {"n": 1.0}),
+    AnyMessage(URL, {"n": True, "a": "\u00dc\u2603\U0001f600'\"\\"}),
+    AnyMessage(URL, b"\x00\xff"),
 ]
 RESULTS = [
     *MESSAGES,
     Status(Code.ABORTED, "failed"),
-    Status(Code.CANCELLED, "stopped", (Any(URL, {"detail": [1, None]}),)),
+    Status(Code.CANCELLED, "stopped", (AnyMessage(URL, {"detail": [1, None]}),)),
 ]
 LOST = Status(Code.ABORTED, "its worker was lost")
 CANCELLED = Status(Code.CANCELLED, "cancelled")
@@ -98,7 +98,7 @@ def shown(answer):
         return to_row(answer)
     if isinstance(answer, (list, tuple)):
         return [shown(one) for one in answer]
-    if isinstance(answer, Any):
+    if isinstance(answer, AnyMessage):
         return answer.type_url, repr(answer.payload)
     return answer
 
@@ -182,7 +182,7 @@ class Kept(RuleBasedStateMachine):
             request_id=key[1] if key else "",
             target=given["target"],
         )
-        request = Any(URL, {"number": number})
+        request = AnyMessage(URL, {"number": number})
         full = key and RequestKey(record.method, *key)
         found = self.all(
             lambda store: store.insert(record, request, full, check_only=given["check_only"]),
@@ -330,7 +330,7 @@ class Kept(RuleBasedStateMachine):
             self.all(lambda store, name=name: store.request(name))
 
 
-def run_traces(examples: int, steps: int = 40, **options: typing.Any) -> None:
+def run_traces(examples: int, steps: int = 40, **options: Any) -> None:
     """Run so many traces of so many steps; ``options`` are more settings of Hypothesis."""
     with contextlib.closing(Emptied(shared_server(), 2)) as pair:
         run_state_machine_as_test(

@@ -22,8 +22,7 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
-from lro.types import Any as Packed
-from lro.types import Struct
+from lro.types import AnyMessage, Struct
 from tests.full.mcp.polling import TASKS
 from tests.full.mcp.served import METHOD, TOOL, VERSION, Caller, Serve, envelope, served
 from tests.http.counting_service import CountRequest, CountResponse
@@ -201,9 +200,9 @@ def test_half_a_character_in_a_request_id_is_an_error_of_the_client(anyone: Call
 
 NO_JSON: Any = object()
 DETAILS = (
-    Packed("type.googleapis.com/acme.v1.Note", {"secret": NO_JSON}),
-    Packed("type.googleapis.com/acme.v1.Note", {"secret": "\ud800"}),
-    Packed("type.googleapis.com/acme.v1.Secret", b"\xff"),
+    AnyMessage("type.googleapis.com/acme.v1.Note", {"secret": NO_JSON}),
+    AnyMessage("type.googleapis.com/acme.v1.Note", {"secret": "\ud800"}),
+    AnyMessage("type.googleapis.com/acme.v1.Secret", b"\xff"),
 )
 
 
@@ -275,7 +274,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
 def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> None:
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     count = service.declare(
-        METHOD, request=CountRequest, response=CountResponse, metadata=lro.types.Any
+        METHOD, request=CountRequest, response=CountResponse, metadata=lro.types.AnyMessage
     )
     caller = serve(service)
     name = count.start(CountRequest(), metadata=DETAILS[1]).name

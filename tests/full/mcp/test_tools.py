@@ -51,7 +51,7 @@ def tool(request: type, response: type, **options: Any) -> dict[str, Any]:
 
 
 def test_messages_of_any_form_have_open_schemas() -> None:
-    for response in (lro.types.Empty, lro.Any, lro.types.ListValue, lro.types.StringValue):
+    for response in (lro.types.Empty, lro.AnyMessage, lro.types.ListValue, lro.types.StringValue):
         assert "outputSchema" not in tool(CountRequest, response)
     assert tool(Struct, CountResponse)["inputSchema"]["properties"] == {}
 

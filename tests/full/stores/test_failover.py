@@ -9,7 +9,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from lro import Any
+from lro import AnyMessage
 from lro._engine.watching import WatchList
 from lro.adapters import Store
 from lro.stores.sqlite import SQLiteStore
@@ -76,7 +76,7 @@ def _postgres(folder, clock, stack):
 
 def noted(text):
     """Metadata of this text."""
-    return Any("type.googleapis.com/acme.v1.Note", {"text": text})
+    return AnyMessage("type.googleapis.com/acme.v1.Note", {"text": text})
 
 
 def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:

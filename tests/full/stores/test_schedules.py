@@ -122,7 +122,7 @@ def ticks_of(service: lro.Service) -> Sequence[str]:
             break
     if not all(one.done for one in found):
         return ()
-    return [one.result.payload["time"] for one in found if isinstance(one.result, lro.Any)]
+    return [one.result.payload["time"] for one in found if isinstance(one.result, lro.AnyMessage)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -18,8 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, LeaseLost
-from lro._base.status import Any as PackedMessage
-from lro._base.status import Status
+from lro._base.status import AnyMessage, Status
 from lro._engine.attempt import failure
 from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
@@ -211,10 +210,10 @@ class CallInChild:
         load = self._load if control.attempt > 1 else None
         return Checkpoints(self._spec.types, self._spec.limits, self._keep, load)
 
-    def _keep(self, key: str, value: PackedMessage) -> Flow[None]:
+    def _keep(self, key: str, value: AnyMessage) -> Flow[None]:
         yield MayBlock(functools.partial(self._ask, Keep, key, value))
 
-    def _load(self) -> Flow[Mapping[str, PackedMessage]]:
+    def _load(self) -> Flow[Mapping[str, AnyMessage]]:
         answer: RequestAnswer = yield MayBlock(functools.partial(self._ask, LoadCheckpoints))
         return answer.checkpoints
 

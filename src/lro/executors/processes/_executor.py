@@ -12,7 +12,7 @@ from typing import Final
 
 from lro._base.arguments import check_count, check_span
 from lro._base.errors import DeclarationError, LeaseLost, Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.attempt import facts_of, internal
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.flow import run
@@ -80,7 +80,7 @@ class CallSupervisor:
         self._due = 0.0
         self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
-    def response(self) -> Any:
+    def response(self) -> AnyMessage:
         """The response of the function.
 
         Raises:
@@ -172,7 +172,7 @@ class CallSupervisor:
             return RequestAnswer(request.number, refusal(exc))
         return RequestAnswer(request.number)
 
-    def _result(self, message: FinalMessage) -> Any:
+    def _result(self, message: FinalMessage) -> AnyMessage:
         if isinstance(message, Done):
             return message.response
         if isinstance(message, Failed):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import enum
-import typing
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
 from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
-from lro._base.status import Any, Status
+from lro._base.status import AnyMessage, Status
 from lro._engine.job import Failure
 from lro._messages.json_text import dumps, reread
 from lro.executors.processes._function_reference import FunctionReference
@@ -46,8 +45,8 @@ class RunFunction:
     name: str
     attempt: int
     domain: str
-    request: Any
-    metadata: Any | None
+    request: AnyMessage
+    metadata: AnyMessage | None
     stop_at: float | None
     trace_context: str = ""
 
@@ -74,7 +73,7 @@ class RequestAnswer:
 
     number: int
     refusal: RequestRefusal | None = None
-    checkpoints: dict[str, Any] = attrs.field(factory=dict)
+    checkpoints: dict[str, AnyMessage] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -95,7 +94,7 @@ class Report:
     """Metadata to publish; the function waits for the answer."""
 
     number: int
-    metadata: Any
+    metadata: AnyMessage
 
 
 @attrs.frozen
@@ -104,7 +103,7 @@ class Keep:
 
     number: int
     key: str
-    value: Any
+    value: AnyMessage
 
 
 @attrs.frozen
@@ -131,7 +130,7 @@ class LogLine:
 class Done:
     """The function returned."""
 
-    response: Any
+    response: AnyMessage
 
 
 @attrs.frozen
@@ -211,24 +210,24 @@ def refusal_error(refusal: RequestRefusal, name: str, attempt: int) -> LroError:
 _REFUSALS: Final = {kind.__name__: kind for kind in (Cancelled, DeadlineExceeded, Unavailable)}
 
 
-def _decode(text: bytes, union: typing.Any) -> typing.Any:
+def _decode(text: bytes, union: Any) -> Any:
     return _converter.structure(reread(text.decode()), union)
 
 
 def _is_any(cls: object) -> bool:
-    return cls is Any
+    return cls is AnyMessage
 
 
-def _dump_any(packed: Any) -> list[typing.Any]:
+def _dump_any(packed: AnyMessage) -> list[Any]:
     if isinstance(packed.payload, bytes):
         return [packed.type_url, base64.b64encode(packed.payload).decode(), "binary"]
     return [packed.type_url, packed.payload]
 
 
-def _load_any(value: list[typing.Any], _: object) -> Any:
+def _load_any(value: list[Any], _: object) -> AnyMessage:
     if len(value) == 3:
-        return Any(value[0], base64.b64decode(value[1]))
-    return Any(value[0], value[1])
+        return AnyMessage(value[0], base64.b64decode(value[1]))
+    return AnyMessage(value[0], value[1])
 
 
 def _make_converter() -> Converter:

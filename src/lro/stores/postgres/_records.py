@@ -7,13 +7,13 @@ import time
 import typing
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import errors
 
 from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.store_port import Done, Found, Inserted, RequestKey
 from lro._messages.json_text import reread
 from lro._model.operation import Change, Record, check_reporting
@@ -219,7 +219,7 @@ class RecordTable:
             Unavailable: The database cannot be used now.
         """
         known = self.cache.get(name)
-        row: typing.Any
+        row: Any
         if known is None:
             row = self._stored(name)
         else:
@@ -252,13 +252,13 @@ class RecordTable:
                 continue
             record = known[place - 1]
             if text is not None:
-                row: typing.Any = reread(text)
+                row: Any = reread(text)
                 record = self._read(row)
             assert record is not None  # only what is known can be unchanged
             found.append(record)
         return Found(found, rest)
 
-    def insert(self, record: Record, request: Any, key: RequestKey | None) -> Inserted:
+    def insert(self, record: Record, request: AnyMessage, key: RequestKey | None) -> Inserted:
         """Add a record, or find the one that the same request started before (spec §9).
 
         Raises:
@@ -269,12 +269,14 @@ class RecordTable:
         return self._wait_for(self._insert(record, request, key))
 
     def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+        self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Have a record inserted; another thread sees to one that meets an obstacle."""
         self._go_on(self._insert(record, request, key), done)
 
-    def _insert(self, record: Record, request: Any, key: RequestKey | None) -> _Steps[Inserted]:
+    def _insert(
+        self, record: Record, request: AnyMessage, key: RequestKey | None
+    ) -> _Steps[Inserted]:
         row = to_row(record)
         write = insertion(record, row, request, key)
         for _ in range(INSERT_ATTEMPTS):
@@ -374,7 +376,7 @@ class RecordTable:
             if not _differs(changed, record) or (yield from self._write(record, changed)):
                 return changed
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Keep a checkpoint of the current attempt.
 
         Raises:
@@ -384,12 +386,12 @@ class RecordTable:
         self._wait_for(self._checkpoint(name, attempt, key, value))
 
     def checkpoint_later(
-        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+        self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Have a checkpoint kept; why it is refused is read by another thread."""
         self._go_on(self._checkpoint(name, attempt, key, value), done)
 
-    def _checkpoint(self, name: str, attempt: int, key: str, value: Any) -> _Steps[None]:
+    def _checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> _Steps[None]:
         write = checkpointing(name, attempt, key, value)
         while not (yield from _made(write)):
             yield None
@@ -427,17 +429,17 @@ class RecordTable:
             raise Unavailable("the record was changed twice; which change came first is not known")
         return False
 
-    def _stored(self, name: str) -> typing.Any:
+    def _stored(self, name: str) -> Any:
         """The row of this name; None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None
 
-    def _read(self, row: Sequence[typing.Any]) -> Record:
+    def _read(self, row: Sequence[Any]) -> Record:
         return self.cache.keep(from_row(row), text_length(row), wanted=True)
 
 
 def find_obstacle(
-    rows: Callable[[bytes, Sequence[object]], list[typing.Any]],
+    rows: Callable[[bytes, Sequence[object]], list[Any]],
     sql: bytes,
     record: Record,
     key: RequestKey | None,
@@ -476,7 +478,7 @@ def too_slow() -> Unavailable:
     return Unavailable("others start and end the same work faster than it can be read")
 
 
-def _first_record(key: RequestKey, first: list[typing.Any], new: Record) -> Record | None:
+def _first_record(key: RequestKey, first: list[Any], new: Record) -> Record | None:
     _, fingerprint, at, stored, *row = first
     if not repeats_start(key, fingerprint, moment(at), new.create_time):
         return None
@@ -484,11 +486,11 @@ def _first_record(key: RequestKey, first: list[typing.Any], new: Record) -> Reco
         present = from_row(row)
         if present.visible(new.create_time):
             return present
-    remembered: typing.Any = reread(stored)
+    remembered: Any = reread(stored)
     return from_row(remembered)
 
 
-def _is(first: list[typing.Any], record: Record) -> bool:
+def _is(first: list[Any], record: Record) -> bool:
     return (
         first[0] is not None
         and first[0].replace("-", "") == id_of(record.name)

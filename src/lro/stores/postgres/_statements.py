@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro._base.status import Any, Json
+from lro._base.status import AnyMessage, Json
 from lro._engine.store_port import FREE_LANE, STEP_MINUTES, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
@@ -111,7 +111,7 @@ class RecordWrite(QueuedWrite):
         return attrs.evolve(self)
 
 
-def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> RecordWrite:
+def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
     """The insert of a record, which is this row, its request and its key.
 
     Raises:
@@ -161,7 +161,7 @@ def removal(old: Record) -> RecordWrite:
     return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
 
 
-def checkpointing(name: str, attempt: int, key: str, value: Any) -> RecordWrite:
+def checkpointing(name: str, attempt: int, key: str, value: AnyMessage) -> RecordWrite:
     """The write of a checkpoint, if this is still the attempt.
 
     Raises:

@@ -11,14 +11,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import psycopg
 
 from lro._base.arguments import check_count, check_function, check_seconds, check_text
 from lro._base.errors import OperationNotFound, Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
     COUNTS_READ,
@@ -259,7 +259,12 @@ class PostgresStore:
         return self._setup.secret
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Add a record and its request, or find the one that the same request started before.
 
@@ -272,7 +277,7 @@ class PostgresStore:
         return self._resources.records.find_obstacle(record, key) or Inserted(record, fresh=True)
 
     def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+        self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Have a record and its request added with the next group of writes."""
         self._resources.records.insert_later(record, request, key, done)
@@ -281,7 +286,7 @@ class PostgresStore:
         self,
         connection: DatabaseConnection,
         record: Record,
-        request: Any,
+        request: AnyMessage,
         key: RequestKey | None,
         *,
         check_only: bool = False,
@@ -294,7 +299,7 @@ class PostgresStore:
         inserts = self._resources.within
         return inserts.insert(connection, record, request, key, check_only=check_only)
 
-    def request(self, name: str) -> Any:
+    def request(self, name: str) -> AnyMessage:
         """The packed request of an operation."""
         rows = self._rows(statements.REQUEST, id_of(name))
         if not rows:
@@ -317,17 +322,17 @@ class PostgresStore:
         """Have a record replaced or removed with the next group of writes."""
         self._resources.records.update_later(name, change, done)
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Keep a value beside the request."""
         self._resources.records.checkpoint(name, attempt, key, value)
 
     def checkpoint_later(
-        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+        self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Have a value kept with the next group of checkpoints."""
         self._resources.records.checkpoint_later(name, attempt, key, value, done)
 
-    def checkpoints(self, name: str) -> dict[str, Any]:
+    def checkpoints(self, name: str) -> dict[str, AnyMessage]:
         """The values that are kept for an operation, by their keys."""
         rows = self._rows(statements.CHECKPOINTS, id_of(name))
         return {key: unpack(value) for key, value in rows}
@@ -411,7 +416,7 @@ class PostgresStore:
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost."""
         now, holds = self._clock(), self._rows(statements.HOLDING)
-        lost: Sequence[tuple[typing.Any, ...]] = ()
+        lost: Sequence[tuple[Any, ...]] = ()
         if any(lost for _, _, lost, _ in holds):
             lost = self._rows(statements.LOST, dumps(list(methods)).decode(), limit)
         late = any(not owner and at <= micros(now) for owner, *_, at in holds)
@@ -432,7 +437,7 @@ class PostgresStore:
         unknown = attrs.evolve(unknown_worker(owner, self._clock()), lost=True)
         return bool(self._rows_soon(statements.LOSE_UNKNOWN, *worker_row(unknown), owner))
 
-    def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
+    def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
         """Run a statement that waits only shortly for what others have locked."""
         return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
 
@@ -549,5 +554,5 @@ class PostgresStore:
         """
         return schema_sql(self._address.schema, self._setup.declared)
 
-    def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
+    def _rows(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
         return self._resources.connections.rows(sql, values)

@@ -11,7 +11,7 @@ from psycopg import errors
 from psycopg.rows import tuple_row
 
 from lro._base.errors import InvalidArgument, LroError
-from lro._base.status import Any as PackedMessage
+from lro._base.status import AnyMessage
 from lro._engine.store_port import WORK_WAITS, Inserted, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import Record
@@ -65,7 +65,7 @@ class TransactionInserts:
         self,
         connection: object,
         record: Record,
-        request: PackedMessage,
+        request: AnyMessage,
         key: RequestKey | None,
         *,
         check_only: bool = False,

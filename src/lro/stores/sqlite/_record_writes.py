@@ -12,10 +12,10 @@ import sqlite3
 import typing
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from lro._base.errors import OperationNotFound, TargetBusy
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.store_port import Inserted, RequestKey
 from lro._model.operation import Change, Record, check_reporting
 from lro.stores._rows import (
@@ -57,7 +57,7 @@ def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted
     return Inserted(record, fresh=True)
 
 
-def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
+def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
     """The record of this name, and its row, or None if that need not be read.
 
     Raises:
@@ -82,7 +82,7 @@ class InsertRecord:
     """
 
     def __init__(
-        self, cache: RecordCache, record: Record, request: Any, key: RequestKey | None
+        self, cache: RecordCache, record: Record, request: AnyMessage, key: RequestKey | None
     ) -> None:
         refuse_untextual(record, key)
         self.record = record
@@ -162,7 +162,9 @@ class UpdateRecord:
 class KeepCheckpoint:
     """Keeps a value beside the request of an operation, if this is its current attempt."""
 
-    def __init__(self, cache: RecordCache, name: str, attempt: int, key: str, value: Any) -> None:
+    def __init__(
+        self, cache: RecordCache, name: str, attempt: int, key: str, value: AnyMessage
+    ) -> None:
         self._cache = cache
         self._row = key, pack(value), name, attempt
 
@@ -220,15 +222,13 @@ class TogetherWriter:
     def __init__(self, cache: RecordCache) -> None:
         self._cache = cache
 
-    def __call__(
-        self, writer: sqlite3.Connection, actions: Sequence[object]
-    ) -> Mapping[int, typing.Any]:
+    def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
         """The answers of the writes that were made, by their places; nothing of others is kept.
 
         Raises:
             HalfDone: Something of others is kept, and must be undone.
         """
-        answers: dict[int, typing.Any] = {}
+        answers: dict[int, Any] = {}
         inserts = [
             (place, action)
             for place, action in enumerate(actions)

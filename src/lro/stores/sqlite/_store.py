@@ -14,7 +14,7 @@ import attrs
 
 from lro._base.arguments import check, check_function, check_seconds
 from lro._base.errors import OperationNotFound, Unavailable
-from lro._base.status import Any
+from lro._base.status import AnyMessage
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
     COUNTS_READ,
@@ -159,7 +159,12 @@ class SQLiteStore:
         return self._secret
 
     def insert(
-        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+        self,
+        record: Record,
+        request: AnyMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
     ) -> Inserted:
         """Add a record and its request, or find the one that the same request started before."""
         if check_only:
@@ -169,7 +174,7 @@ class SQLiteStore:
         return insert.committed(self._file.write(insert))
 
     def insert_later(
-        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+        self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Have a record and its request added with the next group of writes."""
         insert = InsertRecord(self._cache, record, request, key)
@@ -179,7 +184,7 @@ class SQLiteStore:
         self,
         connection: DatabaseConnection,
         record: Record,
-        request: Any,
+        request: AnyMessage,
         key: RequestKey | None,
         *,
         check_only: bool = False,
@@ -196,7 +201,7 @@ class SQLiteStore:
                 return checked(sql.rows_of(transaction), record, key)
             return insert(transaction)
 
-    def request(self, name: str) -> Any:
+    def request(self, name: str) -> AnyMessage:
         """The packed request of an operation."""
         rows = self._file.rows(sql.INPUT, (name,))
         if not rows:
@@ -243,17 +248,17 @@ class SQLiteStore:
         update = UpdateRecord(self._cache, name, change)
         self._file.write_later(update, done, update.committed)
 
-    def checkpoint(self, name: str, attempt: int, key: str, value: Any) -> None:
+    def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Keep a value beside the request, committed with the group of writes."""
         self._file.write(KeepCheckpoint(self._cache, name, attempt, key, value))
 
     def checkpoint_later(
-        self, name: str, attempt: int, key: str, value: Any, done: Done[None]
+        self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Have a value kept with the next group of writes."""
         self._file.write_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
 
-    def checkpoints(self, name: str) -> dict[str, Any]:
+    def checkpoints(self, name: str) -> dict[str, AnyMessage]:
         """The values that are kept for an operation, by their keys."""
         return {key: unpack(value) for key, value in self._file.rows(sql.CHECKPOINTS, (name,))}
 
@@ -293,7 +298,7 @@ class SQLiteStore:
         """Begin a new attempt at operations that wait, the earliest due first."""
         now = micros(self._clock())
         choice = sql.choose(self._file.rows, claim, now)
-        works: list[tuple[Record, Any]] = []
+        works: list[tuple[Record, AnyMessage]] = []
         if choice.names:  # else there is nothing to write, and so no lock to wait for
             choice, rows = self._file.write(functools.partial(sql.take, claim=claim, now=now))
             for *row, request in rows:
