@@ -476,7 +476,7 @@ def test_a_hook_that_fails(service, settle, caplog):
         operation = method.start(WorkRequest())
         found = ended(service, operation)
     assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
-    assert found.error.message == "the last metadata of the method cannot be made"
+    assert found.error.message == "the final metadata of the method cannot be made"
     assert unpacked(service, found).percent == 40
     assert operation.name in caplog.text
 

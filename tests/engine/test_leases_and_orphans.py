@@ -236,7 +236,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
     found = other.get(name)
     assert reason(found) == (Code.ABORTED, "WORKER_LOST")
     assert unpacked(other, found).percent == 50
-    assert "last metadata could not be made" in caplog.text
+    assert "final metadata could not be computed" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["return", "raise"])

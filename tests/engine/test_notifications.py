@@ -121,7 +121,7 @@ def test_a_deletion_is_logged_with_its_caller_and_its_debt(store, make_service, 
     name = method.start(WorkRequest(), notify=[ENDPOINT]).name
     service.delete(name, caller="ann")
     (line,) = [r for r in caplog.records if "deleted" in r.getMessage()]
-    text = f"{name}: deleted by ann, and the notifications that it owes are dropped"
+    text = f"{name}: deleted by ann, with its pending webhooks"
     assert line.getMessage() == text
     assert line.levelno == logging.INFO
     assert vars(line)["lro.operation"] == name

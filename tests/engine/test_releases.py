@@ -305,7 +305,7 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
         until(lambda: "left to others" in caplog.text)
     (operation,) = service.list(lro.ListOperationsRequest()).operations
     assert not operation.done
-    assert caplog.text.count("acme.prints.v1.PrintRequest, which this process does not read") == 1
+    assert caplog.text.count("cannot read its request, a acme.prints.v1.PrintRequest") == 1
     service.close()
     service, _ = release(store, make_service, before)
     service.run_maintenance()
@@ -325,7 +325,7 @@ def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, 
     def maintained():
         service.run_maintenance()
         clock.advance(5)
-        return caplog.text.count("PrintJobRequest, which this process does not read")
+        return caplog.text.count("PrintJobRequest: left to others")
 
     until(maintained, lambda count: count == 150)
     handed_back(store, make_service, before, before(title="x"))

@@ -1,11 +1,11 @@
-"""One attempt at one operation: call the function, report, write how it ended.
+"""One attempt at one operation: call the function, store its reports, store its result.
 
-The life of an attempt is a table, ``NEXT``: each state of ``Life`` with the states that may follow.
-Two threads change it: the one that does the work, and one that stops the process and hands back
-what has not ended. So a change may come too late; then ``Attempt._become`` refuses it, and the
-first one counts. Any thread may ask an attempt to stop, in any state, and what is asked only rises:
-``StopRequest``. One lock guards both, so that no function is entered once its work is to be handed
-back.
+The life of an attempt is a table: ``NEXT`` gives the states that may follow each state of ``Life``.
+Two threads change the state: the worker thread, and the thread that stops the process and hands
+unfinished work back. If both change it, the first change counts, and ``Attempt._become`` refuses
+the second. Any thread may ask an attempt to stop, in any state; a ``StopRequest`` is only ever
+replaced by a higher one. One lock guards both, so a function is never entered after its work was
+asked to be handed back.
 """
 
 from __future__ import annotations
@@ -90,27 +90,27 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
-"""The first and the longest pause before a store that is away is asked again."""
+"""First and longest pause between retries while the store is unavailable."""
 _LEFT_AT_MOST: Final = 1_000
-"""How many operations a process remembers that it leaves to others."""
+"""Limit of the set of operations that this process skips."""
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
-"""What no method retries, whatever ``Retry.on`` says: the work is to stop."""
+"""Errors that are never retried, whatever ``Retry.on`` says: the work was told to stop."""
 
 
 class Life(enum.Enum):
-    """Where in its life an attempt is. What is over has the outcome as its value."""
+    """State of an attempt. The value of a final state is the outcome that events report."""
 
-    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
+    __hash__ = object.__hash__  # identity is enough; Enum's own hash is a Python call
 
     CLAIMED = "claimed"
-    """This process has it, and no worker has begun it."""
+    """This process has claimed the work; no worker has begun it."""
     BEGINNING = "beginning"
-    """A worker makes ready what the function is given."""
+    """A worker prepares the function's arguments."""
     RUNNING = "running"
-    """The function may have been entered."""
+    """The function may be running."""
     ENDING = "ending"
-    """The function has ended, and how is being stored."""
+    """The function has ended; its result is being stored."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -138,27 +138,27 @@ NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.RETRIED: frozenset(),
     Life.RELEASED: frozenset(),
     Life.LOST: frozenset(),
-    # The store may refuse a result before the thread that has handed the work back knows it.
+    # The store can refuse the result before the thread that handed the work back has noted that.
     Life.SUPERSEDED: frozenset({Life.RELEASED}),
 }
-"""Which states may follow each."""
+"""The allowed transitions."""
 _UNDER_WAY: Final = frozenset({Life.CLAIMED, Life.BEGINNING, Life.RUNNING, Life.ENDING})
 
 
 class StopRequest(enum.IntEnum):
-    """Requests to stop an attempt: the highest one counts."""
+    """A request to stop an attempt; the highest one made counts."""
 
     NOTHING = 0
     CANCEL = 1
-    """To stop, since a caller has asked for that."""
+    """Stop, because a caller cancelled the operation."""
     HAND_BACK = 2
-    """To stop, so that another process does the work."""
+    """Stop, so that another process can do the work."""
 
 
 class HeldWork:
-    """The attempts of this process, by the names of their operations.
+    """The attempts of this process, by operation name.
 
-    ``claim_soon`` and ``renew_soon`` wake the threads of the process that do so.
+    ``claim_soon`` and ``renew_soon`` wake the threads that claim work and renew the lease.
     """
 
     def __init__(
@@ -170,51 +170,51 @@ class HeldWork:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Hold nothing: the parent process has all work."""
+        """Forget all attempts: they belong to the parent process."""
         self.process: int = os.getpid()
-        # Where garbage is collected while it is held, a coroutine may be closed that retires work.
+        # Re-entrant: a garbage collection under the lock may close a coroutine, which calls retire.
         self._lock = threading.RLock()
         self._attempts: dict[str, Attempt] = {}
         self._abandoned: list[Attempt] = []
         self.left: set[str] = set()
-        """The names of the operations that are left to processes of another release."""
+        """Names of operations whose requests only another release can read: not claimed here."""
 
     def attempts(self) -> Collection[Attempt]:
-        """The attempts that this process has begun."""
+        """Return the attempts of this process."""
         with self._lock:
             return list(self._attempts.values())
 
     def held(self) -> frozenset[str]:
-        """The names of the operations whose work this process has."""
+        """Return the names of the operations whose work this process has."""
         if not self._attempts:
             return frozenset()
         with self._lock:
             return frozenset(self._attempts)
 
     def leave(self, name: str) -> None:
-        """Leave an operation to processes of another release, which know its request."""
+        """Do not claim this operation again: only another release can read its request."""
         if len(self.left) >= _LEFT_AT_MOST:
             self.left.clear()
         self.left.add(name)
 
     def work_waits(self) -> None:
-        """Have waiting work claimed: by this process, or by another one that has a free worker."""
+        """Wake the processes that claim work, this one included."""
         self.runtime.store.notify_others(WORK_WAITS)
         self._claim_soon()
 
     def abandon(self, attempt: Attempt) -> None:
-        """Hand back soon what cannot go on here."""
+        """Have the maintenance thread hand this attempt back."""
         with self._lock:
             self._abandoned.append(attempt)
         self._renew_soon()
 
     def retire(self, attempt: Attempt) -> None:
-        """Forget an attempt that is over."""
+        """Forget an attempt that has ended."""
         with self._lock:
-            # Not a later one, begun after a lost lease.
+            # After a lost lease, the name can belong to a later attempt.
             if self._attempts.get(attempt.name) is attempt:
                 del self._attempts[attempt.name]
-        if attempt.spec.options.concurrency is not None:  # it may be the turn of another one
+        if attempt.spec.options.concurrency is not None:  # there is room for another operation
             self.work_waits()
         elif attempt.suspect:
             self._claim_soon()
@@ -223,19 +223,19 @@ class HeldWork:
 class Attempt:
     """A task for an executor: one attempt at an operation, from its claim to its result.
 
-    ``record`` is the operation as it is claimed for this process. ``request`` is the message, where
-    this process has it still; else ``packed`` is the stored request.
+    ``record`` is the operation as claimed for this process. ``request`` is the request message if
+    this process has just started the operation; otherwise ``packed`` is the stored request.
     """
 
     ended: Record | None = None
-    """What this attempt has stored as the end of the operation."""
+    """The ended operation, once this attempt has stored it."""
     _life = Life.CLAIMED
     _asked = StopRequest.NOTHING
     _control: JobControl | None = None
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
-    """The loop that awaits the function, and the task in which it does."""
+    """The event loop and the task that await the function."""
     _began_at: float | None = None
-    """When it began, in seconds of the runtime's clock, if its end is to be reported."""
+    """Start, in seconds of the runtime's clock; None if the end needs no event."""
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
 
     def __init__(
@@ -255,15 +255,15 @@ class Attempt:
         self._holder = holder
         self._runtime = holder.runtime
         self._process = holder.process
-        if record.method != spec.full_name:  # an earlier release has stored it
+        if record.method != spec.full_name:  # stored under an alias
             record = attrs.evolve(record, method=spec.full_name)
         self._record = record
         self._request = request
         self._packed = packed
-        self._lock = threading.RLock()  # an executor may do the work in the thread that stops it
+        self._lock = threading.RLock()  # re-entrant for executors that run in the thread that stops
 
     def _become(self, life: Life) -> bool:
-        """Go on to this state if the table allows it; return if so. The caller has the lock."""
+        """Change the state if the table allows it; return True if so. The caller has the lock."""
         allowed = life in NEXT[self._life]
         if allowed:
             self._life = life
@@ -277,12 +277,12 @@ class Attempt:
 
     @property
     def executing(self) -> bool:
-        """Whether a worker has begun it."""
+        """True if a worker has begun the attempt."""
         return self._control is not None
 
     @property
     def start_unseen(self) -> bool:
-        """True if metadata has a field for the start time, and the claim has not filled it."""
+        """True if the metadata has a start time field that the claim did not fill."""
         return self.spec.stamp(self._record) is not self._record
 
     @property
@@ -291,9 +291,9 @@ class Attempt:
         return self._life not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
-        """Have metadata say soon when the work began, unless that is shown or the work is over.
+        """Store the start time in the metadata soon, unless it is there or the work has ended.
 
-        ``missed`` is called if the store is away.
+        ``missed`` is called if the store is unavailable.
         """
         if not self.over and self.start_unseen:
             change = note_start(self._record.attempt, self.spec.stamp)
@@ -301,50 +301,50 @@ class Attempt:
 
     @property
     def suspect(self) -> bool:
-        """Whether this work may be what has killed its workers."""
+        """True if this work has lost its worker so often that it may be what kills workers."""
         return self._record.lost_attempts >= SUSPECT
 
     def cancel(self) -> None:
-        """Pass a stored request to cancel on to the function, if it runs.
+        """Pass a stored cancel request on to the function, if it runs.
 
-        The function is asked once: the same request is found again by each renewal of the lease
-        and each look at the store, and a function that is tidying up must not be interrupted. The
-        caller, the listener and the renewal may come at once: each waits until this is done.
+        Each lease renewal and each read of the store finds the same request again, but the function
+        is told only once, so that its cleanup is not interrupted. The caller, the listener and the
+        renewal can call this at the same time; each waits until the first call is done.
         """
         with self._lock:
             self._ask(StopRequest.CANCEL)
             control = self._control
             if control is None or control.cancel_requested:
                 return
-            control.stop()  # first: a coroutine that begins just now looks at it
+            control.stop()  # before the task is cancelled: a coroutine that begins now checks it
             awaited = self._awaited_by
             if awaited is not None:
                 loop, task = awaited
-                with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(task.cancel)
 
     def give_up(self) -> None:
-        """Stop the work, which then hands itself back."""
+        """Stop the function; the attempt then hands the operation back."""
         self._ask(StopRequest.HAND_BACK)
         self.cancel()
 
     def abandon(self) -> None:
-        """Have the work handed back, which cannot go on here."""
+        """Have the operation handed back, because this process cannot do the work."""
         self._ask(StopRequest.HAND_BACK)
         self._holder.abandon(self)
 
     @property
     def given_up(self) -> bool:
-        """True if other processes are to do the work."""
+        """True if the attempt was asked to hand the operation back."""
         return self._asked is StopRequest.HAND_BACK
 
     @property
     def handed_back(self) -> bool:
-        """True if the store says that other processes are to do the work."""
+        """True if the operation waits again in the store."""
         return self._life is Life.RELEASED
 
     def end_refused(self) -> None:
-        """End with INTERNAL what the executor has failed to take."""
+        """End the operation with INTERNAL, because the executor failed to take it."""
         text = "the executor could not take the work of the method"
         status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
         try:
@@ -353,9 +353,9 @@ class Attempt:
             self._holder.retire(self)
 
     def released(self) -> Flow[None]:
-        """Hand the operation back for other processes to do.
+        """Hand the operation back: it waits again in the store, for any process.
 
-        While the store is away, the work stops, and hands itself back.
+        If the store is unavailable, the function is stopped, and then tries to hand it back again.
         """
         self._ask(StopRequest.HAND_BACK)
         begun = self._life not in (Life.CLAIMED, Life.BEGINNING)
@@ -368,8 +368,8 @@ class Attempt:
             emit_stored_end(self._runtime.events, after)
             self._holder.work_waits()
         except (NotApplied, LeaseLost, OperationNotFound):
-            pass  # it is over, or another process has it
-        except Exception as exc:  # found when the lease is over with which it was begun
+            pass  # it has ended, or another process has it
+        except Exception as exc:  # it is recovered when its lease expires
             log.error("%s: could not be handed back: %s", self.name, exc, extra=self._facts)
         self.cancel()
 
@@ -378,15 +378,15 @@ class Attempt:
     def run(self, through: RemoteCall | None = None) -> None:
         """Do the work in this thread; an async function gets an event loop of its own.
 
-        The function itself may be called ``through`` another process. It has a context of its own:
-        it sees no context variable of the caller, or of the work before it in this thread.
+        ``through``, if given, calls the function in another process. The function runs in an empty
+        context: it sees no context variables of the caller, or of earlier work in this thread.
         """
         contextvars.Context().run(self._run, through)
 
     def _run(self, through: RemoteCall | None) -> None:
         try:
             if self.is_async and through is None:
-                import asyncio  # with the first coroutine: it is half of the cost of importing lro
+                import asyncio  # imported late: asyncio is half the cost of importing lro
 
                 asyncio.run(self._do(at_once=True))
             elif control := run(self._begin()):
@@ -396,11 +396,11 @@ class Attempt:
 
     def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work of an async function on this event loop."""
-        # What holds up no loop is done at once, which takes less than a change of coroutines.
+        # If writes do not block, taking steps here is cheaper than switching coroutines.
         return self._do(at_once=not self._runtime.store.writes_block, retire=True)
 
     async def _do(self, *, at_once: bool, retire: bool = False) -> None:
-        """Begin, await the function, and end; ``at_once``: no other work waits meanwhile."""
+        """Begin, await the function, and end. ``at_once``: take steps here, blocking the loop."""
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
             if control is None:
@@ -417,9 +417,9 @@ class Attempt:
     # -- begin --------------------------------------------------------------------------------
 
     def _begin(self) -> Flow[JobControl | None]:
-        """Make ready what the function is given; None if it is not to be called."""
+        """Prepare the call of the function; return None if it must not be called."""
         with self._lock:
-            if not self._become(Life.BEGINNING):  # it was handed back before a worker came to it
+            if not self._become(Life.BEGINNING):  # handed back before a worker was free
                 return None
         control = self._control_of(self._record)
         self._observe_begin(control)
@@ -435,7 +435,7 @@ class Attempt:
                     return None
             if self._request is None and not (yield from self._read_request()):
                 return None
-            with self._lock:  # a request to hand it back comes before this or after
+            with self._lock:  # a request to hand back comes either before this or after
                 if not self.given_up and self._become(Life.RUNNING):
                     return control
         yield from self.released()
@@ -457,22 +457,22 @@ class Attempt:
             remember=self._checkpoints,
         )
         self._control = control
-        if record.cancel_requested or self._asked:  # the latter may have come since
+        if record.cancel_requested or self._asked:  # asked since the claim
             control.stop()
         return control
 
     def _read_request(self) -> Flow[bool]:
         spec, packed = self.spec, self._packed
-        assert packed is not None  # a claim brings the request
+        assert packed is not None  # a claim returns the request
         try:
             if spec.types.present_name(packed.type_name) != spec.types.name_of(spec.request):
-                line = "%s: its request is a %s, which this process does not read: left to others"
+                line = "%s: this process cannot read its request, a %s: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.leave(self.name)
                 yield from self.released()
                 return False
             self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
-        except Exception as exc:  # an older version of the method may have stored it
+        except Exception as exc:  # an older version of the method can have stored it
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
@@ -493,15 +493,15 @@ class Attempt:
             with current_job(control), self.spec.surroundings(control.job):
                 returned = function(*self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
-        except BaseException as exc:  # also SystemExit: it ends the job, no thread
+        except BaseException as exc:  # SystemExit too: it ends the job, not the thread
             return self._failure(control, exc)
 
     async def _await(self, control: JobControl) -> Outcome:
-        """Await the function on this event loop, at most until the time limit is over."""
+        """Await the function on this event loop, at most for the time limit."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        # In a task of its own, the only one that the function can cancel.
+        # In its own task, so that the function cannot cancel ours.
         inner = loop.create_task(self._awaited(control))
         self._awaited_by = loop, inner
         limit = self.spec.options.time_limit
@@ -512,7 +512,7 @@ class Attempt:
         except asyncio.CancelledError:
             this = asyncio.current_task()
             assert this is not None  # a coroutine runs in a task
-            if this.cancelling():  # the event loop is being shut down
+            if this.cancelling():  # the event loop is shutting down
                 return "released"
         finally:
             self._awaited_by = None
@@ -522,7 +522,7 @@ class Attempt:
             return outcome
         if timer is not None and timer.late:
             return self._failure(control, overdue())
-        if outcome is None:  # it may also have cancelled itself, which is its own mistake
+        if outcome is None:  # cancelled by a caller, or by mistake by itself
             error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
             return self._failure(control, error)
         return outcome
@@ -539,9 +539,9 @@ class Attempt:
                 return FinalResult(self.spec.pack_response(returned))
         except asyncio.CancelledError:
             raise
-        except BaseException as exc:  # also SystemExit: it ends the job, no event loop
+        except BaseException as exc:  # SystemExit too: it ends the job, not the event loop
             if isinstance(exc, GeneratorExit) and not event_loop_runs():
-                raise  # not of the function: its loop was closed
+                raise  # not the function's error: its loop was closed
             return self._failure(control, exc)
 
     def _arguments(self, control: JobControl) -> tuple[object, ...]:
@@ -559,12 +559,12 @@ class Attempt:
         return failure(self.spec, self._runtime.domain, control, error)
 
     def _end_forked(self, error: BaseException | None = None) -> None:
-        """End this process if the function has forked it and has left: its parent goes on."""
+        """End this process if the function forked it and returned here; the parent continues."""
         if self._process == self._holder.process:
             return
         code = error.code if isinstance(error, SystemExit) else int(error is not None)
         if code:
-            line = "%s: its function has left in a process that it has forked"
+            line = "%s: its function forked a process and failed there"
             log.error(line, self.name, exc_info=error, extra=self._facts)
         os._exit(code if isinstance(code, int) else int(code is not None))
 
@@ -590,19 +590,19 @@ class Attempt:
         *args: P.args,
         **more: P.kwargs,
     ) -> Flow[T]:
-        """Do something with the store that only the current attempt may do.
+        """Make a call of the store that only the current attempt may make.
 
         Raises:
-            Cancelled: The store is away, and this process stops.
-            LeaseLost: Another worker has the operation, or it is over.
+            Cancelled: The store is unavailable, and this process is stopping.
+            LeaseLost: Another worker has the operation, or it has ended.
         """
         attempt = control.attempt
         try:
             return (yield from self._once_available(action, *args, **more))
-        except Unavailable as exc:  # the store is not asked again: this process stops
+        except Unavailable as exc:  # no retry: this process is stopping
             raise Cancelled() from exc
         except (LeaseLost, NotApplied, OperationNotFound) as exc:
-            if not control.is_over:  # else the end of this very attempt has overtaken this
+            if not control.is_over:  # otherwise this attempt itself has ended meanwhile
                 self._refused(attempt, f"{what} of attempt {attempt}", exc)
             if isinstance(exc, LeaseLost):
                 raise
@@ -627,19 +627,19 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
-        """Store how the function has ended."""
+        """Store the outcome of the function."""
         self._end_forked()
         with self._lock:
             self._become(Life.ENDING)
-        assert self._control is not None  # the function was given it
+        assert self._control is not None  # set before the function was called
         self._control.over()
         yield from self._store(outcome)
 
     def _store(self, outcome: Outcome, *, may_fail: bool = True) -> Flow[None]:
-        """Store how the attempt has ended; if that fails by a defect, it has ended with INTERNAL.
+        """Store the outcome of the attempt; if a defect prevents that, end it with INTERNAL.
 
         Raises:
-            Exception: That fails too, and it is over then or it ``may_fail`` no more.
+            Exception: Storing INTERNAL failed too (``may_fail`` is false), or it has ended already.
         """
         attempt = self._record.attempt
         try:
@@ -654,11 +654,12 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        except Exception:  # a defect: the operation must not stay with a process that does nothing
+        except Exception:  # a defect: without an end, the operation would never end
             if self.over or not may_fail:
                 raise
-            log.exception("%s: attempt %d: cannot be ended", self.name, attempt, extra=self._facts)
-            text = "the method has ended in a way that cannot be stored"
+            line = "%s: attempt %d: its outcome cannot be stored"
+            log.exception(line, self.name, attempt, extra=self._facts)
+            text = "the outcome of the method cannot be stored"
             status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
             yield from self._store(FinalResult(status), may_fail=False)
         if not self.over:
@@ -671,15 +672,14 @@ class Attempt:
         self._holder.work_waits()
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
-        """End the operation, with its final metadata, in one step (spec §2.2).
+        """End the operation, with its final metadata, in one write (spec §2.2).
 
-        What cannot be encoded, or kept by the store, ends that operation with INTERNAL, and
-        nothing else.
+        If the result cannot be encoded or stored, the operation ends with INTERNAL.
 
         Raises:
-            NotApplied, OperationNotFound: It is over, or was deleted.
+            NotApplied, OperationNotFound: It has ended already, or was deleted.
             LeaseLost: Another worker has it.
-            Unavailable: The store has not come back.
+            Unavailable: The store is unavailable, and this process is stopping.
         """
         spec, domain = self.spec, self._runtime.domain
         if (due := self._due_again(ending.failure)) is not None:
@@ -692,12 +692,12 @@ class Attempt:
             self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
             if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
-                raise  # InvalidArgument: no store could keep what the method gave
-            line = "%s: attempt %d: its end could not be written"
+                raise  # InvalidArgument: no store could keep this result
+            line = "%s: attempt %d: its result could not be written"
             log.exception(line, self.name, attempt, extra=self._facts)
-            text, why = "what the method gave cannot be encoded", EncodingError.reason
+            text, why = "the result of the method cannot be encoded", EncodingError.reason
             if isinstance(exc, FinalMetadataFailed):
-                text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
+                text, why = "the final metadata of the method cannot be made", "METHOD_FAILED"
             instead = FinalResult(internal(spec, domain, text, why))
             if isinstance(exc.__cause__, MessageTooLarge):
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
@@ -706,7 +706,7 @@ class Attempt:
         self._observe_end(ending)
 
     def _due_again(self, failure: Failure | None) -> datetime | None:
-        """When the work is due again after a failed attempt; None if the operation ends."""
+        """Return when the work is due again after this failure; None if the operation ends."""
         record, options = self._record, self.spec.options
         if failure is None or not failure.again or record.attempt >= options.max_attempts:
             return None
@@ -714,7 +714,7 @@ class Attempt:
         if failure.after is not None:
             due = now + timedelta(seconds=failure.after)
         else:
-            assert retry is not None  # its errors name this one
+            assert retry is not None  # only an error that `retry` covers has `again`
             due = now + retry.pause(failures)
         if retry is None:
             return due
@@ -722,15 +722,15 @@ class Attempt:
         return None if late or failures >= retry.attempts else due
 
     def _store_retry(self, ending: FinalResult, due: datetime) -> Flow[None]:
-        assert ending.failure is not None  # it is tried again after that
+        assert ending.failure is not None  # it is retried because of a failure
         failed = self._failed(ending.failure)
         after = yield from store_retry(self._runtime, self.spec, self._record, failed, due)
-        if after is None:  # it was deleted
+        if after is None:  # deleted
             self._observe_end(ending)
-        elif after.done:  # a caller has asked for it to stop
+        elif after.done:  # a caller cancelled it
             self._be_over(_ENDS[after.state], error_type(after.result))
         else:
-            line = "%s: attempt %d raised %s: it is tried again at %s"
+            line = "%s: attempt %d raised %s: retried at %s"
             said = self.name, failed.attempt, failed.error, due.isoformat(" ", "seconds")
             log.info(line, *said, extra=self._facts)
             self._be_over(Life.RETRIED, error_type(ending.result))
@@ -761,13 +761,13 @@ class Attempt:
     def _once_available(
         self, action: Callable[P, Flow[T]], *args: P.args, **more: P.kwargs
     ) -> Flow[T]:
-        """Do something with the store, as often as it takes while the store is unavailable.
+        """Call the store, and retry for as long as it is unavailable.
 
-        For as long as it takes: after giving up, this process would go on to live, and so to hold
-        an operation on which no thread works.
+        There is no limit: a process that gave up would keep its lease, and so keep an operation
+        that no thread works on.
 
         Raises:
-            Unavailable: The store has not come back before the work was to be handed back.
+            Unavailable: The store is unavailable, and the work was asked to be handed back.
         """
         pause, said = _FIRST_PAUSE_SECONDS, False
         while True:
@@ -777,7 +777,7 @@ class Attempt:
                 if self.given_up:
                     raise
                 if not said:
-                    line = "%s: repeated until the store is there: %s"
+                    line = "%s: retried until the store is available: %s"
                     log.warning(line, self.name, exc, extra=self._facts)
                 said = True
             yield Pause(pause)
@@ -795,7 +795,7 @@ class Attempt:
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
-        # Where this process has made the start, that has looked just now.
+        # A start in this process has just looked.
         observed = events if self._request is not None else events.look()
         if events.statistics is None and not observed:
             return
@@ -819,7 +819,7 @@ class Attempt:
         )
 
     def _be_over(self, life: Life, why: str = "") -> None:
-        """Be over, and report it, unless that was done, or the begin was not reported."""
+        """Change to a final state, and report it once if the begin was reported."""
         with self._lock:
             self._become(life)
             began_at, self._began_at = self._began_at, None
@@ -850,7 +850,7 @@ class Attempt:
         if events.statistics is None and not events:
             return
         after = self.ended
-        if after is None:  # it was deleted: callers do not see its end
+        if after is None:  # deleted: only the events show its end
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
@@ -858,10 +858,10 @@ class Attempt:
 
 
 class _Timer:
-    """Cancels a task when its time is over."""
+    """Cancels a task after its time limit."""
 
     late = False
-    """Whether the task was still going on then."""
+    """True if the task was still running then."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, seconds: float, task: asyncio.Task[Outcome]
@@ -870,16 +870,16 @@ class _Timer:
         self.cancel = loop.call_later(seconds, self._over).cancel
 
     def _over(self) -> None:
-        self.late = self._task.cancel()  # false if it has ended
+        self.late = self._task.cancel()  # False if it has ended
 
 
 # -- what a function's error leads to -------------------------------------------------------------
 
 
 def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
-    """Return how an attempt ends whose function raised ``error``.
+    """Return the outcome of an attempt whose function raised ``error``.
 
-    An error of ``lro`` keeps its code and text; of any other error, callers learn only INTERNAL.
+    An error of ``lro`` keeps its code and text; any other error becomes INTERNAL for callers.
     """
     try:
         outcome = _outcome(spec, domain, control, error)
@@ -894,7 +894,7 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         return FinalResult(spec.types.status_of(exc, domain))
     except EncodingError as exc:
         return _outcome(spec, domain, control, exc)
-    except BaseException:  # of the application's error: it has facts of a wrong kind, say
+    except BaseException:  # raised by the application's error, such as from its __str__
         line = "%s: attempt %d: its error cannot be described"
         log.exception(line, *_named(control), extra=facts_of(control))
         text = "the method failed with an error that cannot be described"
@@ -902,7 +902,7 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
 
 
 def internal(spec: MethodSpec, domain: str, text: str, reason: str) -> Status:
-    """Return INTERNAL with this text, which discloses nothing."""
+    """Return the status INTERNAL with this text, which must not reveal internals."""
     return spec.types.status_of(StatusError(Code.INTERNAL, text, why=reason), domain)
 
 
@@ -917,9 +917,9 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         line = "%s: attempt %d: %s"
         said = loggable(error)
         log.error(line, *_named(control), said, exc_info=said, extra=facts_of(control))
-        if isinstance(error, MessageTooLarge):  # its text is for callers, too
+        if isinstance(error, MessageTooLarge):  # callers may see its text
             return FinalResult(spec.types.status_of(error, domain))
-        text = "what the method gave cannot be encoded"
+        text = "the result of the method cannot be encoded"
         return FinalResult(internal(spec, domain, text, error.reason))
     if isinstance(error, LroError):
         status = spec.types.status_of(error, domain)
@@ -938,7 +938,7 @@ def _failure_of(options: Options, error: BaseException) -> Failure:
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
         text = failure_text(str(loggable(error)))
-    except BaseException:  # also SystemExit, of a class of the application's
+    except BaseException:  # even SystemExit can be raised by the application's class
         text = ""
     again = again and not options.at_most_once
     return Failure(type(error).__qualname__, text, again, after)
@@ -949,5 +949,5 @@ def _named(control: JobControl) -> tuple[str, int]:
 
 
 def facts_of(control: JobControl) -> Mapping[str, object]:
-    """The ``extra`` of log lines about an attempt."""
+    """Return the ``extra`` of log lines about an attempt."""
     return about(control.name, control.method, control.attempt)

@@ -23,26 +23,25 @@ from lro._model.operation import Record
 log = logging.getLogger("lro")
 
 _AT_ONCE: Final = 100
-"""How many operations one claim takes at most."""
+"""The largest number of operations that one claim takes."""
 _LOOK_SECONDS: Final = 5.0
-"""How often a process looks for work, so that a lost notification does no harm."""
+"""How often a process looks for work, in case a notification was lost."""
 _PAUSES_SECONDS: Final = 60.0
-"""How often a process reads which methods are paused, if a notification was lost."""
+"""How often a process reads which methods are paused, in case a notification was lost."""
 _RETRY_SECONDS: Final = 1.0
-"""How soon a store or a broker that is away is asked again."""
+"""Pause before an unavailable store or broker is tried again."""
 _SLOWER_SECONDS: Final = 0.003
-"""How much later than others a process claims what is announced, after they were quicker."""
+"""Delay of a claim after a notification, if the last such claim found nothing."""
 _RESTS: Final = (0.001, 0.1)
-"""The first and the longest pause, in seconds, while others have what is due."""
+"""First and longest pause while other processes have locked what is due."""
 
 
 class Claims:
-    """Claims waiting work for the free workers of this process, and has it begun.
+    """Claims waiting work for the free workers of this process, and begins it.
 
-    It looks when a worker becomes free and work may wait, when this process or another one says
-    that work waits, when the next work is due, and every few seconds. It reserves no worker to
-    look, and asks for no more than there are free workers. :meth:`run_due` does what is due;
-    :meth:`start` has a thread do that.
+    It looks for work when a worker becomes free, when a notification says that work waits, when the
+    next operation is due, and every few seconds. It claims at most as many operations as there are
+    free workers. :meth:`run_due` does what is due; :meth:`start` runs that in a thread.
     """
 
     def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers) -> None:
@@ -54,9 +53,9 @@ class Claims:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Begin again without a thread: that of the parent process does not come along."""
+        """Start again without a thread: threads do not survive a fork."""
         self.ahead: bool = False
-        """Whether work may be due that is older than what is started now."""
+        """True if work older than a new start may be due."""
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf
@@ -72,7 +71,7 @@ class Claims:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Claim what is due in a thread of its own. Idempotent."""
+        """Start the thread that claims what is due. Idempotent."""
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._live, name="lro-claims", daemon=True)
@@ -81,11 +80,11 @@ class Claims:
 
     @property
     def runs(self) -> bool:
-        """Whether a thread claims what is due."""
+        """True if a thread claims what is due."""
         return self._thread is not None and not self._stopped
 
     def stop(self) -> None:
-        """Claim nothing more, and end the thread."""
+        """Stop claiming, and end the thread."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -97,10 +96,10 @@ class Claims:
         self._wake.set()
 
     def announced(self) -> None:
-        """Claim soon: another process says that work waits.
+        """Claim soon, because another process says that work waits.
 
-        The process that was the quickest the last time is the first to ask; all at once would
-        hold up each other.
+        The process whose last claim found work asks first; the others wait a moment, so that they
+        do not lock each other out.
         """
         self._announced = True
         self._heard_at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
@@ -112,7 +111,7 @@ class Claims:
         self._wake.set()
 
     def pauses_changed(self) -> None:
-        """Read soon which methods are paused, and look for work of others that were resumed."""
+        """Read soon which methods are paused, and look for work of resumed ones."""
         self._pauses_at = -math.inf
         self.look()
 
@@ -122,9 +121,7 @@ class Claims:
             self._wake.set()
 
     def run_due(self) -> float:
-        """Claim what is due for free workers, and show what has begun; return when to do so again.
-
-        That is in seconds.
+        """Claim work for the free workers, and store start times; return seconds until the next.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -150,9 +147,9 @@ class Claims:
         announced, self._announced = self._announced, False
         more, most = self.ahead or announced, 1
         if not more:
-            more = self._look_for(suspects=None).more  # maybe only a suspect
+            more = self._look_for(suspects=None).more  # it may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
-        self._claim_suspect()  # first: under a steady load there is always something else to do
+        self._claim_suspect()  # first: under a steady load the rest would never let it run
         while more and not self._stopped and not self._workers.stopping:
             slots = self._free_workers_or_ahead(most)
             if not slots:
@@ -168,20 +165,20 @@ class Claims:
         return max(self._not_before, soon)
 
     def _look_for(self, *, suspects: bool | None) -> Claimed:
-        """Look whether work is due; no worker is reserved for that, a start may take it."""
+        """Ask whether work is due. This reserves no worker, so a start may take it."""
         found = self._store.claim(self._wanted(0, suspects=suspects))
         self._look_at = min(self._look_at, self._time_of(found))
         return found
 
     def _time_of(self, found: Claimed) -> float:
-        """When the next work is due, by this process's clock."""
+        """Return when the next work is due, by this process's clock."""
         if found.next_due is None:
             return math.inf
         seconds = (found.next_due - self._store.now()).total_seconds()
         return self._clock() + max(0.0, seconds)
 
     def _free_workers(self, most: int) -> list[Slot]:
-        """Reserve so many workers at most; none while a broker is away, or no event loop there."""
+        """Reserve at most ``most`` workers; none if the broker or the event loop is unavailable."""
         slots: list[Slot] = []
         with contextlib.suppress(Unavailable):
             while len(slots) < most and (slot := self._runtime.executor.reserve()) is not None:
@@ -189,19 +186,19 @@ class Claims:
         return slots
 
     def _free_workers_or_ahead(self, most: int) -> list[Slot]:
-        """Reserve at most ``most`` workers; if none is free, the next free one claims."""
+        """Reserve at most ``most`` workers; if none is free, the next one to become free claims."""
         slots = self._free_workers(most)
         if not slots:
             self.ahead = True
-            slots = self._free_workers(most)  # one may have become free before that
+            slots = self._free_workers(most)  # one may have become free just before
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
-        """Claim work for these workers; return whether to claim more at once."""
+        """Claim work for these workers; return True if more may be due."""
         self.ahead = False
         try:
             found = self._claim_for(slots)
-        except BaseException:  # only now: a release is no reason to try again at once
+        except BaseException:  # only now, so that a release does not cause another claim
             self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
         self._look_at = min(self._look_at, self._time_of(found))
@@ -213,13 +210,13 @@ class Claims:
             self._rest = _RESTS[0]
             return True
         self._look_at, self._rest = self._clock() + self._rest, min(2 * self._rest, _RESTS[1])
-        self.ahead = False  # others are quicker, or have locked it: the next look is soon
+        self.ahead = False  # other processes have claimed or locked it
         return False
 
     def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
-        """Claim work for these workers, and have them begin it; the other ones are free again.
+        """Claim work for these workers and begin it; release the workers that are left over.
 
-        The service does not stop meanwhile: what is claimed is in its hands, or handed back.
+        The service does not stop in between, so claimed work is either begun or handed back.
         """
         begun = 0
         try:
@@ -238,24 +235,24 @@ class Claims:
                 slot.release()
 
     def _turn_over(self, found: Claimed) -> None:
-        """Have the lanes after those that were served come first the next time."""
+        """Let the next claim begin after the lanes that this one served."""
         for record, _ in found.works:
             if record.lane:
                 self._lane = record.lane
-        if found.more and not found.works:  # the lanes looked at are full
-            self._lane = random.randrange(2**63)  # any other place will do
+        if found.more and not found.works:  # the lanes that were read are full
+            self._lane = random.randrange(2**63)  # continue anywhere else
 
     def _claim_suspect(self) -> None:
-        """Begin work that may have killed its workers, unless such work runs here already.
+        """Begin one suspect, which may kill its worker, unless a suspect runs here already.
 
-        So the one that kills its process costs the others no attempt.
+        Suspects run one at a time, so that a poison pill costs other suspects no attempt.
         """
         if self._clock() < self._suspects_at or self._workers.has_suspect():
             return
         self._suspects_at = self._clock() + _LOOK_SECONDS
         found = self._look_for(suspects=True)
         if found.more:
-            self._suspects_at = -math.inf  # it is tried again at once, unless others are quicker
+            self._suspects_at = -math.inf  # try again at once, unless another process has it
             slots = self._free_workers_or_ahead(1)
             if slots and not self._claim_for(slots, suspects=True).works:
                 self._suspects_at = self._clock() + _LOOK_SECONDS
@@ -266,7 +263,7 @@ class Claims:
         owner, span = self._workers.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        limits = self._workers.claim_limits([*self._specs.items()])  # one may be declared meanwhile
+        limits = self._workers.claim_limits([*self._specs.items()])  # a copy
         return Claim(
             owner,
             now + span,
@@ -283,7 +280,7 @@ class Claims:
         try:
             if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:
                 self._not_before = self._clock() + _RETRY_SECONDS
-        except Exception:  # one that cannot be begun must not be in the way of the others
+        except Exception:  # one failure must not hold up the others
             line = "%s: could not be begun"
             log.exception(line, record.name, extra=about(record.name, record.method))
 
@@ -292,9 +289,9 @@ class Claims:
             self._wake.clear()
             try:
                 seconds = self.run_due()
-            except Unavailable:  # maintenance reports that the store is away
+            except Unavailable:  # the maintenance thread logs that
                 seconds = _RETRY_SECONDS
-            except BaseException:  # whatever code of others has raised
+            except BaseException:  # raised by an executor or store
                 log.exception("claiming work failed and goes on")
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)

@@ -1,4 +1,4 @@
-"""Ends of operations and of attempts: the final metadata, and work that has lost its worker."""
+"""How attempts end in the store: stopped, lost, failed and retried, or too late to begin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lro._model.operation import (
 log = logging.getLogger("lro")
 
 _FIRST_PAUSE: Final = timedelta(seconds=2)
-"""How long work waits whose worker was lost for the second time; then twice as long each time."""
+"""Pause after the second loss of a worker; it doubles with each further loss."""
 
 
 def store_stop(
@@ -43,10 +43,10 @@ def store_stop(
     ``begun``: the function may have been entered.
 
     Returns:
-        The record then; None if it is gone.
+        The record afterwards; None if it is gone.
 
     Raises:
-        LroError: What the store or the change refuses.
+        LroError: The store or the change refuses.
     """
     attempt, now = record.attempt, runtime.store.now()
     error: StatusError | None = None
@@ -62,10 +62,10 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     """Store that the worker of an operation was lost: the work waits again, or it ends.
 
     Returns:
-        The record then; None if it is gone.
+        The record afterwards; None if it is gone.
 
     Raises:
-        LroError: What the store or the change refuses.
+        LroError: The store or the change refuses.
     """
     attempt, lost, now = record.attempt, record.lost_attempts + 1, runtime.store.now()
     options = spec.options
@@ -77,7 +77,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         error = _too_often(attempt)
     change = lose(attempt, _due(record, lost, now), now)
     after = yield from _given_up(runtime, spec, record, change, error, lost)
-    runtime.events.look()  # it may be the first that this process has to do
+    runtime.events.look()  # this may be the first event of the process
     runtime.events.emit(
         WorkLost(
             name=record.name,
@@ -88,8 +88,8 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
             trace_context=record.trace_context,
         )
     )
-    line = "%s: worker %d of it was lost: it %s"
-    what = "waits for another"
+    line = "%s: its worker was lost (loss %d): it %s"
+    what = "waits again"
     if after is None or after.done:
         what = "ended" if lost <= options.max_lost else f"ended (max_lost={options.max_lost})"
     facts = about(record.name, record.method, attempt)
@@ -102,20 +102,20 @@ def store_retry(
 ) -> Flow[Record | None]:
     """Store that an attempt has failed: the work waits until it is due again.
 
-    It ends as cancelled instead if a caller has asked for that, and is gone if it was deleted.
+    If a caller has cancelled the operation, it ends CANCELLED instead; if deleted, it is removed.
 
     Returns:
-        The record then; None if it is gone.
+        The record afterwards; None if it is gone.
 
     Raises:
-        LroError: What the store or the change refuses.
+        LroError: The store or the change refuses.
     """
     change = with_failure(retry(record.attempt, due, runtime.store.now()), failed)
     return (yield from _given_up(runtime, spec, record, change, None))
 
 
 def too_late(record: Record, store: Store) -> StatusError | None:
-    """Return the error of work that begins, or would begin, too late; None if it does not."""
+    """Return the error of work whose time to begin has passed; None if it has not."""
     before = record.begin_before
     if before is None or record.attempt > 1 or store.now() < before:
         return None
@@ -124,16 +124,16 @@ def too_late(record: Record, store: Store) -> StatusError | None:
 
 
 def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> Flow[Record | None]:
-    """End work that waits, has never begun, and is too late to begin; of any method.
+    """End work of any method that never began and is too late to begin.
 
     Returns:
-        The record then; None if it is gone.
+        The record afterwards; None if it is gone.
 
     Raises:
-        LroError: What the store or the change refuses: it may have begun meanwhile.
+        LroError: The store or the change refuses; the work may have begun meanwhile.
     """
     error = too_late(record, runtime.store)
-    assert error is not None  # the store has found it
+    assert error is not None  # the store selected it by this field
     types = runtime.types if spec is None else spec.types
     keep_for = runtime.keep_for if spec is None else spec.keep_for
     status = types.status_of(error, runtime.domain)
@@ -162,9 +162,9 @@ def _given_up(
     error: StatusError | None,
     lost: int | None = None,
 ) -> Flow[Record | None]:
-    """Let others do the work, or end it: with the error, or because a caller has asked for it.
+    """Let the work wait again, or end it: with the error, or CANCELLED if a caller asked for that.
 
-    Only the worker that has this attempt can give it up, or lose it.
+    The change is refused if another attempt has begun.
     """
     now = runtime.store.now()
 
@@ -187,20 +187,20 @@ def _given_up(
 def _ended_by(
     runtime: Runtime, spec: MethodSpec, record: Record, change: Change
 ) -> Flow[Record | None]:
-    """Apply a change that ends an operation with an error, with its final metadata if there are."""
+    """Apply a change that ends an operation with an error, and its final metadata if any."""
     try:
         return (yield from runtime.updater.ended(spec, record.name, change, State.FAILED))
     except FinalMetadataFailed:
-        line = "%s: the last metadata could not be made"
+        line = "%s: the final metadata could not be computed"
         log.exception(line, record.name, extra=about(record.name, record.method))
         return (yield from runtime.updater.applied(record.name, change, spec.stamp))
 
 
 def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:
-    """Emit the end of an operation, if that is what was stored last.
+    """Emit the event of an operation's end, if ``after`` has ended.
 
-    ``store_stop`` and ``store_loss`` leave it to the caller: the attempt is over before that.
+    The functions above leave this to their callers, which first end the attempt.
     """
     if after is not None and after.done:
-        events.look()  # it may be the first that this process has to do
+        events.look()  # this may be the first event of the process
         emit_end(events, after, expired=expired)

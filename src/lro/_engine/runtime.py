@@ -1,4 +1,4 @@
-"""What the parts of one service share: store, executor, lease, and the updater that notifies."""
+"""The parts that one service shares: store, executor, lease, and the updater of records."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Listener: TypeAlias = Callable[[bool], None]
 
 
 class Notifier:
-    """Calls listeners by the name of an operation.
+    """Calls listeners by operation name.
 
-    A notification carries no data: a listener looks at the store. Listeners are called by the
-    thread that notifies, and must be quick.
+    A notification carries no data: the listener reads the store. The notifying thread calls the
+    listeners, so they must be quick.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Notifier:
 
     def reset_after_fork(self) -> None:
         """Forget all listeners: they belong to the parent process."""
-        self._lock = threading.RLock()  # the garbage collector may end a wait anywhere
+        self._lock = threading.RLock()  # re-entrant: the garbage collector may end a wait anywhere
         self._listeners: dict[str, tuple[Listener, ...]] = {}
-        """Replaced, never changed: a thread that notifies takes no lock."""
+        """The tuples are replaced, never changed, so that notifying takes no lock."""
         self._names: frozenset[str] | None = None
 
     def listen(self, name: str, listener: Listener) -> None:
-        """Call ``listener`` at every notification for this name, until :meth:`leave`."""
+        """Call ``listener`` at each notification for this name, until :meth:`leave`."""
         with self._lock:
             others = self._listeners.get(name, ())
             self._listeners[name] = (*others, listener)
@@ -77,24 +77,24 @@ class Notifier:
             self.notify(name)
 
     def names(self) -> frozenset[str]:
-        """The names that have listeners; the same object for as long as they are the same names."""
+        """Return the names that have listeners; the same object until they change."""
         with self._lock:
             if self._names is None:
                 self._names = frozenset(self._listeners)
             return self._names
 
     def __bool__(self) -> bool:
-        """Whether there is any listener."""
+        """Return True if there is any listener."""
         return bool(self._listeners)
 
     def __len__(self) -> int:
-        """How many listeners there are."""
+        """Return the number of listeners."""
         with self._lock:
             return sum(len(listeners) for listeners in self._listeners.values())
 
 
 class _Outdated(Exception):
-    """The metadata has changed since the final metadata was made of it."""
+    """The metadata has changed since the final metadata was computed from it."""
 
 
 class RecordUpdater:
@@ -113,7 +113,7 @@ class RecordUpdater:
         self.unnamed_changes = 0
         """Number of change notifications received from other processes without names."""
         self.late_writes: int = 0
-        """How many writes of workers of this process were refused, others having their work."""
+        """Number of writes that were refused because another worker had the work."""
         self._lock = threading.Lock()
 
     def reset_after_fork(self) -> None:
@@ -122,13 +122,13 @@ class RecordUpdater:
         self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
-        """Do what :meth:`applied` does, in this thread."""
+        """Store a change as :meth:`applied` does, in this thread."""
         return self._notified(name, self.store.update(name, self._whole(change, stamp)))
 
     def apply_later(
         self, name: str, change: Change, missed: Callable[[], object] | None = None
     ) -> None:
-        """Have a change stored soon, or ``missed`` called if the store is away; ignore refusals."""
+        """Store a change soon; ignore refusals, and call ``missed`` if the store is unavailable."""
 
         def done(after: Record | None, error: BaseException | None) -> None:
             if error is None:
@@ -144,13 +144,12 @@ class RecordUpdater:
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.
 
-        Listeners in this process are notified, and other processes too. ``stamp`` brings what is
-        derived up to date in the same step, in which a record that ends also comes to owe the
-        notifications of its end.
+        Then notify the listeners of this and other processes. ``stamp`` updates derived fields in
+        the same write. A record that ends also gets its pending webhooks in that write.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
-            NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
+            NotApplied, LeaseLost, CancellationNotRequested: Raised by the change.
         """
         whole = self._whole(change, stamp)
         return self._notified(name, (yield UpdateWrite(self.store, name, whole)))
@@ -160,12 +159,11 @@ class RecordUpdater:
     ) -> Flow[Record | None]:
         """Apply a change that ends an operation in this state, with the method's final metadata.
 
-        That is made before the store is asked to write, which the application's code must not hold
-        up.
+        The application's code computes it before the write, so that it cannot hold up the store.
 
         Raises:
-            FinalMetadataFailed: The final metadata cannot be made.
-            LroError: What the store or the change refuses.
+            FinalMetadataFailed: The final metadata cannot be computed.
+            LroError: The store or the change refuses.
         """
         if spec.options.final_metadata is None:
             return self.applied(name, change, spec.stamp)
@@ -188,12 +186,12 @@ class RecordUpdater:
             try:
                 return (yield from self.applied(name, change, stamp))
             except _Outdated:
-                continue  # a request to cancel may leave its mark in the metadata
+                continue  # a cancel request can change the metadata
 
     def deleted(self, name: str, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
-        """Delete a record, and log who did; the notifications that it still owes are never sent.
+        """Delete a record and its pending webhooks, and log who did.
 
-        The work of ``abandoned`` owners is dropped too; an empty one is that of work that waits.
+        The work of ``abandoned`` owners ends with it; the empty owner stands for waiting work.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
@@ -203,13 +201,13 @@ class RecordUpdater:
 
         def deletion(record: Record) -> Record | None:
             nonlocal last
-            last = record  # it may have ended since the caller saw it
+            last = record  # it may have ended since the caller read it
             return change(record)
 
         yield from self.applied(name, deletion)
         if last is not None:
             by = f" by {one_line(caller)}" if caller else ""
-            owed = ", and the notifications that it owes are dropped" if last.notify_at else ""
+            owed = ", with its pending webhooks" if last.notify_at else ""
             log.info("%s: deleted%s%s", name, by, owed, extra=about(name, last.method))
 
     def _whole(self, change: Change, stamp: Stamp | None) -> Change:
@@ -228,7 +226,7 @@ class RecordUpdater:
         return after
 
     def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
-        """Count and log a write of a worker whose work others have."""
+        """Count and log a refused write of a worker that has lost its work."""
         with self._lock:
             self.late_writes += 1
         facts = about(write.name, write.method, write.attempt)
@@ -237,14 +235,14 @@ class RecordUpdater:
 
 
 class FirstUse:
-    """Whether this process has used the store, which may connect only then."""
+    """Makes the first use of the store, which may have to connect, off the event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.pending: bool = store.reads_block
 
     def reach(self) -> Flow[None]:
-        """Use the store where that may block: asking for its clock must not hold up a loop.
+        """Read the store's clock in a step that may block.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -255,10 +253,10 @@ class FirstUse:
 
 @attrs.frozen(kw_only=True)
 class Runtime:
-    """What every part of one service works with.
+    """The shared parts of one service.
 
-    ``domain`` names the service in error details. ``clock`` gives the seconds that maintenance,
-    time limits and pages go by; no administrator can set it. The store has a clock of its own.
+    ``domain`` names the service in error details. ``clock`` is a monotonic clock in seconds, used
+    by maintenance, time limits and pages. The store has its own clock.
     """
 
     store: Store
@@ -269,21 +267,21 @@ class Runtime:
     domain: str
     clock: Callable[[], float]
     types: TypeRegistry = attrs.field(factory=TypeRegistry)
-    """The types of the service, for operations of methods that it does not declare."""
+    """The types of the service."""
     keep_for: timedelta = timedelta(days=30)
-    """How long ended operations of such methods are kept."""
+    """How long ended operations of undeclared methods are kept."""
     statistics: Statistics | None = None
     """What counts what happens in this process, if anything does."""
     notifications: Notifications | None = attrs.field(init=False)
-    """What sends the notifications of ends, if anything does: that of the updater."""
+    """The sender of webhooks, if there is one: the updater's."""
     events: EventDispatch = attrs.field(init=False)
-    """What takes the events of this process: that of the updater."""
+    """The events of this process: the updater's."""
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "events", self.updater.events)  # an attribute: it is read often
+        object.__setattr__(self, "events", self.updater.events)  # it is read often
         object.__setattr__(self, "notifications", self.updater.notifications)
 
 
 def stopping() -> Unavailable:
-    """Return the error of calls that a closing service refuses, or stops waiting for."""
+    """Return the error of a call that a closing service refuses or interrupts."""
     return Unavailable("the service is stopping")

@@ -1,4 +1,4 @@
-"""The work that a process has: how it gets it, cancels it, and gives it up."""
+"""The work of this process: begin it, cancel it, hand it back."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from lro._model.operation import Record, call_back, is_unheld, request_cancel, w
 log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
-"""How long work that is to stop may take for that, before other processes may begin it again."""
+"""How long stopped functions may take to return before their work is handed back."""
 _SHOW_SECONDS: Final = 0.1
-"""How long claimed work must go on before a write of its own says when it began."""
+"""Claimed work that runs for longer gets a write of its own for its start time."""
 _SHOW_AGAIN_SECONDS: Final = 5.0
-"""How soon that is tried again, after the store was away."""
+"""Pause before that write is retried, after the store was unavailable."""
 _STEP_SECONDS: Final = 0.1
-"""How soon a drain that is ended by another call ends."""
+"""How often a drain checks whether another call has ended it."""
 _REFUSED: Final = timedelta(seconds=1)
-"""How soon the name of work that could not begin may be sent again."""
+"""Pause before the name of work that could not begin is sent again."""
 
 
 class ClaimLimits(typing.TypedDict):
-    """What a claim says of methods, as :class:`Claim` has it."""
+    """The fields of :class:`Claim` that describe methods."""
 
     limits: Mapping[str, int | None]
     keyed: Collection[str]
@@ -58,10 +58,11 @@ class ClaimLimits(typing.TypedDict):
 
 
 class StartingRecord:
-    """The time in which a record is stored, or claimed; the store stays open until it is over.
+    """A context around the write that stores or claims a record.
 
-    If it is stored as begun here, this process holds the work meanwhile: its lease is renewed. If
-    nobody takes the work on then, it is handed back.
+    The service does not close the store meanwhile. A record that is stored as running here counts
+    as work of this process, so its lease is renewed. If no worker takes the work before the block
+    ends, it is handed back.
     """
 
     def __init__(self, workers: Workers, attempt: Attempt | None) -> None:
@@ -74,7 +75,7 @@ class StartingRecord:
         return self
 
     def taken(self) -> None:
-        """End it before the block does: the work is in hand."""
+        """Say that the work is registered; the context then has nothing more to do."""
         self._taken = True
         self._workers.start_over()
 
@@ -85,16 +86,16 @@ class StartingRecord:
             refused = isinstance(error, LroError) and not isinstance(error, Unavailable)
             if error is None or refused:
                 self._workers.retire(self.attempt)
-            else:  # it may have been stored all the same
+            else:  # the record may have been stored nevertheless
                 self._workers.abandon(self.attempt)
         self._workers.start_over()
 
 
 class Workers(HeldWork):
-    """The work that this process has begun: how it gets it, cancels it, and gives it up.
+    """The attempts of this process, with what begins, cancels and hands back their work.
 
-    ``owner`` is the random name under which the process holds it; ``specs`` are the methods, by
-    their names and aliases. ``new_work`` is called when it has more of it.
+    ``owner`` is the random name of this process in the store. ``specs`` are the methods, by names
+    and aliases. ``new_work`` is called when an attempt is added.
     """
 
     def __init__(
@@ -115,14 +116,14 @@ class Workers(HeldWork):
         super().__init__(runtime, claim_soon, renew_soon)
 
     def reset_after_fork(self) -> None:
-        """Take another name, and hold nothing: the parent process has all work."""
+        """Take another owner name, and forget all attempts: they belong to the parent process."""
         super().reset_after_fork()
         self._take_name()
         self._unseen: deque[tuple[float, Attempt]] = deque()
-        """Work whose start is still to be shown, and when."""
+        """Attempts whose start time is to be stored, and when."""
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
-        """The names that are paused, as far as this process knows; None: it has not read them."""
+        """The paused method names, as last read; None before the first read."""
         self._starts = threading.Condition(self._lock)
         self._starting = 0
         self._drain_over = threading.Event()
@@ -132,7 +133,7 @@ class Workers(HeldWork):
         self._since: datetime | None = None
 
     def as_worker(self) -> Worker:
-        """What the store is to know of this process; it lives for a lease from now on."""
+        """Return this process's row for the store; it is valid for one lease from now."""
         now = self._store.now()
         self._since = self._since or now
         usage: ExecutorUsage | None = getattr(self.runtime.executor, "usage", None)
@@ -151,23 +152,23 @@ class Workers(HeldWork):
         )
 
     def read_paused(self) -> None:
-        """Read which methods are paused: a start begins no work of these.
+        """Read which methods are paused; their work is not begun.
 
         Raises:
             Unavailable: The store cannot be read now.
         """
-        with self._reading:  # or what was read first could be written last
+        with self._reading:  # so that an older read cannot overwrite a newer one
             self.paused = frozenset(self._store.paused())
 
     def is_paused(self, spec: MethodSpec) -> bool:
-        """Return True if a method is paused by any of its names, as far as this process knows."""
+        """Return True if any name of the method was paused at the last read."""
         names = spec.full_name, *spec.options.aliases
         return self.paused is not None and not self.paused.isdisjoint(names)
 
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
-        """What a claim says of these methods, by the names under which their work is stored.
+        """Return the limits of these methods, by the names that their records have.
 
-        What is paused by another name is left out here; the store does so with a paused name.
+        The store leaves out paused names. This leaves out methods paused under another name.
         """
         paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
         options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
@@ -178,9 +179,10 @@ class Workers(HeldWork):
         }
 
     def lose_all(self) -> None:
-        """Stop all work, and go on under another name: this process counts as lost.
+        """Stop all work and take another owner name, because this process counts as lost.
 
-        Others have the work, or will have it; what its functions still write is refused.
+        Other processes have the work, or will claim it. The store refuses late writes of the
+        stopped functions.
         """
         with self._lock:
             attempts = list(self._attempts.values())
@@ -190,31 +192,31 @@ class Workers(HeldWork):
             attempt.give_up()
 
     def end(self) -> None:
-        """Tell the store that this process has ended; if it cannot be told, it finds out."""
+        """Remove this process's row; if the store is unavailable, the lease expires instead."""
         if self._since is not None:
             with contextlib.suppress(Unavailable):
                 self._store.leave(self.owner)
 
     def starting(self, record: Record, request: object) -> StartingRecord:
-        """Make the context in which a record is stored, begun here or not."""
+        """Return the context in which to store a record, which may be running here."""
         attempt: Attempt | None = None
         if record.owner == self.owner:
             attempt = Attempt(record, self._specs[record.method], self, request=request)
         return StartingRecord(self, attempt)
 
     def claiming(self) -> StartingRecord:
-        """Make the context in which work is claimed, and taken in hand."""
+        """Return the context in which to claim work."""
         return StartingRecord(self, None)
 
     def start_begins(self, attempt: Attempt | None) -> None:
-        """Take note that a record is being stored, as begun by this attempt or not."""
+        """Count a write that has begun, and register its attempt if it has one."""
         with self._lock:
             self._starting += 1
             if attempt is not None:
                 self._attempts[attempt.name] = attempt
 
     def start_over(self) -> None:
-        """Take note that a record is stored, and this process knows what it has of it."""
+        """Count a write as complete."""
         with self._lock:
             self._starting -= 1
             self._starts.notify_all()
@@ -227,10 +229,10 @@ class Workers(HeldWork):
         packed: AnyMessage | None = None,
         start: StartingRecord | None = None,
     ) -> Attempt:
-        """Have a worker do the work of a record that is claimed for this process, or send its name.
+        """Submit the work of a claimed record to the executor, or send its name.
 
-        What the executor cannot take now is handed back; a name is sent again later. ``start`` is
-        over as soon as this process holds the work.
+        If the executor cannot take the work now, it is handed back; a name is sent again later.
+        ``start`` ends as soon as the attempt is registered.
         """
         held = record.owner == self.owner
         attempt = None if start is None else start.attempt
@@ -246,7 +248,7 @@ class Workers(HeldWork):
             raise
         try:
             if held and not shown:
-                if self.runtime.executor.submits_block:  # it may run in this thread
+                if self.runtime.executor.submits_block:  # the function may run in this thread
                     self._show(attempt)
                 else:
                     self._show_later(attempt, _SHOW_SECONDS)
@@ -254,7 +256,7 @@ class Workers(HeldWork):
         except BaseException as exc:
             facts = about(record.name, record.method)
             if held and isinstance(exc, Exception) and not isinstance(exc, Unavailable):
-                log.exception("%s: the executor has failed to take it", record.name, extra=facts)
+                log.exception("%s: the executor failed to take it", record.name, extra=facts)
                 attempt.end_refused()
             else:
                 log.info("%s: not begun here: %s", record.name, exc, extra=facts)
@@ -270,13 +272,13 @@ class Workers(HeldWork):
         self._new_work()
         until = record.lease_until
         assert until is not None  # it is claimed
-        if until - self._store.now() < self.runtime.lease / 2:  # it was stored late
+        if until - self._store.now() < self.runtime.lease / 2:  # the write took long
             self._renew_soon()
 
     def show_starts(self) -> float:
-        """Show callers that claimed work has begun, if it goes on; return when to do so again.
+        """Store the start times that are due; return the seconds until the next is.
 
-        That is in seconds. Work that is over soon needs no write for this.
+        Work that ends soon needs no such write.
         """
         now, due = self.runtime.clock(), []
         with self._lock:
@@ -297,10 +299,10 @@ class Workers(HeldWork):
             self._unseen.append((self.runtime.clock() + seconds, attempt))
 
     def run_operation(self, name: str) -> None:
-        """Claim the work of a stored operation and do it in this thread, unless it is held.
+        """Claim the work of one operation and do it in this thread, unless another process has it.
 
-        Work that may not begin now, as its method is paused or a limit is reached, goes on waiting
-        in the store: its name is sent again when it may.
+        If its method is paused or a limit is reached, the operation continues to wait in the store,
+        and its name is sent again later.
 
         Raises:
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -311,7 +313,7 @@ class Workers(HeldWork):
             return
         spec = self._specs.get(method)
         if spec is None or spec.function is None:
-            line = "%s: of the unknown method %s, left to others"
+            line = "%s: its method %s is not declared here: left to others"
             log.error(line, name, method, extra=about(name, method))
             return
         if spec.options.aliases:
@@ -327,20 +329,20 @@ class Workers(HeldWork):
                 try:
                     self._hold(attempt, record)
                     claiming.taken()
-                    if spec.options.rate is not None:  # from now on it is known when more may begin
+                    if spec.options.rate is not None:  # this claim decides when the next may begin
                         self.work_waits()
                     attempt.show_start()
                     attempt.run()
-                except BaseException:  # also a signal, before the work has begun
+                except BaseException:  # also a signal before the work has begun
                     self.retire(attempt)
                     raise
                 return
         self._call_back(name)
 
     def _call_back(self, name: str) -> None:
-        """Have the name of work that could not begin sent again, when there is room for it.
+        """Have the name of work that could not begin sent again when a worker has room.
 
-        Work that is left to others is sent again after the time of redelivery.
+        The name of work that only another release can read is sent again after ``redelivery``.
         """
         pause = self.runtime.executor.redelivery if name in self.left else None
         due = self._store.now() + (pause or _REFUSED)
@@ -350,9 +352,9 @@ class Workers(HeldWork):
                 self.work_waits()
 
     def cancel(self, record: Record, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
-        """Store the request to cancel an operation, and let it reach the work, wherever that is.
+        """Store the request to cancel an operation, and pass it on to the work.
 
-        ``abandoned`` are owners whose work nobody goes on with: what they have ends at once.
+        The work of the ``abandoned`` owners ends at once: no process will continue it.
 
         Raises:
             OperationNotFound: It was removed meanwhile.
@@ -362,7 +364,7 @@ class Workers(HeldWork):
 
         def change(seen: Record) -> Record | None:
             nonlocal before
-            before = seen  # another caller may have asked since the record was read
+            before = seen  # another caller may have cancelled it since the record was read
             return ask(seen)
 
         stamp = spec.stamp if spec else None
@@ -380,31 +382,31 @@ class Workers(HeldWork):
     def _end_unheld(
         self, name: str, spec: MethodSpec | None, abandoned: Collection[str]
     ) -> Flow[None]:
-        """End what nobody is at, also if it is of a method that is gone."""
+        """End an operation that nobody works on, even if its method is no longer declared."""
         status = self.runtime.types.status_of(Cancelled(), self.runtime.domain)
         keep_for = self.runtime.keep_for if spec is None else spec.keep_for
         change = withdraw(status, self._store.now(), keep_for, abandoned)
-        # If it has just been claimed, its worker learns of the request.
+        # If it was just claimed, its worker finds the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             stamp = None if spec is None else spec.stamp
             after = yield from self._updater.applied(name, change, stamp)
             emit_stored_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
-        """Let a request to cancel, which is stored, reach the work if this process holds it."""
+        """Pass a stored cancel request on to the work, if this process has it."""
         attempt = self._attempts.get(name)
         if attempt is not None:
             attempt.cancel()
 
     def has_suspect(self) -> bool:
-        """Whether this process does work that may have killed its workers."""
+        """Return True if this process runs work that may kill its workers."""
         return any(attempt.suspect for attempt in self.attempts())
 
     def release_abandoned(self) -> None:
-        """Hand back what could not go on here.
+        """Hand back the work that this process cannot do.
 
         Raises:
-            Unavailable: The store is away.
+            Unavailable: The store cannot be reached.
         """
         while self._abandoned:
             with self._lock:
@@ -414,13 +416,13 @@ class Workers(HeldWork):
             _release(some)
 
     def stop(self, drain: timedelta) -> None:
-        """Start nothing more; give running work time to end; hand the rest back."""
+        """Begin no more work, give running work time to end, and hand the rest back."""
         attempts: list[Attempt] = []
         executor, over = self.runtime.executor, False
         try:
             self.stopping = True
             executor.stop()
-            with self._starts:  # what is being stored is handed back, or waits
+            with self._starts:  # records being stored are handed back, or wait
                 self._starts.wait_for(lambda: not self._starting, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
@@ -429,13 +431,13 @@ class Workers(HeldWork):
             over = self._drained(drain.total_seconds())
             if not over:
                 for attempt in list(self._attempts.values()):
-                    attempt.give_up()  # what stops in time hands itself back: no other has begun it
+                    attempt.give_up()  # functions that return in time are handed back first
                 kill: Callable[[], None] | None = getattr(executor, "kill", None)
                 if not executor.join(_LAST_SECONDS) and kill is not None:
-                    kill()  # its work is handed back next, and must not go on here
+                    kill()  # its work is handed back next and must stop
                     executor.join(_LAST_SECONDS)
-        finally:  # also where a second signal ends the drain
-            with self._lock:  # what the executor has not got yet, it refuses
+        finally:  # also if a second signal ends the drain
+            with self._lock:  # the executor refuses work that comes later
                 held = self._attempts.values()
                 left = [*self._abandoned, *(a for a in held if not (over and a.executing))]
             _release(left)
@@ -444,11 +446,11 @@ class Workers(HeldWork):
                 log.info("stopped: operations handed back: %d of %d", back, len(attempts))
 
     def end_drain(self) -> None:
-        """Have :meth:`stop`, which another thread is in or comes to, wait for no work."""
+        """Make :meth:`stop`, now or later in another thread, wait for no work."""
         self._drain_over.set()
 
     def _drained(self, seconds: float) -> bool:
-        """Wait for running work, in steps between which the drain may be ended."""
+        """Wait for running work, in short steps, until the drain is ended."""
         now, over = time.monotonic(), False
         end = now + seconds
         while not self._drain_over.is_set():
@@ -461,14 +463,14 @@ class Workers(HeldWork):
 
 
 def _release(attempts: Collection[Attempt]) -> None:
-    """Hand work back; the writes share groups."""
+    """Hand work back, in shared commits."""
     run_all([attempt.released() for attempt in attempts])
 
 
 @functools.cache
 def installed_version() -> str:
-    """The release of this library that is installed; empty if that is not known."""
-    import importlib.metadata  # only where work runs: it takes as long as half of importing lro
+    """Return the installed version of this library, or the empty string."""
+    import importlib.metadata  # imported late: it costs half as much as importing lro
 
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("lro")

@@ -199,5 +199,5 @@ def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
     ran = ended_program(LEAVING, tmp_path / "operations.db", executor)
     assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
     assert ran.returncode == 0
-    assert ran.stderr.count("its function has left in a process that it has forked") == 2
+    assert ran.stderr.count("its function forked a process and failed there") == 2
     assert "ValueError: of the child" in ran.stderr

@@ -266,7 +266,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
             if here == "work" and not isinstance(
                 detail.payload, bytes
             ):  # what is kept of it says so
-                check_internal(call(caller), "what the method gave cannot be encoded")
+                check_internal(call(caller), "the result of the method cannot be encoded")
             else:
                 check_internal(call(caller))
 
