@@ -27,7 +27,8 @@ from bench import million
 from bench.console import Client, server
 from bench.filling import RunResponse
 from bench.serving import with_cpu
-from lro.asgi import ConsoleApp, OperationsApp
+from lro.asgi import EdgeApp, OperationsApp
+from lro.console import ConsoleEdge
 from lro.executors.asyncio import AsyncioExecutor
 from lro.stores.memory import MemoryStore
 
@@ -232,7 +233,7 @@ def main(kind: str, where: str, port: int) -> None:
             await asyncio.sleep(SECONDS_BETWEEN[kind])
         return RunResponse(items=step)
 
-    console = ConsoleApp(service, path="/console", fallback=OperationsApp(service, starts=True))
+    console = EdgeApp(ConsoleEdge(service, path="/console"), OperationsApp(service, starts=True))
     print("ready", flush=True)
     uvicorn.run(
         with_cpu(console), port=port, log_level="critical", lifespan="off",

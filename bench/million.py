@@ -28,7 +28,8 @@ from bench.filling import (
 )
 from bench.serving import with_cpu
 from lro._engine.method_spec import MethodSpec
-from lro.asgi import ConsoleApp
+from lro.asgi import EdgeApp
+from lro.console import ConsoleEdge
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -168,7 +169,9 @@ def main(kind: str, where: str, port: int) -> None:
 
     service, _ = declared(store_of(kind, where))
     # By this clock no answer is young enough to be given again: each reads the store.
-    app = ConsoleApp(service, parents=PARENTS[1:], clock=itertools.count(step=60).__next__)
+    app = EdgeApp(
+        ConsoleEdge(service, parents=PARENTS[1:], clock=itertools.count(step=60).__next__)
+    )
     print("ready", flush=True)
     uvicorn.run(
         with_cpu(app), port=port, log_level="critical", lifespan="off",

@@ -27,7 +27,8 @@ from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
 from examples.analysis.workers import Workers
 from lro import LroError, Service
-from lro.asgi import ConsoleApp, OperationsApp
+from lro.asgi import EdgeApp, OperationsApp
+from lro.console import ConsoleEdge
 from lro.errors import InvalidParent, RouteNotFound
 from lro.http import HttpRequest, Start, allow_reply, error_reply, json_reply
 from lro.openapi import Document
@@ -103,8 +104,8 @@ class Router:
         self._app = OperationsApp(
             service, starts=starts, parents=PARENTS, max_body=MAX_BODY, openapi=DOCUMENT
         )
-        self._others = ConsoleApp(
-            service, path="/console", title="Image analysis", fallback=self._app
+        self._others = EdgeApp(
+            ConsoleEdge(service, path="/console", title="Image analysis"), self._app
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,6 +44,8 @@ from lro._engine.store_port import (
     TransactionalStore,
     WaitingWork,
     Worker,
+    keeps_outbox,
+    keeps_statistics,
 )
 from lro._model.operation import Change, FailedAttempt, Record
 from lro._model.page_tokens import Cursor
@@ -101,4 +103,6 @@ __all__ = [
     "WorkLost",
     "Worker",
     "WriteRefused",
+    "keeps_outbox",
+    "keeps_statistics",
 ]

@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
@@ -32,19 +32,7 @@ from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro._model.operation import Operation
 
-if TYPE_CHECKING:
-    from lro._console.edge import ConsoleOptions
-
-__all__ = [
-    "App",
-    "ConsoleApp",
-    "EdgeApp",
-    "MetricsApp",
-    "OperationsApp",
-    "Receive",
-    "Scope",
-    "Send",
-]
+__all__ = ["App", "EdgeApp", "OperationsApp", "Receive", "Scope", "Send"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -67,11 +55,19 @@ _LAST_SECONDS: Final = 1.0
 
 
 class EdgeApp:
-    """An edge as an ASGI application, before one that gets the paths which are not the edge's."""
+    """An edge as an ASGI application, such as a console or metrics, to mount or to serve alone.
+
+    ``fallback`` is the application that gets all paths that the edge does not serve, for frameworks
+    that cannot mount. When the server stops, the service is closed, unless the application is
+    mounted in another.
+
+    Raises:
+        DeclarationError: ``fallback`` is not an ASGI application.
+    """
 
     edge: OperationsEdge
 
-    def __init__(self, edge: OperationsEdge, fallback: App | None) -> None:
+    def __init__(self, edge: OperationsEdge, fallback: App | None = None) -> None:
         if fallback is not None:
             wanted = "an ASGI application, which takes scope, receive and send"
             check_takes("fallback", fallback, 3, wanted)
@@ -79,8 +75,9 @@ class EdgeApp:
         self._fallback = fallback
 
     def _find(self, scope: Scope) -> tuple[str, Found]:
-        """The raw path of a call, as the edge takes it, and what the edge has there."""
         path = raw_path(scope)
+        if path == "/":
+            path = self.edge.path_at(path, scope["path"])
         return path, self.edge.route(scope["method"], path, shared=self._fallback is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,64 +176,6 @@ class OperationsApp(EdgeApp):
     def openapi(self, document: Document | None = None) -> dict[str, Json]:
         """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
         return self.edge.openapi(document)
-
-
-class ConsoleApp(EdgeApp):
-    """The console as an ASGI application, to mount at any path: ``Mount("/console", ...)``.
-
-    ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
-    only callers on the same machine. ``fallback`` is the application that gets the paths which are
-    not served here, for frameworks that cannot mount; then ``path``, such as ``/console``, says
-    where the console is. As :class:`OperationsApp` does, it closes the service when the server
-    stops, unless it is mounted.
-
-    Raises:
-        DeclarationError: ``fallback`` is not an ASGI application, or ``path`` not a path; or as for
-            ``ConsoleEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        path: str = "",
-        fallback: App | None = None,
-        **options: Unpack[ConsoleOptions],
-    ) -> None:
-        from lro._console.edge import ConsoleEdge  # loaded only where it is used
-
-        self._console = ConsoleEdge(service, path=path, **options)
-        super().__init__(self._console, fallback)
-
-    def _find(self, scope: Scope) -> tuple[str, Found]:
-        path = self._console.path_at(raw_path(scope), scope["path"])
-        return path, self._console.route(scope["method"], path)
-
-
-class MetricsApp(EdgeApp):
-    """The metrics of a service for Prometheus as an ASGI application, to mount at any path.
-
-    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
-    :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
-    are not served here; then ``path``, such as ``/metrics``, says where the metrics are. As
-    :class:`OperationsApp` does, it closes the service when the server stops, unless it is mounted.
-
-    Raises:
-        MissingExtra: The extra ``prometheus`` is not installed.
-        DeclarationError: ``fallback`` is not an ASGI application; or as for ``MetricsEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        path: str = "",
-        fallback: App | None = None,
-        authenticate: Authenticate | None = None,
-    ) -> None:
-        from lro._prometheus import MetricsEdge  # needs an extra
-
-        super().__init__(MetricsEdge(service, path=path, authenticate=authenticate), fallback)
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:

@@ -1,8 +1,7 @@
 """The console without a framework: a request in, a reply out.
 
-:class:`ConsoleEdge` is served by ``ConsoleApp`` of :mod:`lro.asgi` and :mod:`lro.wsgi`, and by the
-integrations, which take a :class:`Console`. To embed it elsewhere, use it as
-:class:`lro.http.OperationsEdge` is used.
+``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve a :class:`ConsoleEdge`; the integrations take a
+:class:`Console`. To embed a console elsewhere, use it like an :class:`lro.http.OperationsEdge`.
 """
 
 from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleLooks, ConsoleOptions

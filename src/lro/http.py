@@ -8,11 +8,13 @@ writes itself.
 """
 
 from lro._engine.access import OPERATOR_VERBS, VERBS
+from lro._engine.flow import Flow
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
     Authenticate,
     CallFunction,
     Exchange,
+    Found,
     OperationsEdge,
     Reserve,
     Start,
@@ -24,6 +26,7 @@ from lro._http.edge import (
     answer_async,
     drive,
 )
+from lro._http.requests import checked_prefix
 from lro._http.responses import (
     EventStream,
     HttpReply,
@@ -32,18 +35,22 @@ from lro._http.responses import (
     json_reply,
     operation_reply,
 )
-from lro._http.routes import HttpRequest
+from lro._http.routes import Allowed, HttpRequest, Match
 
 __all__ = [
     "DEFAULT_MAX_BODY",
     "OPERATOR_VERBS",
     "VERBS",
+    "Allowed",
     "Authenticate",
     "CallFunction",
     "EventStream",
     "Exchange",
+    "Flow",
+    "Found",
     "HttpReply",
     "HttpRequest",
+    "Match",
     "OperationsEdge",
     "Reserve",
     "Start",
@@ -54,6 +61,7 @@ __all__ = [
     "allow_reply",
     "answer",
     "answer_async",
+    "checked_prefix",
     "drive",
     "error_reply",
     "json_reply",

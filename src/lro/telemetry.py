@@ -1,11 +1,12 @@
-"""OpenTelemetry for a service: how it is used, and the metrics that it has."""
+"""OpenTelemetry for a service, and the table of its metrics, which Prometheus uses too."""
 
-from lro._engine.metrics import BUCKETS, METRICS, Metric, MetricKind
+from lro._engine.metrics import BUCKETS, METHOD, METRICS, Metric, MetricKind
 from lro._engine.telemetry import MAX_CONTEXT, SCHEMA_URL, SCOPE, Propagation, Telemetry
 
 __all__ = [
     "BUCKETS",
     "MAX_CONTEXT",
+    "METHOD",
     "METRICS",
     "SCHEMA_URL",
     "SCOPE",

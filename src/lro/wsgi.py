@@ -9,7 +9,7 @@ for as long as the operations run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import attrs
@@ -24,18 +24,7 @@ from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 
-if TYPE_CHECKING:
-    from lro._console.edge import ConsoleOptions
-
-__all__ = [
-    "App",
-    "ConsoleApp",
-    "EdgeApp",
-    "Environ",
-    "MetricsApp",
-    "OperationsApp",
-    "StartResponse",
-]
+__all__ = ["App", "EdgeApp", "Environ", "OperationsApp", "StartResponse"]
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -46,11 +35,19 @@ _DIGITS: Final = 18
 
 
 class EdgeApp:
-    """An edge as a WSGI application, before one that gets the paths which are not the edge's."""
+    """An edge as a WSGI application, such as a console or metrics, to mount or to serve alone.
+
+    ``fallback`` is the application that gets all paths that the edge does not serve. Beside a Flask
+    application: ``app.wsgi_app = EdgeApp(edge, app.wsgi_app)``. WSGI has no streams: a page of the
+    console asks for changes every 2 s instead.
+
+    Raises:
+        DeclarationError: ``fallback`` is not a WSGI application, or a hook is a coroutine function.
+    """
 
     edge: OperationsEdge
 
-    def __init__(self, edge: OperationsEdge, fallback: App | None) -> None:
+    def __init__(self, edge: OperationsEdge, fallback: App | None = None) -> None:
         if fallback is not None:
             wanted = "a WSGI application, which takes environ and start_response"
             check_takes("fallback", fallback, 2, wanted)
@@ -62,8 +59,10 @@ class EdgeApp:
         edge.service.end_waits_at_signals()  # its calls may all come in other threads
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
-        """The request without its body, as the edge takes it, and what the edge has there."""
         request = request_of(environ)
+        if request.path == "/":
+            whole = _text(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+            request = attrs.evolve(request, path=self.edge.path_at("/", whole))
         shared = self._fallback is not None
         return request, self.edge.route(request.method, request.path, shared=shared)
 
@@ -137,65 +136,6 @@ class OperationsApp(EdgeApp):
     def openapi(self, document: Document | None = None) -> dict[str, Json]:
         """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
         return self.edge.openapi(document)
-
-
-class ConsoleApp(EdgeApp):
-    """The console as a WSGI application, to mount at any path.
-
-    ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
-    only callers on the same machine. ``fallback`` is the application that gets the paths which are
-    not served here; then ``path``, such as ``/console``, says where the console is: beside a Flask
-    application ``app.wsgi_app = ConsoleApp(service, path="/console", fallback=app.wsgi_app)``.
-    Streams are not served here (see above), and the page asks for changes each 2 s instead.
-
-    Raises:
-        DeclarationError: As for :class:`OperationsApp`; or ``path`` is not a path; or as for
-            ``ConsoleEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        path: str = "",
-        fallback: App | None = None,
-        **options: Unpack[ConsoleOptions],
-    ) -> None:
-        from lro._console.edge import ConsoleEdge  # loaded only where it is used
-
-        self._console = ConsoleEdge(service, path=path, **options)
-        super().__init__(self._console, fallback)
-
-    def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
-        request = request_of(environ)
-        whole = _text(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
-        request = attrs.evolve(request, path=self._console.path_at(request.path, whole))
-        return request, self._console.route(request.method, request.path)
-
-
-class MetricsApp(EdgeApp):
-    """The metrics of a service for Prometheus as a WSGI application, to mount at any path.
-
-    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
-    :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
-    are not served here; then ``path``, such as ``/metrics``, says where the metrics are.
-
-    Raises:
-        MissingExtra: The extra ``prometheus`` is not installed.
-        DeclarationError: ``fallback`` is not a WSGI application; or as for ``MetricsEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        path: str = "",
-        fallback: App | None = None,
-        authenticate: Authenticate | None = None,
-    ) -> None:
-        from lro._prometheus import MetricsEdge  # needs an extra
-
-        super().__init__(MetricsEdge(service, path=path, authenticate=authenticate), fallback)
 
 
 def request_of(environ: Environ) -> HttpRequest:

@@ -10,7 +10,7 @@ import pytest
 from lro.errors import MissingExtra
 
 PARTS = [
-    ("lro._prometheus", "prometheus_client", "lro.prometheus", "prometheus"),
+    ("lro.prometheus", "prometheus_client", "lro.prometheus", "prometheus"),
     ("lro.executors.celery", "celery", "the Celery executor", "celery"),
     ("lro.grpc", "grpc", "the gRPC edge", "grpc"),
     ("lro.integrations.aiohttp", "aiohttp", "lro.integrations.aiohttp", "aiohttp"),

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from lro import asgi, wsgi
+from lro.console import ConsoleEdge
 from tests.http.servers import HOST, in_thread, listening, uvicorn_serving, waitress_serving
 from tests.integrations.counting import Counting, build, name_of
 from tests.waiting import PATIENCE
@@ -55,9 +56,9 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
 
 
 SERVERS: Mapping[str, tuple[Any, Any]] = {
-    "uvicorn": (uvicorn_serving, asgi.ConsoleApp),
-    "hypercorn": (hypercorn_serving, asgi.ConsoleApp),
-    "waitress": (waitress_serving, wsgi.ConsoleApp),
+    "uvicorn": (uvicorn_serving, asgi.EdgeApp),
+    "hypercorn": (hypercorn_serving, asgi.EdgeApp),
+    "waitress": (waitress_serving, wsgi.EdgeApp),
 }
 """By name: what serves an application, and its kind."""
 
@@ -74,14 +75,14 @@ def counting(**options: Any) -> Counting:
 
 @contextlib.contextmanager
 def console(
-    kind: str, made: Counting | None = None, base: str = "", **options: Any
+    kind: str, made: Counting | None = None, base: str = "", fallback: Any = None, **options: Any
 ) -> Iterator[httpx.Client]:
     """A client of a console behind a server of this kind; its service is closed after it."""
     serve, app = SERVERS[kind]
     made = made or counting()
     with (
         made.service,
-        serve(app(made.service, **options)) as port,
+        serve(app(ConsoleEdge(made.service, **options), fallback)) as port,
         httpx.Client(base_url=f"http://{HOST}:{port}{base}", timeout=PATIENCE) as client,
     ):
         try:

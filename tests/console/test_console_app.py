@@ -499,12 +499,12 @@ def test_query_is_escaped_where_the_console_is_sent_to_its_slash(query: str, sen
 def test_console_that_is_mounted_finds_its_slash() -> None:
     dispatcher = pytest.importorskip("werkzeug.middleware.dispatcher")
     made = counting()
-    inner: Any = asgi.ConsoleApp(made.service)
+    inner: Any = asgi.EdgeApp(ConsoleEdge(made.service))
 
     async def mounted(scope: Any, receive: Any, send: Any) -> None:
         await inner({**scope, "root_path": "/ops ü"}, receive, send)
 
-    under = dispatcher.DispatcherMiddleware(None, {"/ops": wsgi.ConsoleApp(made.service)})
+    under = dispatcher.DispatcherMiddleware(None, {"/ops": wsgi.EdgeApp(ConsoleEdge(made.service))})
     with made.service:
         ways = ((uvicorn_serving, mounted, "/ops%20ü"), (waitress_serving, under, "/ops"))
         for serve, app, path in ways:
@@ -541,7 +541,7 @@ WRONG: Any = [
     ({"links": {"logs": "https://x.example/{traceid}"}}, "links.*{trace_id} and {name}.*{traceid}"),
     ({"frame": ["*"]}, "frame"),
     ({"frame": ["https://x.example/path"]}, "frame"),
-    *(({name: 7}, name) for name in ("redact", "allow", "path", "fallback")),
+    *(({name: 7}, name) for name in ("redact", "allow", "path")),
     *(({"path": path}, "path") for path in ("console", "/a//b")),
     ({"parents": ["/x"]}, "parents"),
 ]
@@ -555,11 +555,13 @@ def test_wrong_options_are_named() -> None:
     """When the application is made, not when it is asked."""
     made = counting()
     for options, named in WRONG:
-        for app in (asgi.ConsoleApp, wsgi.ConsoleApp):
-            with pytest.raises(DeclarationError, match=named):
-                app(made.service, **options)
+        with pytest.raises(DeclarationError, match=named):
+            ConsoleEdge(made.service, **options)
+    for app in (asgi.EdgeApp, wsgi.EdgeApp):
+        with pytest.raises(DeclarationError, match="fallback"):
+            app(ConsoleEdge(made.service), 7)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="allow"):  # it needs an event loop
-        wsgi.ConsoleApp(made.service, allow=allow_all)
+        wsgi.EdgeApp(ConsoleEdge(made.service, allow=allow_all))
     with pytest.raises(DeclarationError, match="path"):
         Console("")
     made.service.close()

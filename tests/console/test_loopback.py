@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from lro import asgi, wsgi
-from lro.console import is_loopback_host
+from lro.console import ConsoleEdge, is_loopback_host
 from tests.console.serving import SECURE, SERVERS, authenticate, console, counting
 from tests.http.servers import HOST, environ_of_wsgiref, uvicorn_serving
 from tests.integrations.counting import ANN
@@ -81,7 +81,7 @@ def test_caller_on_a_unix_socket_is_not_known_to_be_near(monkeypatch: pytest.Mon
         line.listen()
         transport = httpx.HTTPTransport(uds=path)
         with (
-            uvicorn_serving(asgi.ConsoleApp(made.service)),
+            uvicorn_serving(asgi.EdgeApp(ConsoleEdge(made.service))),
             httpx.Client(transport=transport, base_url="http://localhost", timeout=60) as client,
         ):
             refused = client.get("/session")
@@ -96,7 +96,7 @@ def test_caller_on_a_unix_socket_is_not_known_to_be_near(monkeypatch: pytest.Mon
 def test_peer_decides_under_wsgi(peer: str, status: int) -> None:
     """REMOTE_ADDR is what the server has seen."""
     made = counting()
-    app = wsgi.ConsoleApp(made.service)
+    app = wsgi.EdgeApp(ConsoleEdge(made.service))
     environ = environ_of_wsgiref("GET", "/session", "Host: localhost")
     seen = []
     app({**environ, "REMOTE_ADDR": peer}, lambda line, headers: seen.append(line))

@@ -6,9 +6,9 @@ import os
 
 import lro
 from lro._engine import statistics
-from lro.asgi import OperationsApp
+from lro.asgi import EdgeApp, OperationsApp
 from lro.executors.threads import ThreadExecutor
-from lro.prometheus import MetricsApp
+from lro.prometheus import MetricsEdge
 from lro.stores.sqlite import SQLiteStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -23,4 +23,4 @@ def work(request: WorkRequest, _: lro.Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(request.text)
 
 
-app = MetricsApp(service, path="/metrics", fallback=OperationsApp(service, starts=True))
+app = EdgeApp(MetricsEdge(service, path="/metrics"), OperationsApp(service, starts=True))

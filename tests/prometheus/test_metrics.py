@@ -21,9 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 import lro.wsgi
 from lro import Code, Job, StatusError
+from lro.asgi import EdgeApp, OperationsApp
 from lro.errors import DeclarationError, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
-from lro.prometheus import MetricsApp, collector
+from lro.prometheus import MetricsEdge, ServiceCollector
 from lro.stores.memory import MemoryStore
 from lro.telemetry import BUCKETS, METRICS
 from tests.http.servers import asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
@@ -92,7 +93,7 @@ def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
 )
 def test_metrics_are_those_of_the_table(service, accept, parse):
     """By name, type, unit and labels, in both formats; what is opt-in is not there."""
-    with asgi_inside(MetricsApp(service)) as call:
+    with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         reply = call("GET", "/", headers={"accept": accept} if accept else {})
     assert reply.status_code == 200
     kind = "application/openmetrics-text" if accept else "text/plain; version=0.0.4"
@@ -115,7 +116,7 @@ def test_metrics_are_those_of_the_table(service, accept, parse):
 
 def test_totals_are_shown_as_counters_and_histograms(service):
     """Buckets add up, as Prometheus has them; empty labels are those that do not apply."""
-    with wsgi_inside(lro.wsgi.MetricsApp(service)) as call:
+    with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
         found = samples(call("GET", "/").text)
     started = labelled(lro_start_outcome="started", error_type="")
     assert found["lro_starts_total", started] == 3
@@ -142,7 +143,7 @@ def test_series_that_cannot_be_read_hide_no_others(service):
     assert isinstance(store, MemoryStore)
     odd = {"queue": 1, "starts": 1, "queue.99": 1, "attempt.sum": 1, "new.kind": 1, "": 1}
     store.add_counts(store.now(), {'odd"\n': odd})
-    with wsgi_inside(lro.wsgi.MetricsApp(service)) as call:
+    with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
         reply = call("GET", "/")
     assert reply.status_code == 200
     started = labelled(lro_start_outcome="started", error_type="")
@@ -154,7 +155,7 @@ def test_promtool_finds_nothing_wrong(service):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    with asgi_inside(MetricsApp(service)) as call:
+    with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         text = call("GET", "/").text
     command = [promtool, "check", "metrics"]
     checked = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
@@ -168,13 +169,11 @@ def test_path_beside_another_application(make_service, serve):
     fallback: Any
     app: Any
     if serve is asgi_socket:
-        from lro.asgi import OperationsApp
-
         fallback = OperationsApp(service)
-        app = MetricsApp(service, path="/metrics", fallback=fallback)
+        app = EdgeApp(MetricsEdge(service, path="/metrics"), fallback)
     else:
         fallback = lro.wsgi.OperationsApp(service)
-        app = lro.wsgi.MetricsApp(service, path="/metrics", fallback=fallback)
+        app = lro.wsgi.EdgeApp(MetricsEdge(service, path="/metrics"), fallback)
     with serve(app) as call:
         for accept in (
             PROMETHEUS,
@@ -195,11 +194,11 @@ def test_path_beside_another_application(make_service, serve):
 
 def test_other_paths_are_not_found_where_nothing_else_is_served(service):
     """Only the one of the metrics is."""
-    with asgi_inside(MetricsApp(service)) as call:
+    with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/metrics").status_code == 404
         assert call("POST", "/").status_code == 405
     with pytest.raises(DeclarationError, match="path: must be a path such as '/metrics'"):
-        MetricsApp(service, path="metrics")
+        MetricsEdge(service, path="metrics")
 
 
 def test_callers_are_those_that_authenticate_lets_in(service):
@@ -209,8 +208,8 @@ def test_callers_are_those_that_authenticate_lets_in(service):
         return "prometheus"
 
     for inside, app in (
-        (asgi_inside, MetricsApp(service, authenticate=authenticate)),
-        (wsgi_inside, lro.wsgi.MetricsApp(service, authenticate=authenticate)),
+        (asgi_inside, EdgeApp(MetricsEdge(service, authenticate=authenticate))),
+        (wsgi_inside, lro.wsgi.EdgeApp(MetricsEdge(service, authenticate=authenticate))),
     ):
         with inside(app) as call:
             refused = call("GET", "/")
@@ -222,9 +221,9 @@ def test_callers_are_those_that_authenticate_lets_in(service):
 def test_store_that_is_away_is_unavailable(service, caplog):
     """A scrape fails, as it should; a registry of the application's own still has the gauges."""
     registry = CollectorRegistry()
-    registry.register(collector(service))
+    registry.register(ServiceCollector(service))
     service.store.away = True
-    with asgi_inside(MetricsApp(service)) as call:
+    with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/").status_code == 503
     with caplog.at_level(logging.WARNING, logger="lro"):
         found = samples(generate_latest(registry).decode())
@@ -234,14 +233,14 @@ def test_store_that_is_away_is_unavailable(service, caplog):
     service.store.away = False
     assert ("lro_lease_margin_seconds_sum", ()) in samples(generate_latest(registry).decode())
     with pytest.raises(ValueError, match="Duplicated timeseries"):
-        registry.register(collector(service))
+        registry.register(ServiceCollector(service))
 
 
 def test_store_without_statistics_has_only_gauges(make_service):
     class Plain(MemoryStore):
         read_totals = property()
 
-    with asgi_inside(MetricsApp(make_service(Plain()))) as call:
+    with asgi_inside(EdgeApp(MetricsEdge(make_service(Plain())))) as call:
         found = samples(call("GET", "/").text)
     assert {name for name, _ in found} == {
         "lro_executor_limit",

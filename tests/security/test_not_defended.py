@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import lro
-from lro.asgi import ConsoleApp
+from lro.asgi import EdgeApp
+from lro.console import ConsoleEdge
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
@@ -81,7 +82,7 @@ def test_filter_compares_what_redact_hides() -> None:
 
     with lro.Service(MemoryStore(), InlineExecutor()) as service:
         keep(service, "hunter2")
-        app = ConsoleApp(service, redact=redact, authenticate=lambda headers: "ann")
+        app = EdgeApp(ConsoleEdge(service, redact=redact, authenticate=lambda headers: "ann"))
         with asgi_inside(app) as call:
             for guess, found in (("another", 0), ("hunter2", 1)):
                 options = {"filter": f'metadata.note = "{guess}"'}

@@ -252,11 +252,10 @@ class ConsoleEdge(OperationsEdge):
         return self._secured(reply)
 
     def path_at(self, path: str, whole: str) -> str:
-        """The path that the methods of this edge take, for a console that is mounted somewhere.
+        """See :meth:`lro.http.OperationsEdge.path_at`.
 
-        ``path`` is the raw path below the mount, ``whole`` the decoded path with the mount. The
-        console itself, asked for without a slash at its end, is known by its name alone: the page
-        has relative addresses, and so is sent to the path with the slash.
+        The console itself, asked for without a slash at its end, is known by its name alone: the
+        page has relative addresses, so the caller is sent to the path with the slash.
         """
         if path != "/" or self.mount or whole.endswith("/"):
             return path

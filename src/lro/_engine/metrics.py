@@ -21,10 +21,11 @@ _ERROR: Final = "error.type"
 
 @attrs.frozen(kw_only=True)
 class Metric:
-    """One metric: ``attributes`` are the names of its attributes, whose values are few.
+    """A metric; ``attributes`` are the names of its attributes, whose values are few.
 
-    ``observed``: its values are read when they are collected; else it counts events. ``opt_in``:
-    it is there only where an option asks for it.
+    The values of an ``observed`` metric are read when they are collected; other metrics count
+    events. A metric that is ``opt_in`` exists only if an option asks for it. ``series`` is the kind
+    of its series in the totals of a store.
     """
 
     name: str
@@ -34,10 +35,11 @@ class Metric:
     attributes: Sequence[str] = ()
     observed: bool = False
     opt_in: bool = False
+    series: str = ""
 
     @property
     def buckets(self) -> Sequence[float]:
-        """The upper bounds of its buckets; none unless it is a histogram."""
+        """The upper bounds of its buckets; empty unless it is a histogram."""
         return BUCKETS if self.kind == "histogram" else ()
 
     @property
@@ -53,6 +55,7 @@ STARTS: Final = Metric(
     unit="{operation}",
     description="Starts that were answered; repeated ones have a request id that is known already.",
     attributes=(METHOD, "lro.start.outcome", _ERROR),
+    series="starts",
 )
 ACTIVE: Final = Metric(
     name="lro.operation.active",
@@ -68,6 +71,7 @@ QUEUE_DURATION: Final = Metric(
     unit="s",
     description="From the creation of an operation to its first claim by a worker.",
     attributes=(METHOD,),
+    series="queue",
 )
 ATTEMPT_DURATION: Final = Metric(
     name="lro.attempt.duration",
@@ -75,6 +79,7 @@ ATTEMPT_DURATION: Final = Metric(
     unit="s",
     description="Attempts, from the claim by a worker to their end.",
     attributes=(METHOD, "lro.outcome", _ERROR),
+    series="attempt",
 )
 OPERATION_DURATION: Final = Metric(
     name="lro.operation.duration",
@@ -82,6 +87,7 @@ OPERATION_DURATION: Final = Metric(
     unit="s",
     description="Operations, from their creation to their end.",
     attributes=(METHOD, "lro.outcome", _ERROR),
+    series="operation",
 )
 MAX_AGE: Final = Metric(
     name="lro.operation.max_age",
@@ -97,6 +103,7 @@ CANCEL_DURATION: Final = Metric(
     unit="s",
     description="From the first request to cancel an operation to its end.",
     attributes=(METHOD, "lro.reach"),
+    series="cancel",
 )
 QUEUE_OPERATIONS: Final = Metric(
     name="lro.queue.operations",
@@ -120,6 +127,7 @@ QUEUE_EXPIRIES: Final = Metric(
     unit="{operation}",
     description="Operations that ended, because they had not begun in time.",
     attributes=(METHOD,),
+    series="expiries",
 )
 PAUSED: Final = Metric(
     name="lro.method.paused",
@@ -135,6 +143,7 @@ LOST_ATTEMPTS: Final = Metric(
     unit="{attempt}",
     description="Attempts whose worker was lost, by what became of the operation.",
     attributes=(METHOD, "lro.decision"),
+    series="lost",
 )
 REFUSED_WRITES: Final = Metric(
     name="lro.refused.writes",
@@ -142,6 +151,7 @@ REFUSED_WRITES: Final = Metric(
     unit="{write}",
     description="Writes of workers that were refused, because others have their operations.",
     attributes=(METHOD,),
+    series="refused_writes",
 )
 WAITERS: Final = Metric(
     name="lro.waiter.active",
@@ -170,6 +180,7 @@ LEASE_MARGIN: Final = Metric(
     kind="histogram",
     unit="s",
     description="What was left of the lease of this process when it renewed it.",
+    series="lease_margin",
 )
 EXPIRED: Final = Metric(
     name="lro.expired.operations",
@@ -177,6 +188,7 @@ EXPIRED: Final = Metric(
     unit="{operation}",
     description="Operations that were removed, because they had expired.",
     attributes=(METHOD,),
+    series="expired",
 )
 STORE_CALLS: Final = Metric(
     name="lro.store.call.duration",

@@ -261,8 +261,9 @@ class Service:
             self._runtime.updater, self._background.change_listener, limits, self.replies
         )
         self._calls = HandleCalls(store, self.work, self.waiters)
+        self.gauges: Gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
         if traces is not None:
-            traces.gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
+            traces.gauges = self.gauges
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()

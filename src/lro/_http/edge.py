@@ -776,6 +776,14 @@ class OperationsEdge:
         except LroError as exc:
             return exc
 
+    def path_at(self, path: str, whole: str) -> str:  # noqa: ARG002
+        """Return the path that :meth:`route` takes for a mount point itself.
+
+        ``path`` is the raw path below the mount, ``/``; ``whole`` is the decoded path with the
+        mount, which may end without a slash.
+        """
+        return path
+
     def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
         """Answer a request; every failure becomes an error reply.
 

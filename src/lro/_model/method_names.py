@@ -18,7 +18,7 @@ _METHOD_NAME: Final = re.compile(
     re.ASCII,
 )
 _VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
-STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
+_STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
 _DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
 FINDINGS: Final = {
     "response-type-empty": "an empty response cannot grow; give the method a response of its own",
@@ -26,7 +26,7 @@ FINDINGS: Final = {
     "metadata-type-empty": "empty metadata cannot report progress; give the method its own",
 }
 """What the warnings mean."""
-EMPTY: Final = "google.protobuf.Empty"
+_EMPTY: Final = "google.protobuf.Empty"
 
 
 @attrs.frozen
@@ -83,29 +83,32 @@ class MethodName:
             return type_name
         return f"{self.package}.{type_name}"
 
+    @property
+    def standard(self) -> tuple[str, str]:
+        """The verb and the noun of a standard method, such as Get and Book; else empty texts."""
+        found = _STANDARD.fullmatch(self.name)
+        return ("", "") if found is None else (found[1], found[2])
+
+    def convention_findings(self, info: OperationInfo) -> list[str]:
+        """Return warnings about unconventional types, as codes of spec §8.2 and §8.4.
+
+        A type that is not known, written ``"."``, gives no warning.
+        """
+        findings = []
+        response = self.qualify(info.response_type)
+        wanted = self.standard[1] or f"{self.name}Response"
+        if response == _EMPTY:
+            if not _DELETE.fullmatch(self.name):
+                findings.append("response-type-empty")
+        elif response and response.rpartition(".")[2] != wanted:
+            findings.append("response-type-convention")
+        if self.qualify(info.metadata_type) == _EMPTY:
+            findings.append("metadata-type-empty")
+        return findings
+
 
 def _lower_first(name: str) -> str:
     return name[:1].lower() + name[1:]
-
-
-def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
-    """Warnings about types that go against the conventions, as codes of spec §8.2 and §8.4.
-
-    Of a type that is not known, which is ``"."``, nothing is said.
-    """
-    findings = []
-    response = method.qualify(info.response_type)
-    standard = STANDARD.fullmatch(method.name)
-    simple = response.rpartition(".")[2]
-    wanted = method.name + "Response" if standard is None else standard[2]
-    if response == EMPTY:
-        if not _DELETE.fullmatch(method.name):
-            findings.append("response-type-empty")
-    elif response and simple != wanted:
-        findings.append("response-type-convention")
-    if method.qualify(info.metadata_type) == EMPTY:
-        findings.append("metadata-type-empty")
-    return findings
 
 
 class OperationInfoRegistry:
@@ -118,7 +121,7 @@ class OperationInfoRegistry:
         """Declare a method. Both types are kept by their full names.
 
         Returns:
-            The warnings of :func:`convention_findings`.
+            The warnings of :meth:`MethodName.convention_findings`.
 
         Raises:
             DeclarationError: The name is malformed or taken, or a type is missing (spec §8.2).
@@ -133,7 +136,7 @@ class OperationInfoRegistry:
         self._infos[full_name] = OperationInfo(
             method.qualify(info.response_type), method.qualify(info.metadata_type)
         )
-        return convention_findings(method, info)
+        return method.convention_findings(info)
 
     def __getitem__(self, full_name: str) -> OperationInfo:
         """The declaration of a method.

@@ -4,7 +4,7 @@
 :func:`breaking` what a newer set breaks, :func:`operation_infos` reads the declarations themselves.
 """
 
-from lro._base.errors import MissingExtra
+from lro.errors import MissingExtra
 
 try:
     from google.longrunning import operations_pb2 as _operations_pb2  # noqa: F401

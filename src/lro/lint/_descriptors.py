@@ -23,10 +23,10 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.message import DecodeError
 
-from lro._base.errors import InvalidArgument
-from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET
-from lro._model.method_names import MethodName
-from lro._model.operation import OperationInfo
+from lro import OperationInfo
+from lro.errors import InvalidArgument
+from lro.protobuf import HOW_TO_MAKE_A_SET
+from lro.types import MethodName
 
 OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Any] = operation_info  # has no type where its module has no stubs

@@ -8,9 +8,8 @@ from typing import Final, TypeVar
 
 import attrs
 
-from lro._base.errors import InvalidArgument
-from lro._model.method_names import EMPTY, STANDARD, OperationInfoRegistry, convention_findings
-from lro._model.operation import OperationInfo
+from lro import OperationInfo
+from lro.errors import InvalidArgument
 from lro.lint._descriptors import (
     MISSING,
     NOT_IMPORTED,
@@ -22,6 +21,7 @@ from lro.lint._descriptors import (
     candidates_for,
     resolve,
 )
+from lro.types import Empty, OperationInfoRegistry, full_name
 
 
 class Severity(enum.StrEnum):
@@ -166,6 +166,7 @@ class Allowances:
 
 
 _OPTION: Final = "google.longrunning.operation_info"
+_EMPTY: Final = full_name(Empty)
 
 
 def lint(
@@ -265,17 +266,16 @@ def _conventions(
     files: DescriptorSet, rpc: MethodDescriptor, response: str, metadata: str
 ) -> Iterator[tuple[str, str]]:
     """Warnings about the types that are resolved (spec §8.4)."""
-    standard = STANDARD.fullmatch(rpc.name.name)
+    verb, noun = rpc.name.standard
     info = OperationInfo("." + response, "." + metadata)
-    for code in convention_findings(rpc.name, info):
+    for code in rpc.name.convention_findings(info):
         if code == "metadata-type-empty":
-            yield code, f"metadata_type is {EMPTY}, which reports no progress; give it a message"
+            yield code, f"metadata_type is {_EMPTY}, which reports no progress; give it a message"
         elif code == "response-type-empty":
-            wrong = f"response_type is {EMPTY}, to which no field can be added"
+            wrong = f"response_type is {_EMPTY}, to which no field can be added"
             yield code, f"{wrong}; give it a message"
-        elif standard is not None:
-            verb, noun = standard[1], standard[2]
-            wanted = f"{noun} or {EMPTY}" if verb == "Delete" else noun
+        elif verb:
+            wanted = f"{noun} or {_EMPTY}" if verb == "Delete" else noun
             yield code, f"response_type is {response}; after {verb} it is {wanted}"
         elif not files.is_resource(response):
             wanted = f"{rpc.name.name}Response, or a message with the option google.api.resource"

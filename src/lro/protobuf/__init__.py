@@ -8,6 +8,7 @@ except ImportError as _exc:
     raise MissingExtra("protobuf messages", "protobuf") from _exc
 
 from lro._messages.protobuf.binary import StartOptions, check_values, read_options, write_options
+from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET
 from lro.protobuf._messages import (
     from_proto,
     operation_from_proto,
@@ -19,6 +20,7 @@ from lro.protobuf._messages import (
 from lro.protobuf._services import descriptor_set, proto_sources, register_file_set, register_module
 
 __all__ = [
+    "HOW_TO_MAKE_A_SET",
     "StartOptions",
     "check_values",
     "descriptor_set",

@@ -55,7 +55,7 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serves the console of a service, with options of ``ConsoleApp``; gives its address."""
+    """Serves the console of a service, with options of ``ConsoleEdge``; gives its address."""
     with ExitStack() as stack:
         yield lambda service, **options: stack.enter_context(console_of(service, **options))
 

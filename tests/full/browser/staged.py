@@ -12,7 +12,8 @@ from typing import Any, Final
 import attrs
 
 import lro
-from lro.asgi import ConsoleApp
+from lro.asgi import EdgeApp
+from lro.console import ConsoleEdge
 from lro.executors.threads import ThreadExecutor
 from lro.http import OPERATOR_VERBS, VERBS
 from lro.stores.memory import MemoryStore
@@ -149,5 +150,7 @@ class Stage:
 @contextmanager
 def console_of(service: lro.Service, **options: Any) -> Iterator[str]:
     """The address of the console of a service, served by uvicorn."""
-    with uvicorn_serving(ConsoleApp(service, **options), timeout_graceful_shutdown=5) as port:
+    with uvicorn_serving(
+        EdgeApp(ConsoleEdge(service, **options)), timeout_graceful_shutdown=5
+    ) as port:
         yield f"http://{HOST}:{port}/"

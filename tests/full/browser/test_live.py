@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import lro
-from lro.asgi import ConsoleApp
+from lro.asgi import EdgeApp
+from lro.console import ConsoleEdge
 from tests.full.browser.conftest import BrowserContext, OpenPage, Show
 from tests.full.browser.reading import dialog, row, shows
 from tests.full.browser.staged import Stage
@@ -35,7 +36,7 @@ def test_stream_that_breaks_is_asked_for_again(
     """The server is away for a while: the page says so, and goes on by itself."""
     context.clock.install()
     port, name = free_port(), stage.start("work")
-    app = ConsoleApp(stage.service, refresh_seconds=1)
+    app = EdgeApp(ConsoleEdge(stage.service, refresh_seconds=1))
     options: dict[str, Any] = {"lifespan": "off", "timeout_graceful_shutdown": 1}
     with uvicorn_serving(app, port, **options):
         page = open_page(f"http://{HOST}:{port}/")

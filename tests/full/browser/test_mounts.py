@@ -11,6 +11,7 @@ import pytest
 
 import lro
 from lro import asgi
+from lro.console import ConsoleEdge
 from tests.console.other_server import other_server
 from tests.console.serving import SERVERS
 from tests.full.browser.conftest import OpenPage, Page, Serve
@@ -65,7 +66,9 @@ def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
 ) -> None:
     """Streams pass through, and nothing is asked above the prefix."""
     name, asked = stage.start("work"), list[str]()
-    app = asgi.ConsoleApp(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
+    app = asgi.EdgeApp(
+        ConsoleEdge(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
+    )
     with uvicorn_serving(behind_a_proxy(app, "/a/b", asked), lifespan="off") as port:
         page = open_page(f"http://{HOST}:{port}/a/b/")
         everything_works(page, stage, "work", name)
@@ -93,7 +96,10 @@ def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPag
     try:
         here, there = stage.start("here"), other.start("there")
         routes = [
-            Mount(f"/{token}", asgi.ConsoleApp(one.service, authenticate=who(token), title=token))
+            Mount(
+                f"/{token}",
+                asgi.EdgeApp(ConsoleEdge(one.service, authenticate=who(token), title=token)),
+            )
             for token, one in (("one", stage), ("two", other))
         ]
         with uvicorn_serving(Starlette(routes=routes)) as port:

@@ -6,7 +6,8 @@ from typing import Final
 
 import pytest
 
-from lro.asgi import ConsoleApp
+from lro.asgi import EdgeApp
+from lro.console import ConsoleEdge
 from tests.full.browser.conftest import BrowserContext, OpenPage, Page, Show
 from tests.full.browser.reading import row, shows
 from tests.full.browser.staged import Stage
@@ -114,7 +115,7 @@ def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, wo
 def test_stream_that_is_cut_is_asked_for_again(stage: Stage, open_page: OpenPage) -> None:
     """In the middle, by a proxy: what happened meanwhile is seen, and no row is lost."""
     names = [stage.start(str(number)) for number in range(3)]
-    app = ConsoleApp(stage.service, authenticate=lambda headers: None)
+    app = EdgeApp(ConsoleEdge(stage.service, authenticate=lambda headers: None))
     with uvicorn_serving(app, lifespan="off") as port, proxy_to(port) as proxy:
         page = open_page(f"http://{HOST}:{proxy.port}/")
         for turn, name in enumerate(names):

@@ -13,7 +13,8 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import pytest
 
-from lro.asgi import ConsoleApp, OperationsApp
+from lro.asgi import EdgeApp, OperationsApp
+from lro.console import ConsoleEdge
 from tests.http.counting_service import CountMetadata, CountResponse, build
 
 KB, MB = 1024, 1024 * 1024
@@ -321,7 +322,7 @@ def test_no_request_holds_the_event_loop(kind: str) -> None:
             counting.service.reporter(name).complete(CountResponse(total=number))
     chosen = {verb: routes(name)[verb] for verb in verbs.split()}
     app = OperationsApp(counting.service, starts={START: counting.count})
-    app = ConsoleApp(counting.service, path="/console", authenticate=lambda _: None, fallback=app)
+    app = EdgeApp(ConsoleEdge(counting.service, path="/console", authenticate=lambda _: None), app)
     with counting.service:
         found = asyncio.run(Measure(app).each(make(chosen)))
     longest = max(found, key=lambda one: one.seconds)
