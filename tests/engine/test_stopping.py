@@ -11,6 +11,7 @@ import runpy
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from lro import DeclarationError, InvalidArgument, Service
 from lro._engine import process
-from lro._engine.process import StopSignals, after_fork
+from lro._engine.process import PerProcess, StopSignals
 from lro.errors import Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -37,6 +38,25 @@ def build() -> Service:
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
     declared(service)
     return service
+
+
+def forks(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that forks beside threads, of which newer versions of Python warn."""
+    test = pytest.mark.filterwarnings("ignore::DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")(test)
+
+
+def in_child(check: Callable[[], object]) -> None:
+    """Run a check in a forked process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            check()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def in_thread(action: Callable[[], object]) -> Callable[[], object]:
@@ -93,13 +113,11 @@ def test_close_drains_as_long_as_the_service_says(drain, seconds):
 
 
 def test_drain_ends_when_the_work_does():
-    """However long it may be; and what is closed stays so after a fork."""
+    """However long the drain may take."""
     executor = Draining()
     executor.go.set()
     service = Service(MemoryStore(), executor, maintenance=False)
     service.close(600)
-    service._reset_after_fork()
-    service.close()
     assert len(executor.given) == 1
 
 
@@ -270,7 +288,7 @@ def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
     at_exit()
     assert len(given) == 3
     assert all(0 < drain <= 10 for drain in given)
-    assert "could not be closed at the end of the process" in caplog.text
+    assert "could not be closed when the process ended" in caplog.text
 
 
 def test_second_signal_at_exit_ends_the_drains_of_all_services(left, monkeypatch, caplog):
@@ -411,19 +429,6 @@ def test_signals_cannot_be_handled_in_another_thread(handlers):
     assert signal.getsignal(signal.SIGTERM) is handle
 
 
-def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
-    """The handler has come along, the thread has not."""
-    seen: list[int] = []
-    handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
-    signals, waited = StopSignals(), Waited()
-    signals.end_waits_of(waited)
-    signals._forked()
-    signals.end_waits_of(waited)
-    signal.raise_signal(signal.SIGTERM)
-    assert waited.was_ended()
-    assert seen == [signal.SIGTERM]
-
-
 def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatch, caplog):
     """Waits are not ended then, and a call later tries again."""
     handlers(handle, handle)
@@ -441,45 +446,76 @@ def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatc
 # -- forks -------------------------------------------------------------------------------------
 
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+class Counted(PerProcess):
+    """An object that notes in a list that it was made, or made again in a child; or fails to."""
+
+    def __init__(self, made: list[object], *, fails: bool = False) -> None:
+        if fails and self in made:
+            raise ZeroDivisionError
+        made.append(self)
 
 
-class Holder:
-    """An object that must be reset in a child."""
-
-
-@FORKS
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
-def test_holders_are_reset_in_order_and_each_by_itself():
+@forks
+def test_objects_are_made_again_in_order_and_each_by_itself():
     """One that fails is not in the way of the others."""
-    renewed = []
+    made: list[object] = []
+    first, _, last = before = [Counted(made, fails=place == 1) for place in range(3)]
 
-    def fail(holder):
-        raise ZeroDivisionError
+    def check() -> None:
+        assert made == [*before, first, last]
 
-    holders = [Holder() for _ in range(3)]
-    for holder, reset in zip(holders, (renewed.append, fail, renewed.append), strict=True):
-        after_fork(holder, reset)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if renewed == [holders[0], holders[2]] else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert renewed == []
+    in_child(check)
+    assert made == before
+
+
+@forks
+def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
+    """The handler has come along, the thread has not."""
+    seen: list[int] = []
+    handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
+    signals, waited = StopSignals(), Waited()
+    signals.end_waits_of(waited)
+
+    def check() -> None:
+        signals.end_waits_of(waited)
+        signal.raise_signal(signal.SIGTERM)
+        assert waited.was_ended()
+        assert seen == [signal.SIGTERM]
+
+    in_child(check)
+
+
+@forks
+def test_a_closed_service_stays_closed_in_a_child():
+    executor = Draining()
+    executor.go.set()
+    service = Service(MemoryStore(), executor, maintenance=False)
+    service.close(600)
+
+    def check() -> None:
+        service.close()
+        assert len(executor.given) == 1
+
+    in_child(check)
 
 
 def test_a_system_that_cannot_fork(monkeypatch):
     monkeypatch.delattr(os, "register_at_fork")
-    assert "after_fork" in runpy.run_path(process.__file__)
+    assert "PerProcess" in runpy.run_path(process.__file__)
 
 
+@forks
 def test_a_service_starts_again_in_a_child(make_service, store):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
     service = make_service(store)
     method = declared(service)
     name, owner = method.start(WorkRequest()).name, service.work.owner
-    service._reset_after_fork()
-    assert service.work.owner != owner
-    assert (service.waiting, service.watching, listeners(service)) == (0, 0, 0)
-    assert not service.get(name).done
-    service.reporter(name).complete(WorkResponse("x"))
-    assert service.wait(name, 20).done
+
+    def check() -> None:
+        assert service.work.owner != owner
+        assert (service.waiting, service.watching, listeners(service)) == (0, 0, 0)
+        assert not service.get(name).done
+        service.reporter(name).complete(WorkResponse("x"))
+        assert service.wait(name, 20).done
+
+    in_child(check)

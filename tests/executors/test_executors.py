@@ -384,7 +384,7 @@ def test_a_slot_from_before_a_fork_is_of_no_use():
     executor = AsyncioExecutor()
     slot = executor.reserve()
     loop, thread = executor._loop, executor._thread
-    executor._reset_after_fork()  # as in a forked child, but that the loop does run here
+    executor._after_fork()  # as in a forked child, but that the loop does run here
     with pytest.raises(Unavailable):
         slot.submit(Work("a"))
     executor._ended = True

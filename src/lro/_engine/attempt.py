@@ -67,6 +67,7 @@ from lro._engine.job import (
     overdue,
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
+from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import SUSPECT, WORK_WAITS
 from lro._model.operation import (
@@ -155,7 +156,7 @@ class StopRequest(enum.IntEnum):
     """Stop, so that another process can do the work."""
 
 
-class HeldWork:
+class HeldWork(PerProcess):
     """The attempts of this process, by operation name.
 
     ``claim_soon`` and ``renew_soon`` wake the threads that claim work and renew the lease.
@@ -167,10 +168,6 @@ class HeldWork:
         self.runtime = runtime
         self._claim_soon = claim_soon
         self._renew_soon = renew_soon
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Forget all attempts: they belong to the parent process."""
         self.process: int = os.getpid()
         # Re-entrant: a garbage collection under the lock may close a coroutine, which calls retire.
         self._lock = threading.RLock()

@@ -11,6 +11,7 @@ from typing import Final
 
 from lro._base.errors import ResourceExhausted
 from lro._engine.flow import Flow, MayBlock
+from lro._engine.process import PerProcess
 from lro._engine.store_port import Store
 
 _KNOWN_SECONDS: Final = 1.0
@@ -19,7 +20,7 @@ _SHARE: Final = 10
 """By how much longer than a count the time is before the next one, where starts are refused."""
 
 
-class Backlog:
+class Backlog(PerProcess):
     """Refuses starts while ``most`` operations wait in the store.
 
     Counting takes long where many wait. So a start is let in by a count of the last second, and by
@@ -32,10 +33,6 @@ class Backlog:
         self._store = store
         self._most = most
         self._clock = clock
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Know nothing: in a forked child a thread of the parent may have held a lock."""
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._counts = 0
         self._waiting = self._added = 0

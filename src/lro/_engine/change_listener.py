@@ -10,6 +10,7 @@ from typing import Final
 
 from lro._base.errors import LroError
 from lro._engine.claims import Claims
+from lro._engine.process import PerProcess
 from lro._engine.runtime import RecordUpdater
 from lro._engine.store_port import PAUSES_CHANGED, WORK_WAITS, ChangeSubscription
 from lro._engine.workers import Workers
@@ -30,7 +31,7 @@ time at most. Its length alone would not do: on a busy machine a short look may 
 """
 
 
-class ChangeListener:
+class ChangeListener(PerProcess):
     """Notifies this process of what other processes change, and passes on requests to cancel.
 
     While nothing is waited for, watched or worked on here, it asks the store nothing; without
@@ -48,10 +49,6 @@ class ChangeListener:
         self._clock = time.monotonic
         self._shared = updater.store.shared
         self._look_at = 0.0
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Begin again without a thread: that of the parent process does not come along."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()

@@ -15,6 +15,7 @@ from lro._base.status import AnyMessage
 from lro._engine.events import about
 from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
+from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Claim, Claimed
 from lro._engine.workers import StartingRecord, Workers
@@ -36,7 +37,7 @@ _RESTS: Final = (0.001, 0.1)
 """First and longest pause while other processes have locked what is due."""
 
 
-class Claims:
+class Claims(PerProcess):
     """Claims waiting work for the free workers of this process, and begins it.
 
     It looks for work when a worker becomes free, when a notification says that work waits, when the
@@ -50,10 +51,6 @@ class Claims:
         self._specs = specs
         self._workers = workers
         self._clock = runtime.clock
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Start again without a thread: threads do not survive a fork."""
         self.ahead: bool = False
         """True if work older than a new start may be due."""
         self._look_at = -math.inf

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
 from lro._base.errors import HookFailed, OperationNotFound
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._engine.store_port import Done, Inserted, RequestKey, Store, settle
 from lro._model.operation import MAX_NAMES, Change, Record
 
@@ -600,14 +600,12 @@ def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
     return found
 
 
-class _RestThread:
+class _RestThread(PerProcess):
     """A thread that does the rest of calls whose callers have gone away, one after the other."""
 
-    _thread: threading.Thread | None = None
-
     def __init__(self) -> None:
-        self._reset_after_fork()
-        after_fork(self, _RestThread._reset_after_fork)
+        self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     def do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
         """Do it soon; at the end of the interpreter, which starts no thread, do it here."""
@@ -622,10 +620,6 @@ class _RestThread:
                 self._do_all(self._due)
             else:
                 self._thread = thread
-
-    def _reset_after_fork(self) -> None:
-        self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
-        self._thread = None
 
     def _live(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
         while True:

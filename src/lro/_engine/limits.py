@@ -15,7 +15,7 @@ import attrs
 from lro._base.arguments import check, check_count
 from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
 from lro._base.status import AnyMessage, Status
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._messages.json_text import dumps
 from lro._model.operation import surely_within
 
@@ -61,7 +61,7 @@ class HeldCall:
         self.release()
 
 
-class CallCount:
+class CallCount(PerProcess):
     """How many of something are held, in all and for each caller who has a name.
 
     ``each`` bounds those of one caller; callers without a name cannot be distinguished.
@@ -73,10 +73,6 @@ class CallCount:
         self._what = what
         self._limit, self._setting = limit, setting
         self._each, self._each_setting = each, each_setting
-        self._forked()
-        after_fork(self, CallCount._forked)
-
-    def _forked(self) -> None:
         self._lock = threading.RLock()  # a place may be freed by the garbage collector
         self._held = 0
         self._of_caller: dict[str, int] = {}
@@ -154,7 +150,7 @@ class ReplyReservation:
             self._budget.dropped.append((self.bytes, self._large))
 
 
-class ByteBudget:
+class ByteBudget(PerProcess):
     """The bytes of all large replies that are read or sent at once.
 
     Calls wait in a queue, so that large ones are not passed over for ever. A reader
@@ -168,10 +164,6 @@ class ByteBudget:
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.clock = clock
-        self._forked()
-        after_fork(self, ByteBudget._forked)
-
-    def _forked(self) -> None:
         self._lock = threading.Lock()
         self._held = self._large = 0
         self._threads: ThreadPoolExecutor | None = None

@@ -19,6 +19,7 @@ from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import Flow, run_all
 from lro._engine.live_workers import stranded
 from lro._engine.method_spec import MethodSpec
+from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
 from lro._engine.workers import Workers, installed_version
@@ -51,7 +52,7 @@ LEAST_LEASE: Final = timedelta(seconds=_REST_SECONDS * _TRIES * _GRACES)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Maintenance:
+class Maintenance(PerProcess):
     """Says that this process lives, finds lost workers, and removes what has expired.
 
     It also gives the store what was counted.
@@ -82,18 +83,11 @@ class Maintenance:
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self._lead: float | None = None
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Begin again without a thread: that of the parent process does not come along."""
-        self.schedules.reset_after_fork()
         self._renew_at = self._idle_at = self._clock()
         self._scan_at = self._calm_until = self._expire_at = self._clock()
         self._renew_asked_at = self._scan_asked_at = math.inf
         self._renewed_at: float | None = None
         self._strays: Collection[str] = frozenset()
-        if self._statistics is not None:
-            self._statistics.reset_after_fork()
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
         """Owners whose lease was over at a look: until when it was, and since when that is so."""
         self._scan_took = 0.0
@@ -104,6 +98,12 @@ class Maintenance:
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
+
+    def _after_fork(self) -> None:
+        schedules = self.schedules
+        super()._after_fork()
+        self.schedules = schedules
+        schedules.reset_after_fork()
 
     def start(self) -> None:
         """Do what is due in a thread of its own, which work cannot block. Idempotent."""
@@ -367,7 +367,7 @@ class Maintenance:
             self._wake.clear()
 
 
-class Background:
+class Background(PerProcess):
     """The work of one process, and the threads that look after it.
 
     ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`, and
@@ -453,18 +453,10 @@ class Background:
             return seconds
         return min(seconds, self._runtime.notifications.run_due())
 
-    def reset_after_fork(self) -> None:
-        """Begin again in a forked process: what the parent holds is the parent's.
-
-        The maintenance begins when the child is used: it may serve no call, or only run a function.
-        """
+    def _after_fork(self) -> None:
+        # The threads start when the child is used: it may serve no call, or only run a function.
         self.pending = self._maintained
         self._starting = threading.Lock()
-        self.workers.reset_after_fork()
-        self.maintenance.reset_after_fork()
-        if self.claims is not None:
-            self.claims.reset_after_fork()
-        self.change_listener.reset_after_fork()
         if self._runtime.notifications is not None:
             self._runtime.notifications.reset_after_fork()
 

@@ -1,10 +1,10 @@
-"""The process that a service lives in: forks, its role, its end, and the signals to stop.
+"""The process of a service: forks, its role, its end, and the signals to stop.
 
-Forked children reset what they inherit. A child process of an executor only runs functions. A
-server under WSGI gives its application no notice of the end, and a script may simply come to its
-last line: whatever is still open when the interpreter exits is closed then. A server that is to
-stop (SIGTERM, or Control-C) first lets the calls in flight end, so waiters are ended by a signal
-handler that runs before the server's.
+A forked child sets up the objects that it inherits again. A child process of an executor only runs
+functions. A WSGI server does not tell its application when it stops, and a script may reach its
+last line: services that are still open when the interpreter exits are closed then. A server that
+is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Waiting calls would hold it
+up, so a signal handler that runs before the server's ends them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,43 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeGuard
 
 log = logging.getLogger("lro")
 
-T = TypeVar("T")
-
-_holders: weakref.WeakKeyDictionary[object, Callable[[Any], None]]
-_holders = weakref.WeakKeyDictionary()
+_objects: Final[weakref.WeakKeyDictionary[PerProcess, None]] = weakref.WeakKeyDictionary()
+"""In the order in which they were made."""
 
 
-def after_fork(holder: T, reset: Callable[[T], None]) -> None:
-    """Have ``reset(holder)`` called in every child, for as long as the holder lives.
+class PerProcess:
+    """Base class of objects with locks, threads or connections that no forked child may share.
 
-    Holders are reset in the order in which they came; ``reset`` must take no lock that a thread
-    of the parent may have held, and must not touch what the parent goes on to use.
+    The child calls ``__init__`` of each such object again, with the same arguments. State that
+    must survive a fork is therefore not set there, but begins as an attribute of the class. A class
+    with more such state, or one that applications subclass, overrides ``_after_fork``. Neither
+    method may wait for a lock that a thread of the parent may have held, or change anything that
+    the parent still uses.
     """
-    _holders[holder] = reset
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        new = super().__new__(cls)
+        new._arguments = positional, named
+        _objects[new] = None
+        return new
+
+    def _after_fork(self) -> None:
+        positional, named = self._arguments
+        type(self).__init__(self, *positional, **named)
 
 
 def _reset_all() -> None:
-    for holder, reset in list(_holders.items()):
+    for one in list(_objects):
         try:
-            reset(holder)
+            one._after_fork()
         except Exception:  # the others must live on
-            log.exception("%r could not be reset after a fork", holder)
+            log.exception("%r could not be reset after a fork", one)
 
 
 if hasattr(os, "register_at_fork"):
@@ -57,28 +69,28 @@ _is_worker_process = False
 
 
 def is_worker_process() -> bool:
-    """Whether this process runs functions for another one, and nothing else.
+    """Return True if this process only runs functions for another one.
 
-    It imports the application, whose service must not work here a second time: no maintenance, no
+    It imports the application, whose service must not run a second time here: no maintenance, no
     operations of its own, no further processes.
     """
     return _is_worker_process
 
 
 def mark_worker_process() -> None:
-    """Make this process one that only runs functions, before it imports the application."""
+    """Declare that this process only runs functions, before it imports the application."""
     global _is_worker_process
     _is_worker_process = True
 
 
 class Closing(Protocol):
-    """What can be closed, and takes a number of seconds for it."""
+    """An object that can be closed within about a number of seconds."""
 
     drain: timedelta
-    """How long that may take, roughly."""
+    """About how long closing may take."""
 
     def close(self, drain: float) -> None:
-        """Close it within ``drain`` seconds, roughly."""
+        """Close within about ``drain`` seconds."""
         ...
 
 
@@ -86,29 +98,29 @@ _open: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
 
 
 def close_at_exit(one: Closing) -> None:
-    """Close this object when the interpreter ends, unless it is collected before."""
+    """Close this object when the interpreter exits, unless it is collected before."""
     _open.add(one)
-    # Registered again with each: what is registered last is called first, and so comes before the
-    # exit functions of all that an open service uses, such as those of its executor's module.
+    # Registered again for each object: the exit function that is registered last is called first,
+    # so before those of the modules that an open service uses, such as its executor's.
     atexit.unregister(_close_all)
     atexit.register(_close_all)
 
 
 def no_longer_open(one: Closing) -> None:
-    """Forget this object: it is closed, or need not be closed."""
+    """Do not close this object at exit: it is closed, or need not be."""
     _open.discard(one)
 
 
 def _close_all() -> None:
     began, services = time.monotonic(), list(_open)
-    # All at once: together they take no longer than the longest of them.
+    # In parallel: together they take no longer than the slowest.
     threads = [threading.Thread(target=_close, args=(one, began)) for one in services[1:]]
     try:
         for thread, one in zip(threads, services[1:], strict=True):
             thread.daemon = True
             try:
                 thread.start()
-            except RuntimeError:  # there can be no thread any more
+            except RuntimeError:  # no thread can be started any more
                 _close(one, began)
         for one in services[:1]:
             _close(one, began)
@@ -116,7 +128,7 @@ def _close_all() -> None:
             if thread.ident is not None:
                 thread.join()
     except BaseException as exc:  # a second signal: no service has time to drain
-        log.warning("closing at the end of the process was interrupted: %r", exc)
+        log.warning("closing services when the process ended was interrupted: %r", exc)
         for one in services[1:]:
             with contextlib.suppress(BaseException):
                 _close(one, -math.inf)
@@ -126,30 +138,29 @@ def _close(one: Closing, began: float) -> None:
     try:
         one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
     except Exception:  # the others are to be closed all the same
-        log.exception("a service could not be closed at the end of the process")
+        log.exception("a service could not be closed when the process ended")
 
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Waited(Protocol):
-    """What has waiters."""
+    """An object with waiting calls."""
 
     def end_waits(self) -> None:
-        """End the waits: the service is stopping."""
+        """End all waiting calls: the service is stopping."""
         ...
 
 
-class StopSignals:
-    """Ends the waits of services when this process is sent SIGTERM or SIGINT."""
+class StopSignals(PerProcess):
+    """Ends the waiting calls of services when this process is sent SIGTERM or SIGINT."""
 
     def __init__(self) -> None:
         self._waited: weakref.WeakSet[Waited] = weakref.WeakSet()
-        self._forked()
-        after_fork(self, StopSignals._forked)
+        self._after_fork()
 
-    def _forked(self) -> None:
-        # A put may interrupt another put or get in the same thread: this queue takes no lock.
+    def _after_fork(self) -> None:
+        # A signal handler may interrupt a put or get of the same thread: this queue has no lock.
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -157,13 +168,13 @@ class StopSignals:
         """End its waits at a signal from now on, if a server in this process handles SIGTERM.
 
         Only the main thread can install a handler: in other threads this does nothing. Servers
-        install their handlers when they start, so call this after that, as often as you like.
+        install their handlers when they start, so call this later. Idempotent.
         """
         if threading.current_thread() is not threading.main_thread():
             return
         present = signal.getsignal(signal.SIGTERM)
         if not _handled(present):
-            return  # this process ends at once, or another one decides
+            return  # the signal ends this process at once, or is ignored
         self._waited.add(one)
         if self._thread is None and not self._start():
             return
@@ -174,9 +185,9 @@ class StopSignals:
                     signal.signal(number, _Before(self, handler))
 
     def receive(self, number: int) -> None:
-        """A signal has come. Called in its handler."""
-        # Which may have interrupted the main thread anywhere, also where it holds a lock that is
-        # needed to end waits. So another thread does that.
+        """Handle a signal. Called in its handler."""
+        # It may have interrupted the main thread while that held a lock that ending the waits
+        # needs. So another thread ends them.
         self._received.put(number)
 
     def _start(self) -> bool:
@@ -199,7 +210,7 @@ class StopSignals:
 
 
 class _Before:
-    """A signal handler that ends the waits, and then calls the handler that was there."""
+    """A signal handler that ends the waits, then calls the handler that it replaced."""
 
     def __init__(self, signals: StopSignals, then: Handler) -> None:
         self._signals = signals

@@ -18,6 +18,7 @@ from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite, read
 from lro._engine.method_spec import MethodSpec
 from lro._engine.notifications import Notifications
+from lro._engine.process import PerProcess
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry
@@ -29,7 +30,7 @@ Listener: TypeAlias = Callable[[bool], None]
 """Called with True if the operation may have ended or gone, with False after other changes."""
 
 
-class Notifier:
+class Notifier(PerProcess):
     """Calls listeners by operation name.
 
     A notification carries no data: the listener reads the store. The notifying thread calls the
@@ -37,10 +38,6 @@ class Notifier:
     """
 
     def __init__(self) -> None:
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Forget all listeners: they belong to the parent process."""
         self._lock = threading.RLock()  # re-entrant: the garbage collector may end a wait anywhere
         self._listeners: dict[str, tuple[Listener, ...]] = {}
         """The tuples are replaced, never changed, so that notifying takes no lock."""
@@ -97,7 +94,7 @@ class _Outdated(Exception):
     """The metadata has changed since the final metadata was computed from it."""
 
 
-class RecordUpdater:
+class RecordUpdater(PerProcess):
     """Applies changes to the store, and notifies waiters and watchers of them."""
 
     def __init__(
@@ -116,9 +113,7 @@ class RecordUpdater:
         """Number of writes that were refused because another worker had the work."""
         self._lock = threading.Lock()
 
-    def reset_after_fork(self) -> None:
-        """Forget all listeners: they belong to the parent process."""
-        self.notifier.reset_after_fork()
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:

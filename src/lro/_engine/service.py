@@ -64,7 +64,7 @@ from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Star
 from lro._engine.notifications import Notifications
 from lro._engine.process import (
     STOP_SIGNALS,
-    after_fork,
+    PerProcess,
     close_at_exit,
     is_worker_process,
     no_longer_open,
@@ -131,7 +131,7 @@ _VERB_METHODS: Final = (
 )
 
 
-class Service:
+class Service(PerProcess):
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
     Without an executor, ``Service(store, None)``, it starts operations and answers their callers,
@@ -274,7 +274,6 @@ class Service:
         working.attach(
             self.run_operation, self.close, self.start_maintenance, self._background.freed
         )
-        after_fork(self, Service._reset_after_fork)
         if not is_worker_process():
             close_at_exit(self)
 
@@ -1295,14 +1294,10 @@ class Service:
             limit -= min(_REPLY_SECONDS, limit / 10)  # so that the reply arrives (spec §4.4)
         return limit
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._closing = threading.Lock()
         if not self._closed.is_set():  # maybe a thread of the parent was closing it
             self._closing_by, self._closed = None, threading.Event()
-        self._runtime.updater.reset_after_fork()
-        self._backlog.reset_after_fork()
-        self.waiters.reset_after_fork()
-        self._background.reset_after_fork()
 
 
 def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelemetry:

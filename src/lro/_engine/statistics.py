@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from lro._engine.events import FactCounter, LeasesRenewed, OperationsExpired, WorkLost, WriteRefused
 from lro._engine.metrics import BUCKETS
+from lro._engine.process import PerProcess
 from lro._engine.store_port import StatisticsStore
 from lro._model.operation import Record, State
 
@@ -32,7 +33,7 @@ _COUNTERS: Final = frozenset({"starts", "lost", "refused_writes", "expired", "ex
 """The kinds that have one number. The others are histograms: their buckets, and the sum."""
 
 
-class Statistics(FactCounter):
+class Statistics(PerProcess, FactCounter):
     """Counts what happens in this process, and gives that to the store every 15 seconds.
 
     It observes what is rare. What happens with each operation is noted as plain facts instead, so
@@ -50,10 +51,6 @@ class Statistics(FactCounter):
         self._reach = reach
         self._clock = clock
         self._failed = False
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Begin with nothing counted: the rest is the parent's, which adds it itself."""
         self._facts: dict[_Key, list[float]] = {}
         """What is not counted yet. Each list stays: other threads add to it without a lock."""
         self._counting = threading.Lock()

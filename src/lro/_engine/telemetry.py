@@ -41,7 +41,7 @@ from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.gauges import Gauges
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._engine.metrics import METHOD, METRICS, Metric
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._model.operation import Record, State
 
 log = logging.getLogger("lro")
@@ -523,15 +523,14 @@ def _sum(one: float, other: float) -> float:
     return one + other
 
 
-class _AllInstruments:
+class _AllInstruments(PerProcess):
     """The instruments of each meter provider that a service has used."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDictionary()
-        self._reset_after_fork()
-        after_fork(self, _AllInstruments._reset_after_fork)
+        self._after_fork()
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def of(self, api: _Api, provider: Any, service: ServiceTelemetry) -> Instruments:

@@ -13,6 +13,7 @@ from lro._base.errors import DeadlineExceeded, InvalidTimeout, OperationNotFound
 from lro._engine.change_listener import ChangeListener
 from lro._engine.flow import read_on_loop
 from lro._engine.limits import ByteBudget, CallCount, Limits
+from lro._engine.process import PerProcess
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._messages.times import Duration
 from lro._model.operation import Operation, Record
@@ -54,13 +55,15 @@ def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
     return span.total_seconds
 
 
-class Waiters:
+class Waiters(PerProcess):
     """All callers in this process that wait for operations, or watch them.
 
     A blocking wait parks its own thread. Waits and watches on an event loop share what
     :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` says how many there may
     be; what watches read, at most ``limits.least_bytes`` at once, is taken from ``replies``.
     """
+
+    _closed = False
 
     def __init__(
         self,
@@ -91,11 +94,6 @@ class Waiters:
             "streams_per_caller",
         )
         self._watched = CallCount("operations are watched", limits.watched, "watched")
-        self._closed = False
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Forget all waiters: they belong to the parent process."""
         self._lock = threading.Lock()
         self._hub: WatchHub | None = None
 

@@ -98,6 +98,8 @@ class Workers(HeldWork):
     and aliases. ``new_work`` is called when an attempt is added.
     """
 
+    stopping: bool = False
+
     def __init__(
         self,
         runtime: Runtime,
@@ -107,17 +109,12 @@ class Workers(HeldWork):
         claim_soon: Callable[[], None],
         renew_soon: Callable[[], None],
     ) -> None:
-        self.stopping: bool = False
+        super().__init__(runtime, claim_soon, renew_soon)
         self._store = runtime.store
         self._updater = runtime.updater
         self._specs = specs
         self._new_work = new_work
         self._runs_nothing = isinstance(runtime.executor, NoWorkers)
-        super().__init__(runtime, claim_soon, renew_soon)
-
-    def reset_after_fork(self) -> None:
-        """Take another owner name, and forget all attempts: they belong to the parent process."""
-        super().reset_after_fork()
         self._take_name()
         self._unseen: deque[tuple[float, Attempt]] = deque()
         """Attempts whose start time is to be stored, and when."""

@@ -18,7 +18,7 @@ from kombu.exceptions import LimitExceeded, OperationalError
 
 from lro._base.errors import InvalidOperationName, Unavailable
 from lro._engine.events import about
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 
 log = logging.getLogger("lro")
 
@@ -33,22 +33,19 @@ Close: TypeAlias = Callable[[timedelta], None]
 Freed: TypeAlias = Callable[[], None]
 
 
-class CeleryWorkerTask:
+class CeleryWorkerTask(PerProcess):
     """Runs operations by their names, in a process that may be ended while one runs.
 
     ``close`` hands back what runs here; it is called when Celery ends the process. ``freed`` is
     called when an operation is over here.
     """
 
+    stopped = False
+
     def __init__(self, work: Work, close: Close | None, freed: Freed | None = None) -> None:
         self._work = work
         self._close = close
         self._freed = freed
-        self.stopped = False
-        self._reset_after_fork()
-        after_fork(self, CeleryWorkerTask._reset_after_fork)
-
-    def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
         self._running = 0
 
@@ -187,7 +184,7 @@ FRESH_SECONDS: Final = 1.0
 """Seconds after an answer in which the broker counts as reachable, after a failure as not."""
 
 
-class NamePublisher:
+class NamePublisher(PerProcess):
     """The broker of a Celery app, over at most ``connections`` connections of our own.
 
     The app's settings decide where it is and how it is spoken to. Ours are only the limits: each
@@ -202,10 +199,9 @@ class NamePublisher:
         self._connections = connections
         self._inherited: object = None
         self._closed = False
-        self._reset_after_fork()
-        after_fork(self, NamePublisher._reset_after_fork)
+        self._after_fork()
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         # The parent goes on to use its connections. They are kept here, because what is dropped is
         # closed, and that may end them for the parent too.
         self._inherited = getattr(self, "_pool", None)

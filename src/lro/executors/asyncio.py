@@ -14,7 +14,7 @@ from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro.executors.threads import FAILED_OUTSIDE, LocalExecutor, Places, WorkerPlace
 
 __all__ = ["AsyncioExecutor"]
@@ -36,7 +36,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
     return asyncio._get_running_loop()
 
 
-class AsyncioExecutor(LocalExecutor):
+class AsyncioExecutor(PerProcess, LocalExecutor):
     """Runs up to ``concurrency`` tasks on an event loop.
 
     It has no queue: further operations wait in the store, until one of these tasks is over or a
@@ -66,8 +66,7 @@ class AsyncioExecutor(LocalExecutor):
         self._places = Places(concurrency, self.tell_freed)
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reset_after_fork()
-        after_fork(self, AsyncioExecutor._reset_after_fork)
+        self._after_fork()
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -119,7 +118,7 @@ class AsyncioExecutor(LocalExecutor):
                 self._thread.join()
         return over
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         if self._loop is not None:
             _left_behind.append((self._loop, self._alive))
         self._starting = threading.Lock()

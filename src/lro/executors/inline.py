@@ -10,13 +10,13 @@ from typing import Final
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import ExecutorUsage, Task
 from lro._engine.job import event_loop_runs
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro.executors.threads import STOPPING, LocalExecutor
 
 __all__ = ["InlineExecutor"]
 
 
-class InlineExecutor(LocalExecutor):
+class InlineExecutor(PerProcess, LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
 
     The caller cannot cancel it, being busy with it; another thread that knows the name can, and
@@ -28,10 +28,9 @@ class InlineExecutor(LocalExecutor):
 
     def __init__(self) -> None:
         self._stopped = False
-        self._reset_after_fork()
-        after_fork(self, InlineExecutor._reset_after_fork)
+        self._after_fork()
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._quiet = threading.Condition()
         self._inside: list[int] = []
 

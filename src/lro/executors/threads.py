@@ -16,7 +16,7 @@ from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 
 __all__ = ["ThreadExecutor"]
 
@@ -86,20 +86,17 @@ class LocalExecutor:
             log.exception("the service failed to note that a worker is free")
 
 
-class Places:
+class Places(PerProcess):
     """Counts the places for tasks: at most ``size`` are reserved or running at once.
 
     ``freed`` is called, without the lock, whenever a place has become free.
     """
 
+    stopped: bool = False
+
     def __init__(self, size: int, freed: Callable[[], None]) -> None:
         self.size: int = size
-        self.stopped: bool = False
         self._freed = freed
-        self._reset_after_fork()
-        after_fork(self, Places._reset_after_fork)  # what runs, runs in the parent
-
-    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
         self._quiet = threading.Condition(self._lock)
         self._reserved: set[WorkerPlace] = set()
@@ -204,7 +201,7 @@ _Handed: TypeAlias = tuple[WorkerPlace, Task] | None
 """What a worker thread is given; None: it is to end."""
 
 
-class WorkerThreads:
+class WorkerThreads(PerProcess):
     """Daemon threads, each of which calls ``work`` for one task after the other.
 
     A thread is started when it is needed: an executor that a server makes before it forks has no
@@ -215,10 +212,6 @@ class WorkerThreads:
         self._size = size
         self._name = name
         self._work = work
-        self._reset_after_fork()
-        after_fork(self, WorkerThreads._reset_after_fork)
-
-    def _reset_after_fork(self) -> None:
         self._starting = threading.Lock()
         self._started = 0
         self._short = False

@@ -9,6 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from lro._engine.process import PerProcess
+
 _RELEASED_AT_ONCE: Final = 2
 
 _IDLE_SECONDS: Final = 10.0
@@ -48,7 +50,7 @@ class QueuedWrite(ABC):
 W = TypeVar("W", bound=QueuedWrite)
 
 
-class GroupCommit(ABC, Generic[W]):
+class GroupCommit(PerProcess, ABC, Generic[W]):
     """Makes writes in groups.
 
     A thread that comes while no group is under way leads one at once. Threads that come meanwhile
@@ -57,12 +59,9 @@ class GroupCommit(ABC, Generic[W]):
     is started for such writes leads.
     """
 
-    def __init__(self) -> None:
-        self._closed = False
-        self.reset_after_fork()
+    _closed = False
 
-    def reset_after_fork(self) -> None:
-        """Forget the parent's queue: its threads do not exist in a forked child."""
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[W] = []
         self._group: list[W] = []

@@ -12,6 +12,7 @@ import attrs
 
 from lro._base.errors import InvalidArgument, RequestIdConflict
 from lro._base.status import AnyMessage, Json, Status
+from lro._engine.process import PerProcess
 from lro._engine.store_port import DEBT_LIFE, RequestKey
 from lro._messages.json_text import dumps_bounded, reread
 from lro._model.operation import Change, Record, State, weight_of
@@ -255,7 +256,7 @@ class _Kept:
     """Whether it was asked for since it is kept, in this version or an earlier one."""
 
 
-class RecordCache:
+class RecordCache(PerProcess):
     """The last records known, each of which may be outdated.
 
     A record is current if the stored one has the same stamp (:func:`stamp_of`). That also holds
@@ -268,10 +269,6 @@ class RecordCache:
     """
 
     def __init__(self) -> None:
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Begin empty: in a forked child a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0

@@ -18,7 +18,7 @@ import attrs
 from lro._base.arguments import check_count, check_function
 from lro._base.errors import OperationNotFound, TargetBusy
 from lro._base.status import AnyMessage
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._engine.store_port import (
     COUNTS_READ,
     FREE_LANE,
@@ -558,7 +558,7 @@ class NoChanges:
         self._closed.set()
 
 
-class MemoryStore:
+class MemoryStore(PerProcess):
     """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
 
     ``request_ids`` bounds how many are kept, each for at most 24 hours: beyond it, the oldest is
@@ -579,8 +579,7 @@ class MemoryStore:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
         self._clock = clock or _utc_now
-        self._reset_after_fork()
-        after_fork(self, MemoryStore._reset_after_fork)
+        self._after_fork()
         self._records: dict[str, Record] = {}
         self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
@@ -960,7 +959,7 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()  # a forked process has its own records from now on
 
     def _put(self, record: Record) -> None:

@@ -24,7 +24,7 @@ from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
 from lro._engine.job import Checkpoints, FinalResult, JobControl, current_job
 from lro._engine.method_spec import MethodSpec
-from lro._engine.process import after_fork, mark_worker_process
+from lro._engine.process import PerProcess, mark_worker_process
 from lro._engine.telemetry import ParentTrace
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
@@ -251,12 +251,11 @@ def main(connection: Connection, level: int) -> None:
         logger.addHandler(child.forwarding)
     logging.getLogger().setLevel(level)
     log.propagate = False
-    after_fork(child, ChildMain.detach)
     threading.Thread(target=child.listen, name="lro-listen", daemon=True).start()
     child.work()
 
 
-class ChildMain:
+class ChildMain(PerProcess):
     """Does one call after another in the main thread, while another thread listens."""
 
     def __init__(self, connection: Connection, die: Callable[[], None]) -> None:
@@ -355,7 +354,7 @@ class ChildMain:
         self._current = None  # once: it may be tidying up
         raise attempt.why.error()
 
-    def detach(self) -> None:
+    def _after_fork(self) -> None:
         """In a process forked by a function: it is a stranger to our parent."""
         self._connection.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.spawn import get_executable
 from typing import Final
 
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro.executors.processes._messages import FromChild, Shutdown, ToChild, encode, from_child
 
 _CHUNK: Final = 1 << 20
@@ -274,7 +274,7 @@ def _ending(code: int) -> str:
 _pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
 
 
-class ChildPool:
+class ChildPool(PerProcess):
     """Children that wait for work, the last used first, and those that are at it.
 
     Each is ended after ``recycle`` calls; None: never.
@@ -286,7 +286,6 @@ class ChildPool:
         self._lock = threading.Lock()
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
-        after_fork(self, ChildPool._reset_after_fork)
         _pools.add(self)
 
     def take(self) -> ChildProcess:
@@ -353,7 +352,7 @@ class ChildPool:
         with self._lock:
             self._all.discard(process)
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         # In a forked process: the children are the parent's.
         for process in self._all:
             process.detach()

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import Notify, sql
 
 from lro._base.errors import Unavailable
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._messages.json_text import dumps, loads
 from lro.stores._recurring import RecurringLine
 from lro.stores.postgres._connections import INHERITED, BoundedConnection, unavailable
@@ -128,7 +128,7 @@ def _list(parts: Sequence[bytes]) -> str:
     return (b"[" + b",".join(parts) + b"]").decode()
 
 
-class NotifySubscription:
+class NotifySubscription(PerProcess):
     """Receives the notifications on a channel, but not those of ``sender``, its own process."""
 
     def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
@@ -150,7 +150,6 @@ class NotifySubscription:
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
-        after_fork(self, NotifySubscription._reset_after_fork)
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         """The names that others have announced; none when the seconds are over."""
@@ -209,7 +208,7 @@ class NotifySubscription:
         unsure, self._unnamed_changes = self._unnamed_changes, False
         return None if unsure else names
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         INHERITED.append((self._connection, self._wake, self._woken, self._selector))
         self._receiving = threading.Lock()
         self._closed = self._inherited = True

@@ -19,7 +19,7 @@ import psycopg
 from lro._base.arguments import check_count, check_function, check_seconds, check_text
 from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import AnyMessage
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._engine.store_port import (
     COUNTS_READ,
     READ_BYTES,
@@ -142,7 +142,7 @@ def _translate_timeout() -> Iterator[None]:
         raise
 
 
-class PostgresStore:
+class PostgresStore(PerProcess):
     """Keeps records in a schema of a PostgreSQL database (13 or later), made where it is missing.
 
     It connects when it is first used, and then makes what is missing: the schema, its tables, and
@@ -209,9 +209,8 @@ class PostgresStore:
         self._resources = self._new_resources()
         self._polled: tuple[Collection[str], list[str], str] = (), [], ""
         """The names that were polled last, in an order, and their hashes."""
-        after_fork(self, PostgresStore._reset_after_fork)
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         INHERITED.append(self._resources)
         self._setup.reset_after_fork()
         self._resources = self._new_resources()

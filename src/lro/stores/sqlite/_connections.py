@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 from lro._engine.store_port import Done
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
 from lro.stores.sqlite._group_commit import SharedTransactions, Together
@@ -169,7 +169,7 @@ _inherited: Final[list[sqlite3.Connection]] = []
 """Connections that a fork carried into this process: never used, closed or finalised."""
 
 
-class FileConnections:
+class FileConnections(PerProcess):
     """Reads and writes of one file.
 
     No connection crosses a fork. SQLite would take the parent's locks for locks of the child, so
@@ -194,7 +194,6 @@ class FileConnections:
         self.records = self._readers.records
         self.state = self._writer.state
         _all.add(self)
-        after_fork(self, FileConnections._reset_after_fork)
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """See :meth:`SharedTransactions.run`."""
@@ -269,13 +268,13 @@ class FileConnections:
             self._readers.resume()
             self._writer.resume()
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         # In the child. Threads of the parent hold its locks for ever, and are in its queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))
         self._paused_by = 0
-        for part in (self._file, self._writer, self._readers, self._transactions):
+        for part in (self._file, self._writer, self._readers):
             part.reset_after_fork()
 
 

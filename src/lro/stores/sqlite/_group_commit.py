@@ -70,24 +70,21 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     connection is free, and commits.
     """
 
+    _doubted = False
+    """True if the last commit failed: then also a transaction that changes nothing must write.
+
+    A full disk commits such a transaction, and nothing else.
+    """
+
     def __init__(
         self, writer: Writer, busy_seconds: float, together: Together | None = None
     ) -> None:
         super().__init__()
+        self._leader = 0
+        self._committing = False
         self._writer = writer
         self._busy_seconds = busy_seconds
         self._together = together
-        self._doubted = False
-        """Whether the last commit failed: then also a transaction that changes nothing must write.
-
-        A full disk commits such a transaction, and nothing else.
-        """
-
-    def reset_after_fork(self) -> None:
-        """Forget the parent's queue and its leader."""
-        super().reset_after_fork()
-        self._leader = 0
-        self._committing = False
 
     def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action and return its result once what it wrote is on disk.

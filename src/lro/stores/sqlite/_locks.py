@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from lro._engine.process import after_fork
+from lro._engine.process import PerProcess
 
 try:
     import fcntl
@@ -19,7 +19,7 @@ except ImportError:  # Windows has none of this kind: the lease has to be waited
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 
 
-class WorkerLocks:
+class WorkerLocks(PerProcess):
     """A file beside the database for each worker, locked for as long as its process lives.
 
     The operating system frees a lock when its process ends, however that was. What cannot be known
@@ -30,7 +30,6 @@ class WorkerLocks:
         self._path = os.path.realpath(path)
         self._held: dict[str, int] = {}
         self._lock = threading.Lock()
-        after_fork(self, WorkerLocks._reset_after_fork)
 
     def hold(self, owner: str) -> None:
         """Make the file of a worker of this process, and lock it. Idempotent.
@@ -92,7 +91,7 @@ class WorkerLocks:
         digest = hashlib.blake2b(owner.encode(errors="replace"), digest_size=8).hexdigest()
         return f"{self._path}-worker-{digest}"
 
-    def _reset_after_fork(self) -> None:
+    def _after_fork(self) -> None:
         # The parent's locks are the parent's: they last until it has closed them too.
         self._lock = threading.Lock()
         self.close()

@@ -15,7 +15,6 @@ import attrs
 from lro._base.arguments import check, check_function, check_seconds
 from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import AnyMessage
-from lro._engine.process import after_fork
 from lro._engine.store_port import (
     COUNTS_READ,
     READ_BYTES,
@@ -120,7 +119,6 @@ class SQLiteStore:
         """The state of the file, and the names of which nothing had to be reported then."""
         self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
         self._locks = WorkerLocks(self._file.path)
-        after_fork(self._cache, RecordCache.reset_after_fork)
         try:
             self._secret = self._make_secret()
         except BaseException:
