@@ -43,15 +43,12 @@ FLOORS: Final = {
 """The packages and single modules of each distribution, each above all that it imports."""
 
 OUTER: Final = {
-    *["_bridge", "_console", "_webhooks", "webhooks", "console", "openapi", "prometheus"],
-    *["azure", "mcp", "a2a", "lint", "cli", "integrations"],
+    *("_bridge", "_console", "_webhooks", "webhooks", "console", "openapi", "prometheus"),
+    *("azure", "mcp", "a2a", "lint", "cli", "integrations"),
 }
 """The outer ring of ``lro``; ``lro_conform`` and ``pytest_lro`` belong to it, too."""
 
-UNFINISHED: Final = {
-    *["_bridge", "_console", "_webhooks", "webhooks", "console", "openapi"],
-    *["azure", "mcp", "a2a", "cli", "integrations"],
-}
+UNFINISHED: Final = {"openapi", "cli", "integrations"}
 """Packages of the outer ring that still use private names of the core."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}

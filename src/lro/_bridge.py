@@ -10,20 +10,20 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
-from lro._base.arguments import check_plain_function
-from lro._base.errors import InvalidOperationName, OperationNotFound, PermissionDenied
-from lro._base.status import AnyMessage, ErrorInfo, Status
-from lro._engine.access import application_call
-from lro._engine.flow import Flow, in_threads, on_loop
-from lro._engine.service import Service
-from lro._http.requests import MANY_BYTES
-from lro._http.responses import detail_of
-from lro._messages.registry import TypeRegistry
-from lro._model.operation import join_name, normalise_parent, parse_name
+from lro import Service, Status
+from lro.errors import (
+    InvalidOperationName,
+    OperationNotFound,
+    PermissionDenied,
+    check_plain_function,
+)
+from lro.http import MANY_BYTES, Flow, Hook, detail_of, in_threads, on_loop
+from lro.types import AnyMessage, ErrorInfo, TypeRegistry
+from lro.wire import join_name, normalise_parent, parse_name
 
 R = TypeVar("R")
 
@@ -114,7 +114,7 @@ class OperationIds:
         """
         if self.parent is None:
             return ""
-        given: str = yield application_call("parent", self.parent, caller)
+        given: Any = yield from Hook("parent", self.parent).ask(caller)
         return normalise_parent(given)
 
     def name_of(self, operation_id: str, caller: str) -> Flow[str]:

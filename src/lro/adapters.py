@@ -17,7 +17,7 @@ from lro._engine.events import (
 )
 from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Slot, Task
 from lro._engine.job import AttemptOutcome
-from lro._engine.notifications import Notifications
+from lro._engine.notifications import EVENTS, Endpoint, Notifications, NotifyingService
 from lro._engine.store_port import (
     PAUSES_CHANGED,
     WORK_WAITS,
@@ -47,11 +47,13 @@ from lro._engine.store_port import (
     keeps_outbox,
     keeps_statistics,
 )
-from lro._model.operation import Change, FailedAttempt, Record
+from lro._model.description import described
+from lro._model.operation import Change, FailedAttempt, Record, settle_notifications
 from lro._model.page_tokens import Cursor
 from lro._schedules.schedule import Schedule, ScheduleStore
 
 __all__ = [
+    "EVENTS",
     "PAUSES_CHANGED",
     "WORK_WAITS",
     "AttemptBegan",
@@ -67,6 +69,7 @@ __all__ = [
     "Cursor",
     "DatabaseConnection",
     "Done",
+    "Endpoint",
     "Executor",
     "ExecutorUsage",
     "Expired",
@@ -79,6 +82,7 @@ __all__ = [
     "MethodLoad",
     "MinuteCounts",
     "Notifications",
+    "NotifyingService",
     "Observer",
     "OperationEnded",
     "OperationStarted",
@@ -103,6 +107,8 @@ __all__ = [
     "WorkLost",
     "Worker",
     "WriteRefused",
+    "described",
     "keeps_outbox",
     "keeps_statistics",
+    "settle_notifications",
 ]

@@ -25,31 +25,33 @@ import attrs
 
 import lro.asgi
 import lro.wsgi
-from lro._base.arguments import check, check_text, check_texts
-from lro._base.errors import MalformedRequest, StatusError, one_line
-from lro._base.status import WRAPPED_TYPES, BadRequest, Code, ErrorInfo, Json, Status
+from lro import Code, Operation, OperationDescription, Service, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
-from lro._engine.flow import flow_of, run
-from lro._engine.limits import ReplyReservation
-from lro._engine.service import Service
-from lro._http.edge import (
+from lro.adapters import described
+from lro.errors import MalformedRequest, StatusError, check, check_text, check_texts, one_line
+from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,
     CallFunction,
     Exchange,
+    HttpReply,
+    HttpRequest,
     OperationsEdge,
     StartHandler,
     Starts,
     Steps,
+    detail_of,
+    error_reply,
+    flow_of,
+    json_reply,
+    operation_reply_json,
+    parse_query,
+    read_origin,
+    read_parameters,
+    run,
 )
-from lro._http.requests import parse_query, read_origin, read_parameters
-from lro._http.responses import HttpReply, detail_of, error_reply, json_reply, operation_reply_json
-from lro._http.routes import HttpRequest
-from lro._messages.json_text import dumps
-from lro._messages.registry import TypeRegistry
-from lro._model.description import OperationDescription, described
-from lro._model.json import status_from_error_body
-from lro._model.operation import Operation, is_short
+from lro.types import WRAPPED_TYPES, BadRequest, ErrorInfo, Json, TypeRegistry
+from lro.wire import dumps, is_short, status_from_error_body
 
 __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
 
@@ -264,7 +266,7 @@ class AzureEdge(OperationsEdge):
             return show(operation, known)
         del found, operation, known
 
-        def read_again(_: ReplyReservation) -> HttpReply:
+        def read_again(_: object) -> HttpReply:
             record = run(self.service.access.visible(name, caller))
             return show(
                 record.operation, described(record, self.service.renamed) if describes else None

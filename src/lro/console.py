@@ -7,7 +7,7 @@
 from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleLooks, ConsoleOptions
 from lro._console.files import PackedFile, page_files, secure_headers
 from lro._console.loopback import is_loopback_host
-from lro._http.responses import Redact
+from lro.http import Redact
 
 __all__ = [
     "Allow",

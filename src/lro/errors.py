@@ -3,6 +3,20 @@
 Each error carries a canonical code, a reason, facts and a sentence (spec §6).
 """
 
+from lro._base.arguments import (
+    check,
+    check_count,
+    check_flag,
+    check_function,
+    check_instance,
+    check_plain_function,
+    check_seconds,
+    check_span,
+    check_takes,
+    check_text,
+    check_texts,
+    contained,
+)
 from lro._base.errors import (
     BatchTooLarge,
     CancellationNotRequested,
@@ -51,6 +65,8 @@ from lro._base.errors import (
     WebhookError,
     WorkCancelled,
     WorkFailed,
+    got,
+    one_line,
 )
 
 __all__ = [
@@ -101,4 +117,18 @@ __all__ = [
     "WebhookError",
     "WorkCancelled",
     "WorkFailed",
+    "check",
+    "check_count",
+    "check_flag",
+    "check_function",
+    "check_instance",
+    "check_plain_function",
+    "check_seconds",
+    "check_span",
+    "check_takes",
+    "check_text",
+    "check_texts",
+    "contained",
+    "got",
+    "one_line",
 ]

@@ -7,8 +7,12 @@
 writes itself.
 """
 
-from lro._engine.access import OPERATOR_VERBS, VERBS
-from lro._engine.flow import Flow
+from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller, ask_permission
+from lro._engine.flow import Flow, UpdateWrite, flow_of, in_thread, in_threads, on_loop, run
+from lro._engine.flow import read as read_record
+from lro._engine.listing import Listing
+from lro._engine.method_spec import MethodSpec
+from lro._filters.types import ValueType, type_of_field
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
     Authenticate,
@@ -16,29 +20,62 @@ from lro._http.edge import (
     Exchange,
     Found,
     OperationsEdge,
+    OwnStartOptions,
     Reserve,
     Start,
+    StartHandler,
     Starts,
+    Steps,
     Wait,
     Watch,
     adrive,
     answer,
     answer_async,
     drive,
+    start_handlers,
 )
-from lro._http.requests import checked_prefix
+from lro._http.requests import (
+    CHANGING,
+    MANY_BYTES,
+    check_site,
+    checked_prefix,
+    media_type,
+    mount_path,
+    parse_query,
+    raw_form,
+    read_json,
+    read_object,
+    read_origin,
+    read_parameters,
+    strip_mount,
+    take_field,
+    trusted,
+    wire_text,
+)
 from lro._http.responses import (
+    MAX_DETAILS,
     EventStream,
     HttpReply,
+    Redact,
     allow_reply,
+    detail_of,
     error_reply,
+    internal_error,
     json_reply,
     operation_reply,
+    operation_reply_json,
+    public_error,
+    with_stand_ins,
 )
-from lro._http.routes import Allowed, HttpRequest, Match
+from lro._http.routes import Allowed, HttpRequest, Match, parameter_names
+from lro._messages.json_schema import MessageSchemas, Schema
+from lro._messages.schema import docstring
 
 __all__ = [
+    "CHANGING",
     "DEFAULT_MAX_BODY",
+    "MANY_BYTES",
+    "MAX_DETAILS",
     "OPERATOR_VERBS",
     "VERBS",
     "Allowed",
@@ -48,22 +85,63 @@ __all__ = [
     "Exchange",
     "Flow",
     "Found",
+    "Hook",
     "HttpReply",
     "HttpRequest",
+    "Listing",
     "Match",
+    "MessageSchemas",
+    "MethodSpec",
     "OperationsEdge",
+    "OwnStartOptions",
+    "Redact",
     "Reserve",
+    "Schema",
     "Start",
+    "StartHandler",
     "Starts",
+    "Steps",
+    "UpdateWrite",
+    "ValueType",
     "Wait",
     "Watch",
     "adrive",
     "allow_reply",
     "answer",
     "answer_async",
+    "ask_caller",
+    "ask_permission",
+    "check_site",
     "checked_prefix",
+    "detail_of",
+    "docstring",
     "drive",
     "error_reply",
+    "flow_of",
+    "in_thread",
+    "in_threads",
+    "internal_error",
     "json_reply",
+    "media_type",
+    "mount_path",
+    "on_loop",
     "operation_reply",
+    "operation_reply_json",
+    "parameter_names",
+    "parse_query",
+    "public_error",
+    "raw_form",
+    "read_json",
+    "read_object",
+    "read_origin",
+    "read_parameters",
+    "read_record",
+    "run",
+    "start_handlers",
+    "strip_mount",
+    "take_field",
+    "trusted",
+    "type_of_field",
+    "wire_text",
+    "with_stand_ins",
 ]

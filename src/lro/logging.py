@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lro._engine.events import about
 from lro._engine.job import CURRENT_JOB
 
-__all__ = ["OperationFilter", "operation_facts"]
+__all__ = ["OperationFilter", "about", "operation_facts"]
 
 
 def operation_facts() -> Mapping[str, object]:

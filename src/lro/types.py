@@ -1,6 +1,7 @@
 """Types of messages: well-known types, error details, integer widths, the registry (spec §1)."""
 
 from lro._base.status import (
+    WRAPPED_TYPES,
     AnyMessage,
     BadRequest,
     DebugInfo,
@@ -19,7 +20,20 @@ from lro._base.status import (
     RetryInfo,
 )
 from lro._messages.registry import Codec, CodecFactory, TypeRegistry, full_name
-from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number, simple_name
+from lro._messages.schema import (
+    Field,
+    Float,
+    Int32,
+    Int64,
+    Kind,
+    Label,
+    Shape,
+    UInt32,
+    UInt64,
+    message,
+    number,
+    simple_name,
+)
 from lro._messages.shapes import is_message_class
 from lro._messages.times import Duration, Timestamp
 from lro._messages.wellknown import (
@@ -41,6 +55,7 @@ from lro._messages.wellknown import (
 from lro._model.method_names import MethodName, OperationInfoRegistry
 
 __all__ = [
+    "WRAPPED_TYPES",
     "AnyMessage",
     "BadRequest",
     "BoolValue",
@@ -52,6 +67,7 @@ __all__ = [
     "Duration",
     "Empty",
     "ErrorInfo",
+    "Field",
     "FieldMask",
     "FieldViolation",
     "Float",
@@ -63,6 +79,8 @@ __all__ = [
     "Int64",
     "Int64Value",
     "Json",
+    "Kind",
+    "Label",
     "ListValue",
     "LocalizedMessage",
     "MethodName",
@@ -74,6 +92,7 @@ __all__ = [
     "RequestInfo",
     "ResourceInfo",
     "RetryInfo",
+    "Shape",
     "StringValue",
     "Struct",
     "Timestamp",

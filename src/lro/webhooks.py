@@ -11,15 +11,15 @@ import base64
 import secrets
 from typing import Final
 
-from lro._base.errors import WebhookError
-from lro._engine.notifications import EVENTS, Endpoint
-from lro._model.signatures import SignedWebhook
-from lro._model.signatures import sign_webhook as sign
-from lro._model.signatures import verify_webhook as verify
 from lro._webhooks.delivery import EndpointDisabled
 from lro._webhooks.payloads import Format, WebhookEvent
 from lro._webhooks.schedule import SCHEDULE
 from lro._webhooks.service_webhooks import Webhooks
+from lro.adapters import EVENTS, Endpoint
+from lro.errors import WebhookError
+from lro.wire import SignedWebhook
+from lro.wire import sign_webhook as sign
+from lro.wire import verify_webhook as verify
 
 __all__ = [
     "EVENTS",

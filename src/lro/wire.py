@@ -6,8 +6,8 @@ For clients and edges of your own. ``lro_client`` uses the same functions.
 from lro._base.plain_text import plain
 from lro._base.status import code_from_http
 from lro._http.routes import Route, RouteTable, default_routes, extension_routes
-from lro._messages.json_text import dumps, loads, loads_strict
-from lro._messages.times import parse_duration
+from lro._messages.json_text import canonical, check_values, dumps, loads, loads_strict
+from lro._messages.times import datetime_text, duration_text, parse_duration
 from lro._model.http_rules import Template
 from lro._model.json import (
     batch_from_json,
@@ -27,12 +27,22 @@ from lro._model.operation import (
     BatchGetOperationsResponse,
     OperationName,
     RerunOperationRequest,
+    is_short,
+    join_name,
+    normalise_parent,
     parse_name,
     validate,
 )
-from lro._model.signatures import SignedWebhook, sign_webhook, verify_webhook
+from lro._model.signatures import (
+    WEBHOOK_HEADERS,
+    SignedWebhook,
+    sign_webhook,
+    verify_webhook,
+    webhook_key,
+)
 
 __all__ = [
+    "WEBHOOK_HEADERS",
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
     "OperationName",
@@ -43,14 +53,21 @@ __all__ = [
     "Template",
     "batch_from_json",
     "batch_to_json",
+    "canonical",
+    "check_values",
     "code_from_http",
+    "datetime_text",
     "default_routes",
     "dumps",
+    "duration_text",
     "error_body",
     "error_fields",
     "extension_routes",
+    "is_short",
+    "join_name",
     "loads",
     "loads_strict",
+    "normalise_parent",
     "operation_from_json",
     "operation_to_json",
     "page_from_json",
@@ -64,4 +81,5 @@ __all__ = [
     "status_to_json",
     "validate",
     "verify_webhook",
+    "webhook_key",
 ]

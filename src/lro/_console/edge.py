@@ -18,15 +18,12 @@ from urllib.parse import quote
 
 import attrs
 
-from lro._base.arguments import (
-    check,
-    check_count,
-    check_function,
-    check_plain_function,
-    check_text,
-    check_texts,
-)
-from lro._base.errors import (
+from lro import Service
+from lro._console.files import page_files, secure_headers
+from lro._console.loopback import check_loopback
+from lro._console.session import methods_json
+from lro._console.tally import Tally, window_minutes
+from lro.errors import (
     DeclarationError,
     HookFailed,
     HttpMethodNotAllowed,
@@ -34,27 +31,41 @@ from lro._base.errors import (
     PermissionDenied,
     RouteNotFound,
     Unavailable,
+    check,
+    check_count,
+    check_function,
+    check_plain_function,
+    check_text,
+    check_texts,
 )
-from lro._base.status import Json
-from lro._console.files import page_files, secure_headers
-from lro._console.loopback import check_loopback
-from lro._console.session import methods_json
-from lro._console.tally import Tally, window_minutes
-from lro._engine.access import VERBS, Hook, ask_permission
-from lro._engine.events import about
-from lro._engine.flow import Flow, flow_of
-from lro._engine.service import Service
-from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
-from lro._http.requests import (
+from lro.http import (
     CHANGING,
+    VERBS,
+    Allowed,
+    Authenticate,
+    CallFunction,
+    EventStream,
+    Exchange,
+    Flow,
+    Found,
+    Hook,
+    HttpReply,
+    HttpRequest,
+    Match,
+    OperationsEdge,
+    Redact,
+    Steps,
+    ask_permission,
     check_site,
     checked_prefix,
+    flow_of,
+    json_reply,
     read_object,
     strip_mount,
     take_field,
 )
-from lro._http.responses import EventStream, HttpReply, Redact, json_reply
-from lro._http.routes import Allowed, HttpRequest, Match
+from lro.logging import about
+from lro.types import Json
 
 log = logging.getLogger("lro")
 

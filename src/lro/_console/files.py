@@ -13,9 +13,8 @@ from typing import Final
 
 import attrs
 
-from lro._base.arguments import check, check_texts
-from lro._http.requests import read_origin
-from lro._http.responses import HttpReply
+from lro.errors import check, check_texts
+from lro.http import HttpReply, read_origin
 
 SHELL: Final = "index.html"
 """The page itself: it has no data, and names the other files."""

@@ -6,9 +6,8 @@ import ipaddress
 import re
 from typing import Final
 
-from lro._base.errors import PermissionDenied
-from lro._http.requests import read_origin
-from lro._http.routes import HttpRequest
+from lro.errors import PermissionDenied
+from lro.http import HttpRequest, read_origin
 
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 

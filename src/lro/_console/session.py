@@ -7,12 +7,10 @@ from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import Final
 
-from lro._base.status import Json
-from lro._engine.method_spec import MethodSpec
-from lro._engine.service import Service
-from lro._filters.types import ValueType, type_of_field
-from lro._messages.schema import Field, Kind, Label, Shape
-from lro._messages.times import Duration, datetime_text, duration_text
+from lro import Service
+from lro.http import MethodSpec, ValueType, type_of_field
+from lro.types import Duration, Field, Json, Kind, Label, Shape
+from lro.wire import datetime_text, duration_text
 
 _DEPTH: Final = 4
 _MAX_FIELDS: Final = 100

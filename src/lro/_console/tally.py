@@ -9,14 +9,13 @@ from typing import Final, Generic, TypeVar
 
 import attrs
 
-from lro._base.errors import MalformedRequest, MethodNotSupported, got
-from lro._base.status import Json
-from lro._engine.metrics import BUCKETS
-from lro._engine.service import Service
-from lro._engine.statistics import FLUSH_SECONDS
-from lro._engine.store_port import MinuteCounts, StatisticsStore, keeps_statistics
-from lro._http.requests import read_parameters
-from lro._messages.times import datetime_text
+from lro import Service
+from lro.adapters import MinuteCounts, StatisticsStore, keeps_statistics
+from lro.errors import MalformedRequest, MethodNotSupported, got
+from lro.http import read_parameters
+from lro.telemetry import BUCKETS, FLUSH_SECONDS
+from lro.types import Json
+from lro.wire import datetime_text
 
 MAX_MINUTES: Final = 4320
 """The longest window: counts are kept for 72 hours."""

@@ -20,6 +20,7 @@ from lro._base.errors import DeclarationError, WebhookError
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
+WEBHOOK_HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
 
 TOLERANCE_SECONDS: Final = 300.0
 """By how much the clocks of sender and receiver may differ."""
@@ -99,10 +100,10 @@ def verify_webhook(
     if not keys:
         raise DeclarationError("secret", "must be given, or every webhook is refused")
     given = {str(name).lower(): value for name, value in headers.items()}
-    found = [given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE)]
+    found = [given.get(name, "") for name in WEBHOOK_HEADERS]
     if not all(isinstance(text, str) for text in (*headers, *found)):
         raise DeclarationError("headers", "must be a mapping of texts")
-    for name, value in zip((ID, TIMESTAMP, SIGNATURE), found, strict=True):
+    for name, value in zip(WEBHOOK_HEADERS, found, strict=True):
         if not value:
             raise WebhookError(f"it has no header {name}")
     webhook_id, sent, signatures = found

@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 
 import attrs
 
-from lro._engine.notifications import Endpoint
-from lro._messages.json_text import dumps, loads
 from lro._webhooks.endpoints import endpoint_to_json, endpoints_from_json
+from lro.adapters import Endpoint
+from lro.wire import dumps, loads
 
 LOOKUP: Final = ""
 """Stands for the endpoints that the application has not said yet, its function having failed."""

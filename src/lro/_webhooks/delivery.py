@@ -24,19 +24,16 @@ from typing import Final
 import attrs
 import httpx
 
-from lro._base.arguments import contained
-from lro._base.errors import InvalidArgument, LeaseLost, OperationNotFound, Unavailable
-from lro._engine.events import about
-from lro._engine.notifications import Endpoint
-from lro._engine.store_port import OutboxStore
-from lro._model.description import DescribedOperation, described
-from lro._model.operation import Record, settle_notifications
-from lro._model.signatures import ID, SIGNATURE, TIMESTAMP, sign_webhook
+from lro import DescribedOperation
 from lro._webhooks.debts import LOOKUP, Debt, Debts
 from lro._webhooks.endpoints import EndpointRules, event_of, wants
 from lro._webhooks.payloads import Format, WebhookEvent, webhook_id
 from lro._webhooks.schedule import pause_before, retry_after
 from lro._webhooks.transport import WebhookReply, WebhookTransport
+from lro.adapters import Endpoint, OutboxStore, Record, described, settle_notifications
+from lro.errors import InvalidArgument, LeaseLost, OperationNotFound, Unavailable, contained
+from lro.logging import about
+from lro.wire import WEBHOOK_HEADERS, sign_webhook
 
 log = logging.getLogger("lro")
 
@@ -670,12 +667,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """The headers of a webhook (Standard Webhooks 1.0.0), signed where there are secrets."""
     timestamp = int(now.timestamp())
-    headers = {
-        "Content-Type": content_type,
-        "User-Agent": "lro-webhooks",
-        ID: id,
-        TIMESTAMP: str(timestamp),
-    }
+    signed = [id, str(timestamp)]
     if secrets:
-        headers[SIGNATURE] = sign_webhook(body, id=id, timestamp=timestamp, secrets=secrets)
-    return headers
+        signed.append(sign_webhook(body, id=id, timestamp=timestamp, secrets=secrets))
+    headers = {"Content-Type": content_type, "User-Agent": "lro-webhooks"}
+    return headers | dict(zip(WEBHOOK_HEADERS, signed, strict=False))

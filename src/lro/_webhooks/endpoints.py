@@ -11,11 +11,11 @@ from typing import Any, Final
 import attrs
 import httpx
 
-from lro._base.errors import DeclarationError, InvalidArgument, got
-from lro._engine.notifications import EVENTS, Endpoint
-from lro._model.operation import Record, State
-from lro._model.signatures import ID, SIGNATURE, TIMESTAMP, webhook_key
+from lro import State
 from lro._webhooks.addresses import is_global
+from lro.adapters import EVENTS, Endpoint, Record
+from lro.errors import DeclarationError, InvalidArgument, got
+from lro.wire import WEBHOOK_HEADERS, webhook_key
 
 MAX_URL: Final = 2048
 MAX_ENDPOINTS: Final = 10
@@ -41,7 +41,7 @@ _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
 _OURS: Final = frozenset(
     {"connection", "content-length", "content-type", "host", "proxy-authorization"}
     | {"transfer-encoding", "user-agent"}
-    | {ID, TIMESTAMP, SIGNATURE}
+    | {*WEBHOOK_HEADERS}
 )
 _SECRET_BYTES: Final = range(24, 65)
 """Standard Webhooks 1.0.0, "Signature scheme": 192 to 512 bits."""

@@ -11,13 +11,12 @@ from urllib.parse import quote
 
 import attrs
 
-from lro._base.errors import EncodingError
+from lro import DescribedOperation
 from lro._bridge import rfc3339
-from lro._engine.notifications import Endpoint
-from lro._messages.json_text import dumps
-from lro._messages.registry import TypeRegistry
-from lro._model.description import DescribedOperation
-from lro._model.json import operation_to_json
+from lro.adapters import Endpoint
+from lro.errors import EncodingError
+from lro.types import TypeRegistry
+from lro.wire import dumps, operation_to_json
 
 MAX_BODY: Final = 20_000
 """Bytes of a payload (Standard Webhooks 1.0.0, "Payload size"); a larger full one is sent thin."""

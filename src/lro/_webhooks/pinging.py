@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime
 
-from lro._engine.notifications import Endpoint
 from lro._webhooks.delivery import signed_headers
 from lro._webhooks.endpoints import EndpointRules
 from lro._webhooks.payloads import ping
 from lro._webhooks.transport import WebhookReply, WebhookTransport
+from lro.adapters import Endpoint
 
 _HINT = "--private allows it"
 

@@ -12,23 +12,7 @@ from typing import Final
 import attrs
 import httpx
 
-from lro._base.arguments import (
-    check,
-    check_count,
-    check_flag,
-    check_function,
-    check_instance,
-    check_plain_function,
-    check_seconds,
-    check_takes,
-    check_text,
-    check_texts,
-)
-from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound
-from lro._engine.notifications import Endpoint, NotifyingService
-from lro._engine.store_port import OutboxStore, keeps_outbox
-from lro._model.description import DescribedOperation
-from lro._model.operation import Record
+from lro import DescribedOperation
 from lro._webhooks.debts import LOOKUP, Debts
 from lro._webhooks.delivery import Delivery, DeliveryOptions, EndpointDisabled
 from lro._webhooks.endpoints import (
@@ -43,6 +27,22 @@ from lro._webhooks.endpoints import (
 from lro._webhooks.payloads import Format, Formats
 from lro._webhooks.schedule import SCHEDULE
 from lro._webhooks.transport import Resolve, WebhookTransport, system_addresses
+from lro.adapters import Endpoint, NotifyingService, OutboxStore, Record, keeps_outbox
+from lro.errors import (
+    DeclarationError,
+    InvalidArgument,
+    OperationNotFound,
+    check,
+    check_count,
+    check_flag,
+    check_function,
+    check_instance,
+    check_plain_function,
+    check_seconds,
+    check_takes,
+    check_text,
+    check_texts,
+)
 
 MAX_NOTIFY: Final = 64 * 1024
 """The most bytes that a record keeps of the endpoints of its start."""

@@ -5,7 +5,7 @@ the card, :func:`routes` the routes of both HTTP bindings, and :func:`add_to` se
 extra ``a2a``, for gRPC also the extra ``grpc``. Sections of the A2A specification are cited as A2A.
 """
 
-from lro._base.errors import MissingExtra
+from lro.errors import MissingExtra
 
 try:
     import a2a.server.routes as _routes  # noqa: F401  # asks for Starlette, too

@@ -9,13 +9,11 @@ from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterfa
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 
-from lro._base.arguments import check_text
-from lro._base.status import Json
+from lro import Method
 from lro._bridge import JSON_TYPE
-from lro._engine.methods import Method
-from lro._messages.json_schema import MessageSchemas
-from lro._messages.schema import docstring
-from lro._model.method_names import MethodName
+from lro.errors import check_text
+from lro.http import MessageSchemas, docstring
+from lro.types import Json, MethodName
 
 JSONRPC_PATH: Final = "/a2a/jsonrpc"
 REST_PATH: Final = "/a2a/rest"

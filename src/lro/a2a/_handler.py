@@ -49,28 +49,8 @@ from a2a.utils.errors import (
 )
 from google.protobuf.message import Message as ProtoMessage
 
-from lro._base.arguments import check, check_instance, check_span
-from lro._base.errors import (
-    HookFailed,
-    InvalidArgument,
-    InvalidOperationName,
-    NotApplied,
-    OperationNotFound,
-    PermissionDenied,
-    RequestIdConflict,
-    Unauthenticated,
-    Unavailable,
-    got,
-)
+from lro import DescribedOperation, ListOperationsRequest, Method, Service
 from lro._bridge import OperationIds, request_id_of, run_of_size
-from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import Flow, flow_of, in_thread, on_loop
-from lro._engine.listing import Listing
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._http.edge import Authenticate
-from lro._model.description import DescribedOperation
-from lro._model.operation import ListOperationsRequest
 from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._messages import (
     check_media_types,
@@ -84,6 +64,22 @@ from lro.a2a._push import PushConfigs
 from lro.a2a._refusals import CALL, A2ACall, refuse, task_not_found
 from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
 from lro.asgi import waited
+from lro.errors import (
+    HookFailed,
+    InvalidArgument,
+    InvalidOperationName,
+    NotApplied,
+    OperationNotFound,
+    PermissionDenied,
+    RequestIdConflict,
+    Unauthenticated,
+    Unavailable,
+    check,
+    check_instance,
+    check_span,
+    got,
+)
+from lro.http import Authenticate, Flow, Hook, Listing, ask_caller, flow_of, in_thread, on_loop
 
 log = logging.getLogger("lro")
 

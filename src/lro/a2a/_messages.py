@@ -12,9 +12,9 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.struct_pb2 import Struct, Value
 
-from lro._base.errors import InvalidArgument, got
-from lro._base.status import Json
-from lro._engine.methods import Method
+from lro import Method
+from lro.errors import InvalidArgument, got
+from lro.types import Json
 
 _EXACT: Final = 2**53
 """Up to here each integer is a double of its own."""

@@ -12,18 +12,16 @@ from a2a.types import TaskPushNotificationConfig
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToJson
 
-from lro._base.errors import InvalidArgument, NotApplied
-from lro._engine.flow import Flow, UpdateWrite, read
-from lro._engine.notifications import Endpoint
-from lro._engine.service import Service
-from lro._messages.registry import TypeRegistry
-from lro._model.description import DescribedOperation
-from lro._model.operation import Record
+from lro import DescribedOperation, Service
 from lro._webhooks.debts import Debts
 from lro._webhooks.endpoints import MAX_ENDPOINTS, derived_id
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
 from lro._webhooks.service_webhooks import MAX_NOTIFY, Webhooks
 from lro.a2a._tasks import TaskWriter
+from lro.adapters import Endpoint, Record
+from lro.errors import InvalidArgument, NotApplied
+from lro.http import Flow, UpdateWrite, read_record
+from lro.types import TypeRegistry
 
 PUSH: Final = "a2a"
 """What the format of push notifications is called: ``Webhooks(formats={PUSH: ...})``."""
@@ -122,7 +120,7 @@ class PushConfigs:
         Raises:
             OperationNotFound: There is no such operation.
         """
-        record = yield from read(self._service.store, name)
+        record = yield from read_record(self._service.store, name)
         mark = _mark(caller)
         return [one for one in Debts.of(record.notify).endpoints if one.id.startswith(mark)]
 

@@ -20,13 +20,12 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from lro._base.errors import MethodNotSupported, UnsupportedMediaType, got
-from lro._base.status import BadRequest, Code, Status
-from lro._engine.service import Service
-from lro._http.responses import MAX_DETAILS, HttpReply, detail_of, error_reply, public_error
-from lro._messages.json_text import dumps
-from lro._messages.registry import TypeRegistry
+from lro import Code, Service, Status
 from lro.asgi import Receive
+from lro.errors import MethodNotSupported, UnsupportedMediaType, got
+from lro.http import MAX_DETAILS, HttpReply, detail_of, error_reply, public_error
+from lro.types import BadRequest, TypeRegistry
+from lro.wire import dumps
 
 CALL: Final = "lro.call"
 """Where the state of a call has its :class:`A2ACall`."""
@@ -82,7 +81,7 @@ async def _shown(
     if status.code == Code.INVALID_ARGUMENT:
         return _invalid_params(status, service.types, over_grpc=rpc is not None)
     if rpc is not None:
-        from lro.grpc._messages import refusal  # of the extra grpc, without which there is no call
+        from lro.grpc import refusal  # of the extra grpc, without which there is no call
 
         said = refusal(public.error, service, asked=asked)
         rpc.set_trailing_metadata(said.trailers)
@@ -98,7 +97,7 @@ def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> 
     found = [{"field": one.field, "message": one.description} for one in bad.field_violations]
     message, room = status.message, MAX_DETAILS
     if over_grpc:
-        from lro.grpc._messages import MAX_MESSAGE, clipped
+        from lro.grpc import MAX_MESSAGE, clipped
 
         message, room = clipped(message), MAX_MESSAGE - 200
     wrong = []

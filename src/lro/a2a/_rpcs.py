@@ -20,10 +20,10 @@ from a2a.types import a2a_pb2, a2a_pb2_grpc
 from a2a.utils.errors import A2AError
 from google.protobuf.message_factory import GetMessageClass
 
-from lro._base.errors import RequestTooLarge
-from lro._messages.protobuf.binary import check_values, parsed
 from lro.a2a._handler import Handler
 from lro.a2a._refusals import CALL, A2ACall, refuse
+from lro.errors import RequestTooLarge
+from lro.protobuf import check_values, parsed
 
 
 def add_guarded(

@@ -20,17 +20,31 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from lro._base.arguments import check_count, check_instance
-from lro._base.errors import MalformedRequest, MissingExtra, RequestTooLarge, UnsupportedMediaType
-from lro._base.status import Json
-from lro._http.requests import CHANGING, check_site, media_type, read_json, trusted
-from lro._http.responses import HttpReply, error_reply, json_reply
-from lro._http.routes import HttpRequest
-from lro._messages.json_text import check_values
 from lro.a2a._card import JSONRPC_PATH, REST_PATH
 from lro.a2a._handler import Handler
 from lro.a2a._refusals import CALL, A2ACall
 from lro.asgi import App, Receive, Scope, Send, raw_path, read_body, request_of
+from lro.errors import (
+    MalformedRequest,
+    MissingExtra,
+    RequestTooLarge,
+    UnsupportedMediaType,
+    check_count,
+    check_instance,
+)
+from lro.http import (
+    CHANGING,
+    HttpReply,
+    HttpRequest,
+    check_site,
+    error_reply,
+    json_reply,
+    media_type,
+    read_json,
+    trusted,
+)
+from lro.types import Json
+from lro.wire import check_values
 
 if TYPE_CHECKING:
     import grpc.aio

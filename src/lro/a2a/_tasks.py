@@ -21,13 +21,11 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lro._base.status import AnyMessage, Json
+from lro import DescribedOperation, OperationDescription, State
 from lro._bridge import JSON_TYPE, has_value
-from lro._http.responses import with_stand_ins
-from lro._messages.registry import TypeRegistry
-from lro._model.description import DescribedOperation, OperationDescription
-from lro._model.json import status_to_json
-from lro._model.operation import State, parse_name
+from lro.http import with_stand_ins
+from lro.types import AnyMessage, Json, TypeRegistry
+from lro.wire import parse_name, status_to_json
 
 CANCEL_REQUESTED: Final = "cancellation requested"
 RESPONSE: Final = "response"

@@ -11,7 +11,16 @@ try:
 except ImportError as _exc:
     raise MissingExtra("the gRPC edge", "grpc") from _exc
 
+from lro.grpc._messages import MAX_MESSAGE, clipped, refusal
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, Authenticate, StartMethod
 from lro.grpc._server import add_to
 
-__all__ = ["DEFAULT_MAX_REQUEST", "Authenticate", "StartMethod", "add_to"]
+__all__ = [
+    "DEFAULT_MAX_REQUEST",
+    "MAX_MESSAGE",
+    "Authenticate",
+    "StartMethod",
+    "add_to",
+    "clipped",
+    "refusal",
+]

@@ -4,7 +4,7 @@
 2026-07-28 of the Model Context Protocol) for a server of the official SDK. Needs the extra ``mcp``.
 """
 
-from lro._base.errors import MissingExtra
+from lro.errors import MissingExtra
 
 try:
     import mcp.server.extension  # noqa: F401

@@ -15,29 +15,27 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp_types import CallToolRequestParams
 
-from lro._base.arguments import check, check_count, check_instance, check_seconds
-from lro._base.errors import (
+from lro import DescribedOperation, Method, Operation, Service
+from lro._bridge import OperationIds, hidden, request_id_of, run_of_size
+from lro.adapters import described
+from lro.asgi import request_of, waited
+from lro.errors import (
     DeclarationError,
     HookFailed,
     InvalidRequestId,
     LroError,
     MalformedRequest,
+    check,
+    check_count,
+    check_instance,
+    check_seconds,
     got,
 )
-from lro._bridge import OperationIds, hidden, request_id_of, run_of_size
-from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import Flow, on_loop
-from lro._engine.method_spec import MethodSpec
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._http.edge import Authenticate
-from lro._messages.json_text import canonical, dumps, loads_strict
-from lro._model.description import DescribedOperation, described
-from lro._model.operation import Operation
-from lro.asgi import request_of, waited
+from lro.http import Authenticate, Flow, Hook, MethodSpec, ask_caller, on_loop
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
+from lro.wire import canonical, dumps, loads_strict
 
 log = logging.getLogger("lro")
 

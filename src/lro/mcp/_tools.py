@@ -19,15 +19,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 from pydantic import BaseModel, Field
 
-from lro._base.arguments import check, check_instance, check_plain_function
-from lro._base.errors import DeclarationError
-from lro._base.status import AnyMessage, Json
-from lro._engine.method_spec import MethodSpec
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._messages.json_schema import MessageSchemas, Schema
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import docstring
+from lro import Method, Service
+from lro.errors import DeclarationError, check, check_instance, check_plain_function
+from lro.http import MessageSchemas, MethodSpec, Schema, docstring
+from lro.types import AnyMessage, Json, TypeRegistry
 
 log = logging.getLogger("lro")
 

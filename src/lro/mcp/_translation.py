@@ -7,16 +7,13 @@ from typing import Final, cast
 
 import attrs
 
-from lro._base.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
-from lro._base.status import WRAPPED_TYPES, Code, Json, RetryInfo, Status
+from lro import Code, DescribedOperation, Operation, State, Status
 from lro._bridge import failed_by_service, has_value, rfc3339
-from lro._http.responses import detail_of, internal_error, operation_reply_json, public_error
-from lro._messages.json_text import dumps
-from lro._messages.registry import TypeRegistry
-from lro._model.description import DescribedOperation
-from lro._model.json import status_to_json
-from lro._model.operation import Operation, State, parse_name
+from lro.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
+from lro.http import detail_of, internal_error, operation_reply_json, public_error
 from lro.mcp import _wire as wire
+from lro.types import WRAPPED_TYPES, Json, RetryInfo, TypeRegistry
+from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TASK: Final = "task not found: there is no operation with this id"

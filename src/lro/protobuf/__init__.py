@@ -7,7 +7,13 @@ try:
 except ImportError as _exc:
     raise MissingExtra("protobuf messages", "protobuf") from _exc
 
-from lro._messages.protobuf.binary import StartOptions, check_values, read_options, write_options
+from lro._messages.protobuf.binary import (
+    StartOptions,
+    check_values,
+    parsed,
+    read_options,
+    write_options,
+)
 from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET
 from lro.protobuf._messages import (
     from_proto,
@@ -27,6 +33,7 @@ __all__ = [
     "from_proto",
     "operation_from_proto",
     "operation_to_proto",
+    "parsed",
     "proto_sources",
     "read_options",
     "register_file_set",
