@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
+import tokenize
 
 import pytest
 
 import lro_client
+from tests.blocking_client import SOURCE, TARGET, blocking
 
 PAIRS = [("Client", "AsyncClient"), ("OperationHandle", "AsyncOperationHandle")]
 
@@ -30,3 +34,20 @@ def parameters(method: object) -> list[Parameter]:
 def test_both_have_the_same_members_and_parameters(sync: str, async_: str) -> None:
     """A call that is right for one face is right for the other, but for the ``await``."""
     assert interface(sync) == interface(async_)
+
+
+def form(text: str) -> tuple[str, list[str]]:
+    """What is left of a module when its layout is not looked at: the code, and the comments."""
+    found = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    return ast.dump(ast.parse(text)), found
+
+
+def test_blocking_client_is_the_one_that_is_generated() -> None:
+    """If this fails: ``python -m tests.blocking_client``, then ``ruff format src``."""
+    assert form(TARGET.read_text("utf-8")) == form(blocking(SOURCE.read_text("utf-8")))
+    with pytest.raises(ValueError, match="does not occur"):
+        blocking(TARGET.read_text("utf-8"))

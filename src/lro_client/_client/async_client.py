@@ -1,4 +1,4 @@
-"""The client for event loops, its handles and groups."""
+"""The client that awaits, its handles, groups and pagers. ``client.py`` is made from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from lro.wire import RerunOperationRequest
 from lro_client import _arguments
 from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
-from lro_client._client.handle_flows import MAX_LEAVE_SECONDS
 from lro_client._client.handles import (
     HandleBase,
     KnownOperation,
@@ -36,8 +35,8 @@ from lro_client._client.handles import (
     register,
 )
 from lro_client._client.state import ClientState
-from lro_client._flow import polling, single
-from lro_client._flow.async_driver import AsyncDriver, shielded
+from lro_client._flow import single
+from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -50,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
-    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+    """An operation: properties give the last known state, methods call the server.
 
-    ``await operation`` is its result. As a context it cancels an operation that is not done when
-    the block is left, for whatever reason. Otherwise nothing does: who stops waiting, by the
-    cancellation of a task or the end of the process, leaves the operation to go on.
+    As a context manager, the handle cancels an operation that is not done when the block is left,
+    for whatever reason. Nothing else cancels it: if you stop waiting, or the process ends, the
+    operation goes on. ``await operation`` gives the result.
     """
 
     __slots__ = ("_driver",)
@@ -72,7 +71,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         self._driver = driver
 
     async def refresh(self) -> Operation:
-        """Ask for the latest state, once.
+        """Read the latest state with one call.
 
         Raises:
             CallError: The call failed.
@@ -92,67 +91,57 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return await self._driver.run(describing.describe(self._state, self.name))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Wait until the operation is done; its last state, whatever the outcome.
+        """Wait until the operation is done, and return its last state, whatever the outcome.
 
-        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
-        ever (spec §11.4).
+        ``timeout``, a timedelta or a number of seconds from now, is kept to within 50 ms. None
+        waits without a limit (spec §11.4).
 
         Raises:
-            PollTimeout: The time is over; the operation goes on.
-            OperationGone: It was deleted or has expired.
-            CallError: A poll failed for a reason that does not pass.
+            PollTimeout: The timeout expired; the operation goes on.
+            OperationGone: The operation was deleted or has expired.
+            CallError: A poll failed with an error that is not retried.
         """
-        return await self._driver.run(
-            handle_flows.wait(self._state, self, _arguments.seconds(timeout))
-        )
+        limit = _arguments.seconds(timeout)
+        return await self._driver.run(handle_flows.wait(self._state, self, limit))
 
     async def result(self, timeout: timedelta | float | None = None) -> Resp:
-        """Wait as :meth:`wait` does, then give the response.
+        """Wait as :meth:`wait` does, and return the response.
 
         Raises:
             OperationFailed: The operation ended with an error.
-            OperationCancelled: It was cancelled.
+            OperationCancelled: The operation was cancelled.
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return await self._driver.run(
-            handle_flows.result(self._state, self, _arguments.seconds(timeout))
-        )
+        limit = _arguments.seconds(timeout)
+        return await self._driver.run(handle_flows.result(self._state, self, limit))
 
     def future(self) -> asyncio.Future[Resp]:
-        """The result as a future of this event loop; costs no task while it waits.
+        """Return the result as a future of the event loop. No task waits for it.
 
-        Its callbacks are called once each, whatever becomes of the operation: it has the result, or
-        what :meth:`result` raises, or says that the client was closed. To cancel the future is to
-        stop waiting; the operation goes on.
+        Callbacks run once each, on the event loop. The future gets what :meth:`result` returns or
+        raises, or an error when the client is closed. Cancelling the future stops the wait, not the
+        operation.
         """
         return handle_flows.async_future(self._state, self)
 
     async def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+        """Yield each changed state until the operation is done, at most ``every`` seconds late.
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
-        flow = polling.until_done(
-            self._state.config,
-            self.name,
-            self.operation,
-            limit,
-            self._count_polls,
-            self._fits,
-            every,
-        )
+        flow = handle_flows.poll(self._state, self, limit, every)
         async with aclosing(self._driver.iterate(flow)) as steps:
             async for operation in steps:
                 yield Update(self, self._take_state(operation))
 
     async def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` shows whether it did.
+        """Ask for the work to stop; :meth:`result` tells if it did.
 
         Raises:
             CallError: The call failed.
@@ -160,17 +149,17 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         await self._driver.run(handle_flows.cancel(self._state, self))
 
     async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+        """Ask for the work to stop, and wait until it is cancelled or ends otherwise.
 
         Raises:
-            PollTimeout: The time is over before it has stopped.
+            PollTimeout: The timeout expired before the work stopped.
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
         return await self._driver.run(handle_flows.cancel_and_wait(self._state, self, limit))
 
     async def delete(self) -> None:
-        """Remove the record; does not stop the work.
+        """Remove the record; this does not stop the work.
 
         Raises:
             CallError: The call failed.
@@ -181,18 +170,17 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        flow = handle_flows.cancel_unfinished(self._state, [self])
-        await self._driver.leave(self._driver.run(flow))
+        await self._driver.leave(handle_flows.cancel_unfinished(self._state, [self]))
 
     def __await__(self) -> Generator[Any, None, Resp]:
         return self.result().__await__()
 
 
 class AsyncGroup(Generic[Resp, Meta]):
-    """Operations that are waited for together, however many they are.
+    """Operations that are waited for together, with few calls however many they are.
 
-    A client of a server that offers Watch or BatchGet needs few calls for all of them; elsewhere it
-    lists by names, or asks for each through a few connections. As a context it cancels what is not
+    The client uses Watch or BatchGet if the server offers them; otherwise it lists by names, or
+    polls each operation over a few connections. As a context manager, the group cancels what is not
     done when the block is left, for whatever reason.
     """
 
@@ -205,19 +193,19 @@ class AsyncGroup(Generic[Resp, Meta]):
     ) -> None:
         found = group_flows.members(handles)
         self.handles: tuple[AsyncOperationHandle[Resp, Meta], ...] = found
-        """The operations, in the order that was given."""
+        """The handles, in the order in which they were given."""
         self._state = state
         self._driver = driver
 
     async def as_completed(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
-        """The handles in the order of their end.
+        """Yield the handles in the order in which their operations end.
 
-        For an operation that is gone or unreachable, ``result()`` raises the reason.
+        If an operation is gone or cannot be reached, its handle's ``result()`` raises the reason.
 
         Raises:
-            GroupTimeout: The time is over; its ``pending`` are not done.
+            GroupTimeout: The timeout expired; ``pending`` names the operations that are not done.
         """
         limit = _arguments.seconds(timeout)
         flow = group_flows.as_completed(self._state, self.handles, limit)
@@ -228,20 +216,20 @@ class AsyncGroup(Generic[Resp, Meta]):
     async def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
     ) -> GroupResult[AsyncOperationHandle[Resp, Meta]]:
-        """Wait until ``count`` of them are over (1: any, None: all), or the time is.
+        """Wait until ``count`` operations have ended (None: all), or the timeout expires.
 
         Returns:
-            Those who are ``done``, the first one first, and those who are ``pending``.
+            The handles that are ``done``, in the order of their ends, and the ``pending`` ones.
         """
         limit = _arguments.seconds(timeout)
         return await self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
 
     async def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
-        """All results, in the order of the handles; the first failure is raised at once.
+        """Return all results, in the order of the handles; raise the first failure at once.
 
         Raises:
             OperationFailed: An operation ended with an error.
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
             OperationGone, CallError, DecodingError: As for a handle's ``result``.
         """
         limit = _arguments.seconds(timeout)
@@ -249,10 +237,10 @@ class AsyncGroup(Generic[Resp, Meta]):
         return await self._driver.run(flow)
 
     async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """All results, in the order of the handles; what failed is there as its exception.
+        """Return all results, in the order of the handles, with an exception for each that failed.
 
         Raises:
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
         """
         limit = _arguments.seconds(timeout)
         flow = group_flows.results(self._state, self.handles, limit, collect=True)
@@ -261,10 +249,10 @@ class AsyncGroup(Generic[Resp, Meta]):
     async def updates(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Each changed state of each operation, until all are over; states may be skipped.
+        """Yield changed states until all operations have ended; a slow reader misses some.
 
         Raises:
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
         """
         limit = _arguments.seconds(timeout)
         flow = group_flows.updates(self._state, self.handles, limit)
@@ -273,11 +261,13 @@ class AsyncGroup(Generic[Resp, Meta]):
                 yield update
 
     async def cancel(self) -> None:
-        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+        """Cancel all operations that are not done; ignore those that cannot be cancelled.
 
-        Takes no longer than one call may, for all of them.
+        This takes at most ``call_seconds`` for all of them together.
         """
-        await self._cancel(self._state.config.call_seconds)
+        seconds = self._state.config.call_seconds
+        flow = handle_flows.cancel_unfinished(self._state, self.handles, seconds)
+        await self._driver.run(flow)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -286,20 +276,17 @@ class AsyncGroup(Generic[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.leave(self._cancel(MAX_LEAVE_SECONDS))
-
-    async def _cancel(self, seconds: float) -> None:
-        await self._driver.run(handle_flows.cancel_unfinished(self._state, self.handles, seconds))
+        await self._driver.leave(handle_flows.cancel_unfinished(self._state, self.handles))
 
 
 class AsyncClient:
-    """A client of any service that returns operations. For one event loop.
+    """A client of any service that returns operations. It can be used on several event loops.
 
-    ``base_url`` is the service's address, ``http`` an ``httpx.AsyncClient`` to use instead of one
-    made here (its base URL, headers, authentication and proxies are kept), ``transport`` something
-    else than HTTP, such as ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs,
-    ``types`` a registry of message classes, ``polling`` and ``retry`` the policies.
-    ``call_seconds`` bounds each single call.
+    ``base_url`` is the service's address. ``http`` is an ``httpx.AsyncClient`` of yours, with its
+    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example
+    ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
+    of message classes, ``polling`` and ``retry`` are the policies. ``call_seconds`` is the timeout
+    of each call.
     """
 
     def __init__(
@@ -324,9 +311,7 @@ class AsyncClient:
             _arguments.check_awaits("transport", transport, "AsyncLocalTransport(service)")
         else:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
-        self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
-        self._closing: asyncio.Task[None] | None = None
         self._state = ClientState(
             transport,
             self._driver,
@@ -382,14 +367,15 @@ class AsyncClient:
     ) -> AsyncOperationHandle[Any, Any]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
-        With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
+        With a ``request_id``, which is a UUID, the call is retried and never starts the work twice
+        (spec §9.1).
 
-        ``message`` can also be a packed ``lro.AnyMessage`` or, except with gRPC, a dict, which is
-        sent unchanged. Without a class for the response or the metadata you get a dict of its JSON
-        without ``@type``; with ``lro.AnyMessage`` the message stays packed.
+        ``message`` can also be a packed ``lro.AnyMessage`` or, not over gRPC, a dict that is sent
+        unchanged. Without a class for the response or the metadata, you get the JSON as a dict,
+        without ``@type``; with ``lro.AnyMessage``, the message stays packed.
 
         Raises:
-            DeclarationError: An argument cannot be used; nothing was sent.
+            DeclarationError: An argument is not valid; nothing was sent.
             CallError: The method refused.
         """
         types = self._state.types
@@ -416,24 +402,24 @@ class AsyncClient:
     def operation(
         self, operation: Operation | str, *, response: type[Any] = dict, metadata: type[Any] = dict
     ) -> AsyncOperationHandle[Any, Any]:
-        """A handle for an operation, or for a name or token that was kept; makes no call.
+        """Return a handle for an operation, or for a name or a token of one; this makes no call.
 
         Raises:
-            InvalidArgument: The token is not valid, or is one of another server.
-            DeclarationError: It is empty, a URL, or something else than these.
+            InvalidArgument: The token is not valid, or belongs to another server.
+            DeclarationError: The name is empty, a URL, or of another type.
         """
         register(self._state.types, response=response, metadata=metadata)
         return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
-        """Operations of this client to wait for together, with few calls for all of them."""
+        """Return a group, which waits for all these operations with few calls."""
         return AsyncGroup(handles, state=self._state, driver=self._driver)
 
     async def get(self, request: str | GetOperationRequest) -> Operation:
-        """The latest state of an operation, by name (spec §3.2).
+        """Read the latest state of an operation by its name (spec §3.2).
 
         Raises:
-            CallError: The call failed, with NOT_FOUND for a name that is not there.
+            CallError: The call failed; NOT_FOUND if there is no such operation.
         """
         return await self._ask(_arguments.named(GetOperationRequest, request))
 
@@ -452,15 +438,15 @@ class AsyncClient:
     def list(
         self,
         request: str | ListOperationsRequest = "",
-        filter: str | Expression = "",  # the field's name
+        filter: str | Expression = "",  # named as the request's field
         *,
         page_size: int = 0,
         page_token: str = "",
     ) -> AsyncPager:
-        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
+        """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
-        the ``page_token`` of an earlier page, it goes on after that.
+        The filter is a text, or built from values with :mod:`lro_client.filters`. With the
+        ``page_token`` of an earlier page, the list goes on after that page.
         """
         return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token))
 
@@ -483,10 +469,10 @@ class AsyncClient:
     async def rerun(
         self, request: str | RerunOperationRequest, *, request_id: str | uuid.UUID = ""
     ) -> Operation:
-        """Start the work of an operation that has ended again; the new operation (spec §3.12).
+        """Start the work of an ended operation again, and return the new operation (spec §3.12).
 
-        Servers offer this to those whom they trust with it. With ``request_id``, a UUID, the call
-        is retried, and starts nothing twice.
+        Servers offer this only to callers whom they trust. With a ``request_id``, which is a UUID,
+        the call is retried and never starts the work twice.
 
         Raises:
             CallError: The call failed: FAILED_PRECONDITION if the operation is in progress or its
@@ -498,24 +484,18 @@ class AsyncClient:
     async def wait(
         self, request: str | WaitOperationRequest, *, timeout: timedelta | float | None = None
     ) -> Operation:
-        """One WaitOperation call: done, or the state when ``timeout`` (seconds) is over (spec §4).
+        """Make one WaitOperation call, which lasts ``timeout`` at most (spec §4).
+
+        Return the state of the operation, done or not.
 
         Raises:
-            CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
+            CallError: The call failed; UNIMPLEMENTED if the server has no Wait.
         """
         return await self._ask(_arguments.waiting(request, timeout))
 
     async def close(self) -> None:
-        """Free the connections, if they were made here; every wait here ends."""
-        if self._closing is None:  # in a task of its own, as the scope may be cancelled
-            self._closing = asyncio.Task(self._close(), loop=asyncio.get_running_loop())
-        with shielded():
-            await asyncio.shield(self._closing)
-
-    async def _close(self) -> None:
-        self._state.close()
-        await self._driver.stop()
-        await self._transport.close()
+        """End every wait, and close the connections, unless the HTTP client is yours."""
+        await self._driver.shut_down(self._state.close)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -538,7 +518,7 @@ class AsyncClient:
 
 
 class AsyncPager:
-    """The operations of a list, fetched page by page as they are needed."""
+    """The operations of a list. Pages are fetched when they are needed."""
 
     def __init__(self, client: AsyncClient, request: ListOperationsRequest) -> None:
         self._client = client
@@ -547,12 +527,12 @@ class AsyncPager:
     async def pages(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[ListOperationsResponse, None]:
-        """The raw pages, one call each.
+        """Yield the pages, with one call each.
 
-        All are fetched within ``timeout`` from now, a timedelta or seconds; None sets no limit.
+        ``timeout``, a timedelta or a number of seconds from now, bounds all calls together.
 
         Raises:
-            CallError: A call failed, or the time is over (DEADLINE_EXCEEDED).
+            CallError: A call failed, or the timeout expired (DEADLINE_EXCEEDED).
         """
         client = self._client
         within = _arguments.seconds(timeout)

@@ -1,4 +1,6 @@
-"""The client that blocks, its handles and groups."""
+"""The client that blocks, its handles, groups and pagers."""
+
+# Generated from async_client.py by `python -m tests.blocking_client`: edit that file instead.
 
 from __future__ import annotations
 
@@ -24,7 +26,6 @@ from lro.wire import RerunOperationRequest
 from lro_client import _arguments
 from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
-from lro_client._client.handle_flows import MAX_LEAVE_SECONDS
 from lro_client._client.handles import (
     HandleBase,
     KnownOperation,
@@ -35,7 +36,7 @@ from lro_client._client.handles import (
     register,
 )
 from lro_client._client.state import ClientState
-from lro_client._flow import polling, single
+from lro_client._flow import single
 from lro_client._flow.drivers import Driver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import Transport
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class OperationHandle(HandleBase[Resp, Meta]):
-    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+    """An operation: properties give the last known state, methods call the server.
 
-    As a context it cancels an operation that is not done when the block is left, for whatever
-    reason. Otherwise nothing does: who stops waiting, by Ctrl-C or the end of the process, leaves
-    the operation to go on.
+    As a context manager, the handle cancels an operation that is not done when the block is left,
+    for whatever reason. Nothing else cancels it: if you stop waiting, or the process ends, the
+    operation goes on.
     """
 
     __slots__ = ("_driver",)
@@ -71,7 +72,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         self._driver = driver
 
     def refresh(self) -> Operation:
-        """Ask for the latest state, once.
+        """Read the latest state with one call.
 
         Raises:
             CallError: The call failed.
@@ -91,62 +92,56 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self._driver.run(describing.describe(self._state, self.name))
 
     def wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Wait until the operation is done; its last state, whatever the outcome.
+        """Wait until the operation is done, and return its last state, whatever the outcome.
 
-        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
-        ever (spec §11.4).
+        ``timeout``, a timedelta or a number of seconds from now, is kept to within 50 ms. None
+        waits without a limit (spec §11.4).
 
         Raises:
-            PollTimeout: The time is over; the operation goes on.
-            OperationGone: It was deleted or has expired.
-            CallError: A poll failed for a reason that does not pass.
+            PollTimeout: The timeout expired; the operation goes on.
+            OperationGone: The operation was deleted or has expired.
+            CallError: A poll failed with an error that is not retried.
         """
-        return self._driver.run(handle_flows.wait(self._state, self, _arguments.seconds(timeout)))
+        limit = _arguments.seconds(timeout)
+        return self._driver.run(handle_flows.wait(self._state, self, limit))
 
     def result(self, timeout: timedelta | float | None = None) -> Resp:
-        """Wait as :meth:`wait` does, then give the response.
+        """Wait as :meth:`wait` does, and return the response.
 
         Raises:
             OperationFailed: The operation ended with an error.
-            OperationCancelled: It was cancelled.
+            OperationCancelled: The operation was cancelled.
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return self._driver.run(handle_flows.result(self._state, self, _arguments.seconds(timeout)))
+        limit = _arguments.seconds(timeout)
+        return self._driver.run(handle_flows.result(self._state, self, limit))
 
     def future(self) -> Future[Resp]:
-        """The result as a future of the standard library; costs no thread while it waits.
+        """Return the result as a future of the standard library. No thread waits for it.
 
-        Its callbacks are called once each, in a thread of their own, whatever becomes of the
-        operation: it has the result, or what :meth:`result` raises, or says that the client was
-        closed. To cancel the future is to stop waiting; the operation goes on.
+        Callbacks run once each, in a thread. The future gets what :meth:`result` returns or
+        raises, or an error when the client is closed. Cancelling the future stops the wait, not the
+        operation.
         """
         return handle_flows.future(self._state, self)
 
     def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> Iterator[Update[Meta]]:
-        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+        """Yield each changed state until the operation is done, at most ``every`` seconds late.
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
-        flow = polling.until_done(
-            self._state.config,
-            self.name,
-            self.operation,
-            limit,
-            self._count_polls,
-            self._fits,
-            every,
-        )
+        flow = handle_flows.poll(self._state, self, limit, every)
         for operation in self._driver.iterate(flow):
             yield Update(self, self._take_state(operation))
 
     def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` shows whether it did.
+        """Ask for the work to stop; :meth:`result` tells if it did.
 
         Raises:
             CallError: The call failed.
@@ -154,17 +149,17 @@ class OperationHandle(HandleBase[Resp, Meta]):
         self._driver.run(handle_flows.cancel(self._state, self))
 
     def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+        """Ask for the work to stop, and wait until it is cancelled or ends otherwise.
 
         Raises:
-            PollTimeout: The time is over before it has stopped.
+            PollTimeout: The timeout expired before the work stopped.
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
         return self._driver.run(handle_flows.cancel_and_wait(self._state, self, limit))
 
     def delete(self) -> None:
-        """Remove the record; does not stop the work.
+        """Remove the record; this does not stop the work.
 
         Raises:
             CallError: The call failed.
@@ -175,55 +170,57 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._driver.run(handle_flows.cancel_unfinished(self._state, [self]))
+        self._driver.leave(handle_flows.cancel_unfinished(self._state, [self]))
 
 
 class Group(Generic[Resp, Meta]):
-    """Operations that are waited for together, however many they are.
+    """Operations that are waited for together, with few calls however many they are.
 
-    A client of a server that offers Watch or BatchGet needs few calls for all of them; elsewhere it
-    lists by names, or asks for each through a few connections. As a context it cancels what is not
+    The client uses Watch or BatchGet if the server offers them; otherwise it lists by names, or
+    polls each operation over a few connections. As a context manager, the group cancels what is not
     done when the block is left, for whatever reason.
     """
 
     def __init__(
         self, handles: Iterable[OperationHandle[Resp, Meta]], *, state: ClientState, driver: Driver
     ) -> None:
-        self.handles: tuple[OperationHandle[Resp, Meta], ...] = group_flows.members(handles)
-        """The operations, in the order that was given."""
+        found = group_flows.members(handles)
+        self.handles: tuple[OperationHandle[Resp, Meta], ...] = found
+        """The handles, in the order in which they were given."""
         self._state = state
         self._driver = driver
 
     def as_completed(
         self, timeout: timedelta | float | None = None
     ) -> Iterator[OperationHandle[Resp, Meta]]:
-        """The handles in the order of their end.
+        """Yield the handles in the order in which their operations end.
 
-        For an operation that is gone or unreachable, ``result()`` raises the reason.
+        If an operation is gone or cannot be reached, its handle's ``result()`` raises the reason.
 
         Raises:
-            GroupTimeout: The time is over; its ``pending`` are not done.
+            GroupTimeout: The timeout expired; ``pending`` names the operations that are not done.
         """
         limit = _arguments.seconds(timeout)
-        yield from self._driver.iterate(group_flows.as_completed(self._state, self.handles, limit))
+        flow = group_flows.as_completed(self._state, self.handles, limit)
+        yield from self._driver.iterate(flow)
 
     def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
     ) -> GroupResult[OperationHandle[Resp, Meta]]:
-        """Wait until ``count`` of them are over (1: any, None: all), or the time is.
+        """Wait until ``count`` operations have ended (None: all), or the timeout expires.
 
         Returns:
-            Those who are ``done``, the first one first, and those who are ``pending``.
+            The handles that are ``done``, in the order of their ends, and the ``pending`` ones.
         """
         limit = _arguments.seconds(timeout)
         return self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
 
     def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
-        """All results, in the order of the handles; the first failure is raised at once.
+        """Return all results, in the order of the handles; raise the first failure at once.
 
         Raises:
             OperationFailed: An operation ended with an error.
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
             OperationGone, CallError, DecodingError: As for a handle's ``result``.
         """
         limit = _arguments.seconds(timeout)
@@ -231,30 +228,33 @@ class Group(Generic[Resp, Meta]):
         return self._driver.run(flow)
 
     def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """All results, in the order of the handles; what failed is there as its exception.
+        """Return all results, in the order of the handles, with an exception for each that failed.
 
         Raises:
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
         """
         limit = _arguments.seconds(timeout)
         flow = group_flows.results(self._state, self.handles, limit, collect=True)
         return self._driver.run(flow)
 
     def updates(self, timeout: timedelta | float | None = None) -> Iterator[Update[Meta]]:
-        """Each changed state of each operation, until all are over; states may be skipped.
+        """Yield changed states until all operations have ended; a slow reader misses some.
 
         Raises:
-            GroupTimeout: The time is over.
+            GroupTimeout: The timeout expired.
         """
         limit = _arguments.seconds(timeout)
-        yield from self._driver.iterate(group_flows.updates(self._state, self.handles, limit))
+        flow = group_flows.updates(self._state, self.handles, limit)
+        yield from self._driver.iterate(flow)
 
     def cancel(self) -> None:
-        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+        """Cancel all operations that are not done; ignore those that cannot be cancelled.
 
-        Takes no longer than one call may, for all of them.
+        This takes at most ``call_seconds`` for all of them together.
         """
-        self._cancel(self._state.config.call_seconds)
+        seconds = self._state.config.call_seconds
+        flow = handle_flows.cancel_unfinished(self._state, self.handles, seconds)
+        self._driver.run(flow)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -263,20 +263,17 @@ class Group(Generic[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cancel(MAX_LEAVE_SECONDS)
-
-    def _cancel(self, seconds: float) -> None:
-        self._driver.run(handle_flows.cancel_unfinished(self._state, self.handles, seconds))
+        self._driver.leave(handle_flows.cancel_unfinished(self._state, self.handles))
 
 
 class Client:
-    """A client of any service that returns operations. Safe to share between threads.
+    """A client of any service that returns operations. It can be shared between threads.
 
-    ``base_url`` is the service's address, ``http`` an ``httpx.Client`` to use instead of one made
-    here (its base URL, headers, authentication and proxies are kept), ``transport`` something else
-    than HTTP, such as ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types``
-    a registry of message classes, ``polling`` and ``retry`` the policies. ``call_seconds`` bounds
-    each single call.
+    ``base_url`` is the service's address. ``http`` is an ``httpx.Client`` of yours, with its
+    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example
+    ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
+    of message classes, ``polling`` and ``retry`` are the policies. ``call_seconds`` is the timeout
+    of each call.
     """
 
     def __init__(
@@ -301,7 +298,6 @@ class Client:
             _arguments.check_blocks("transport", transport, "LocalTransport(service)")
         else:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
-        self._transport = transport
         self._driver = Driver(transport, clock, sleep)
         self._state = ClientState(
             transport,
@@ -358,14 +354,15 @@ class Client:
     ) -> OperationHandle[Any, Any]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
-        With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
+        With a ``request_id``, which is a UUID, the call is retried and never starts the work twice
+        (spec §9.1).
 
-        ``message`` can also be a packed ``lro.AnyMessage`` or, except with gRPC, a dict, which is
-        sent unchanged. Without a class for the response or the metadata you get a dict of its JSON
-        without ``@type``; with ``lro.AnyMessage`` the message stays packed.
+        ``message`` can also be a packed ``lro.AnyMessage`` or, not over gRPC, a dict that is sent
+        unchanged. Without a class for the response or the metadata, you get the JSON as a dict,
+        without ``@type``; with ``lro.AnyMessage``, the message stays packed.
 
         Raises:
-            DeclarationError: An argument cannot be used; nothing was sent.
+            DeclarationError: An argument is not valid; nothing was sent.
             CallError: The method refused.
         """
         types = self._state.types
@@ -392,24 +389,24 @@ class Client:
     def operation(
         self, operation: Operation | str, *, response: type[Any] = dict, metadata: type[Any] = dict
     ) -> OperationHandle[Any, Any]:
-        """A handle for an operation, or for a name or token that was kept; makes no call.
+        """Return a handle for an operation, or for a name or a token of one; this makes no call.
 
         Raises:
-            InvalidArgument: The token is not valid, or is one of another server.
-            DeclarationError: It is empty, a URL, or something else than these.
+            InvalidArgument: The token is not valid, or belongs to another server.
+            DeclarationError: The name is empty, a URL, or of another type.
         """
         register(self._state.types, response=response, metadata=metadata)
         return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
-        """Operations of this client to wait for together, with few calls for all of them."""
+        """Return a group, which waits for all these operations with few calls."""
         return Group(handles, state=self._state, driver=self._driver)
 
     def get(self, request: str | GetOperationRequest) -> Operation:
-        """The latest state of an operation, by name (spec §3.2).
+        """Read the latest state of an operation by its name (spec §3.2).
 
         Raises:
-            CallError: The call failed, with NOT_FOUND for a name that is not there.
+            CallError: The call failed; NOT_FOUND if there is no such operation.
         """
         return self._ask(_arguments.named(GetOperationRequest, request))
 
@@ -428,15 +425,15 @@ class Client:
     def list(
         self,
         request: str | ListOperationsRequest = "",
-        filter: str | Expression = "",  # the field's name
+        filter: str | Expression = "",  # named as the request's field
         *,
         page_size: int = 0,
         page_token: str = "",
     ) -> Pager:
-        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
+        """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
-        the ``page_token`` of an earlier page, it goes on after that.
+        The filter is a text, or built from values with :mod:`lro_client.filters`. With the
+        ``page_token`` of an earlier page, the list goes on after that page.
         """
         return Pager(self, _arguments.listing(request, filter, page_size, page_token))
 
@@ -459,10 +456,10 @@ class Client:
     def rerun(
         self, request: str | RerunOperationRequest, *, request_id: str | uuid.UUID = ""
     ) -> Operation:
-        """Start the work of an operation that has ended again; the new operation (spec §3.12).
+        """Start the work of an ended operation again, and return the new operation (spec §3.12).
 
-        Servers offer this to those whom they trust with it. With ``request_id``, a UUID, the call
-        is retried, and starts nothing twice.
+        Servers offer this only to callers whom they trust. With a ``request_id``, which is a UUID,
+        the call is retried and never starts the work twice.
 
         Raises:
             CallError: The call failed: FAILED_PRECONDITION if the operation is in progress or its
@@ -474,17 +471,18 @@ class Client:
     def wait(
         self, request: str | WaitOperationRequest, *, timeout: timedelta | float | None = None
     ) -> Operation:
-        """One WaitOperation call: done, or the state when ``timeout`` (seconds) is over (spec §4).
+        """Make one WaitOperation call, which lasts ``timeout`` at most (spec §4).
+
+        Return the state of the operation, done or not.
 
         Raises:
-            CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
+            CallError: The call failed; UNIMPLEMENTED if the server has no Wait.
         """
         return self._ask(_arguments.waiting(request, timeout))
 
     def close(self) -> None:
-        """Free the connections, if they were made here; every wait here ends."""
-        self._state.close()
-        self._transport.close()
+        """End every wait, and close the connections, unless the HTTP client is yours."""
+        self._driver.shut_down(self._state.close)
 
     def __enter__(self) -> Client:
         return self
@@ -507,19 +505,19 @@ class Client:
 
 
 class Pager:
-    """The operations of a list, fetched page by page as they are needed."""
+    """The operations of a list. Pages are fetched when they are needed."""
 
     def __init__(self, client: Client, request: ListOperationsRequest) -> None:
         self._client = client
         self._request = request
 
     def pages(self, timeout: timedelta | float | None = None) -> Iterator[ListOperationsResponse]:
-        """The raw pages, one call each.
+        """Yield the pages, with one call each.
 
-        All are fetched within ``timeout`` from now, a timedelta or seconds; None sets no limit.
+        ``timeout``, a timedelta or a number of seconds from now, bounds all calls together.
 
         Raises:
-            CallError: A call failed, or the time is over (DEADLINE_EXCEEDED).
+            CallError: A call failed, or the timeout expired (DEADLINE_EXCEEDED).
         """
         client = self._client
         within = _arguments.seconds(timeout)

@@ -68,8 +68,10 @@ def wait(
         handle._check_exists()
         try:
             with state.own_call() as alone:
-                waiting = _by_itself if alone else _with_others
-                operation = yield from waiting(state, handle, timeout)
+                if alone:
+                    operation = yield from poll(state, handle, timeout)
+                else:
+                    operation = yield from _with_others(state, handle, timeout)
         except (CallError, PollTimeout) as exc:
             log_gave_up(handle.name, exc)
             raise
@@ -77,13 +79,15 @@ def wait(
     return handle.operation
 
 
-def _by_itself(
-    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+def poll(
+    state: ClientState,
+    handle: HandleBase[typing.Any, typing.Any],
+    timeout: float | None,
+    every: float | None = None,
 ) -> Flow[Operation]:
-    known = handle.operation
-    return polling.until_done(
-        state.config, handle.name, known, timeout, handle._count_polls, handle._fits
-    )
+    """Wait with calls of its own; with ``every``, emit each changed state."""
+    known, count = handle.operation, handle._count_polls
+    return polling.until_done(state.config, handle.name, known, timeout, count, handle._fits, every)
 
 
 def _with_others(

@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import functools
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from lro_client._errors import again, too_late
@@ -113,6 +113,7 @@ class AsyncDriver:
         self._sleep = sleep
         self._loops: ByLoop[_Loop] = ByLoop(self._new_loop)
         self._error: Exception | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     def _new_loop(self) -> _Loop:
         made = _Loop()
@@ -170,14 +171,11 @@ class AsyncDriver:
         tasks.add(task)
         task.add_done_callback(functools.partial(_ended, tasks))
 
-    async def leave(self, work: Coroutine[Any, Any, R]) -> R:
-        """Do what is owed when a block is left, and raise a cancellation of this task only then.
-
-        The program may end with the block, and the event loop with it.
-        """
+    async def leave(self, flow: Flow[R]) -> R:
+        """Run a flow to its end, and raise a cancellation of this task only then."""
         context = contextvars.copy_context()
         context.run(_OWED.set, True)
-        task = asyncio.Task(work, loop=asyncio.get_running_loop(), context=context)
+        task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop(), context=context)
         leaving = self._loops.here().leaving
         leaving.add(task)
         task.add_done_callback(functools.partial(_left, leaving))
@@ -204,9 +202,18 @@ class AsyncDriver:
         """A channel that this driver can receive from."""
         return LoopChannel(self._sleep)
 
-    async def stop(self) -> None:
-        """End all background flows, after what :meth:`leave` does."""
+    async def shut_down(self, end_waits: Callable[[], object]) -> None:
+        """End all waits, finish what :meth:`leave` runs, then stop all else."""
+        if self._closing is None:  # in a task of its own, as the scope may be cancelled
+            closing = self._shut_down(end_waits)
+            self._closing = asyncio.Task(closing, loop=asyncio.get_running_loop())
+        with shielded():
+            await asyncio.shield(self._closing)
+
+    async def _shut_down(self, end_waits: Callable[[], object]) -> None:
+        end_waits()
         await self._loops.end_all(_Loop.stop)
+        await self.transport.close()
 
     async def _act(self, step: Step) -> object:
         try:

@@ -286,6 +286,15 @@ class Driver:
         """Run a flow in the background."""
         CALL_THREADS.start(lambda: self.run(flow), log_ended)
 
+    def leave(self, flow: Flow[R]) -> R:
+        """Run a flow when a block is left."""
+        return self.run(flow)
+
+    def shut_down(self, end_waits: Callable[[], object]) -> None:
+        """End all waits, then close the transport."""
+        end_waits()
+        self.transport.close()
+
     def wake(self) -> None:
         """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()

@@ -1,0 +1,74 @@
+"""Generate the blocking client from the one that awaits; ``python -m tests.blocking_client``.
+
+Format the file afterwards: ``ruff format src``. A test compares it with what this module makes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tests.sources import SRC
+
+SOURCE: Final = SRC / "lro_client/_client/async_client.py"
+TARGET: Final = SRC / "lro_client/_client/client.py"
+
+HEADER: Final = '''"""The client that blocks, its handles, groups and pagers."""
+
+# Generated from async_client.py by `python -m tests.blocking_client`: edit that file instead.
+'''
+
+REPLACED: Final = [
+    # What only event loops have.
+    (r'^""".*?"""\n', HEADER),
+    (r"\n    def __await__\(.*?(?=\n\n)", ""),
+    (r" ``await operation`` gives the result\.", ""),
+    # A generator needs no block that closes it, and can pass on another.
+    (r"( +)async with aclosing\((.+)\) as (\w+):\n +async (for \w+ in )\3:\n", r"\1\4\2:\n"),
+    (r"( +)for (\w+) in (.+):\n +yield \2\n", r"\1yield from \3\n"),
+    # Coroutines.
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"__a(enter|exit|iter)__", r"__\1__"),
+    (r"\bAsyncGenerator\[(.+), None\]", r"Iterator[\1]"),
+    (r"\bAwaitable\[None\]", "None"),
+    (r"from contextlib import aclosing\n", ""),
+    # Names.
+    (r"\basync_driver import AsyncDriver\b", "drivers import Driver"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\b(handle_flows\.)async_", r"\1"),
+    (r"\bDriver\(transport, sleep\)", "Driver(transport, clock, sleep)"),
+    (r"\bcheck_awaits\b", "check_blocks"),
+    (r"\basyncio\.sleep\b", "time.sleep"),
+    (r"\basyncio\.Future\b", "Future"),
+    (r"import asyncio\n", ""),
+    (r"(collections\.abc import ).*\n", r"\1Callable, Iterable, Iterator\n"),
+    (r"(?=from datetime import )", "from concurrent.futures import Future\n"),
+    # Sentences.
+    (r"It can be used on several event loops\.", "It can be shared between threads."),
+    (r"a future of the event loop\. No task", "a future of the standard library. No thread"),
+    (r"once each, on the event loop\.", "once each, in a thread."),
+]
+"""Patterns, and what they become, in this order."""
+
+
+def blocking(text: str) -> str:
+    """Return the blocking form of a module of coroutines, before it is formatted.
+
+    Raises:
+        ValueError: A pattern does not occur: the module has changed, and the table must follow.
+    """
+    for pattern, by in REPLACED:
+        text, count = re.subn(pattern, by, text, flags=re.DOTALL if ".*?" in pattern else 0)
+        if not count:
+            raise ValueError(f"{pattern} does not occur in {SOURCE.name}")
+    return text
+
+
+def main() -> None:
+    """Write the blocking client."""
+    TARGET.write_text(blocking(SOURCE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
