@@ -27,7 +27,7 @@ INSPECT = (*VERBS, "InspectOperation")
 MINUTE = timedelta(minutes=1)
 HERE = (socket.gethostname(), os.getpid())
 TEXT = "away <script>alert(1)</script>"
-FIRST: Any = {"first": MINUTE, "jitter": 0.0}
+FIRST: Any = {"first_pause": MINUTE, "jitter": 0.0}
 
 
 def failing(service: Service, text: str = TEXT, **options: Any) -> str:

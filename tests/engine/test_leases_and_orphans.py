@@ -698,10 +698,10 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
         clock.advance(1)
         with pytest.raises(Unavailable):
             service.run_maintenance()
-    assert "there again" not in caplog.text
+    assert "store is available again" not in caplog.text
     away.unwritten = False
     service.run_maintenance()
-    assert "there again" in caplog.text
+    assert "store is available again" in caplog.text
 
 
 def test_a_look_that_had_to_wait_proves_nothing(away, pair, clock):

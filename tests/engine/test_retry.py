@@ -43,7 +43,7 @@ EACH_EXECUTOR = pytest.mark.parametrize(
 AWAY = StatusError(Code.UNAVAILABLE, "the bank is away")
 FULL = StatusError(Code.RESOURCE_EXHAUSTED, "no money is left")
 BAD = Retry(attempts=2, on=(OSError, InvalidArgument))
-PLAIN: dict[str, Any] = {"first": timedelta(seconds=10), "jitter": 0.0}
+PLAIN: dict[str, Any] = {"first_pause": timedelta(seconds=10), "jitter": 0.0}
 
 
 class Outcomes(Observer):
@@ -213,7 +213,7 @@ def test_the_longest_pause_is_a_hundred_years(
 def test_the_longest_pauses_of_a_retry(make_service: MakeService, clock: ManualClock) -> None:
     longest = timedelta(days=36_500)
     service = make_service()
-    retry = Retry(first=longest, most=longest, factor=100, jitter=0)
+    retry = Retry(first_pause=longest, max_pause=longest, factor=100, jitter=0)
     method, _ = raising(service, OSError(), retry=retry)
     began = clock()
     assert waits(service, method.start(WorkRequest()).name).due_time == began + longest
@@ -366,7 +366,7 @@ def test_a_dependency_is_away_for_ten_minutes(
             raise ConnectionError(f"attempt {job.attempt}")
         return WorkResponse(request.text)
 
-    retry = Retry(attempts=15, on=ConnectionError, most=timedelta(minutes=2))
+    retry = Retry(attempts=15, on=ConnectionError, max_pause=timedelta(minutes=2))
     names: list[str] = []
     for turn in range(3):
         service = opened()
@@ -390,7 +390,9 @@ def test_a_dependency_is_away_for_ten_minutes(
 
 
 def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    retry = Retry(first=timedelta(seconds=1), factor=3, most=timedelta(seconds=20), jitter=0.0)
+    retry = Retry(
+        first_pause=timedelta(seconds=1), factor=3, max_pause=timedelta(seconds=20), jitter=0.0
+    )
     assert [retry.pause(n).total_seconds() for n in (1, 2, 3, 4, 5, 10_000)] == [
         1,
         3,
@@ -412,8 +414,8 @@ def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
         ("on", (), "an exception class, or a tuple of such"),
         ("on", (BaseException,), "an exception class, or a tuple of such"),
         ("on", "OSError", "an exception class, or a tuple of such"),
-        ("first", 1.0, "a timedelta above zero"),
-        ("most", timedelta(0), "a timedelta above zero"),
+        ("first_pause", 1.0, "a timedelta above zero"),
+        ("max_pause", timedelta(0), "a timedelta above zero"),
         ("factor", 0.5, "a number from 1 to 100"),
         ("jitter", 1.5, "a number from 0 to 1"),
         ("jitter", True, "a number from 0 to 1"),

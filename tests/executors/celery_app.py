@@ -24,8 +24,8 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 LEASE = timedelta(seconds=5)
 BROKER_TIMEOUT = timedelta(seconds=5)
-RETRY = lro.Retry(attempts=2, first=timedelta(seconds=2), jitter=0)
-STUBBORN = lro.Retry(attempts=3, first=timedelta(seconds=3), jitter=0)
+RETRY = lro.Retry(attempts=2, first_pause=timedelta(seconds=2), jitter=0)
+STUBBORN = lro.Retry(attempts=3, first_pause=timedelta(seconds=3), jitter=0)
 RATE = (2, timedelta(seconds=3))
 
 

@@ -561,7 +561,7 @@ def service_of(executor: Executor, store: Store, **options: Any) -> Service:
     options = {"maintenance": False, **options}
     service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)
-    again: dict[str, Any] = {"retry": Retry(attempts=3, on=Flaky, first=SOON)}
+    again: dict[str, Any] = {"retry": Retry(attempts=3, on=Flaky, first_pause=SOON)}
     service.method("acme.v1.Works.Task")(task)
     service.method("acme.v1.Works.Again", **again)(task)
     service.method("acme.v1.Works.AsyncTask")(async_task)

@@ -278,7 +278,7 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
         if job.attempt < 3:
             raise ConnectionError(f"attempt {job.attempt}")
 
-    retry = Retry(attempts=3, first=timedelta(seconds=10), jitter=0)
+    retry = Retry(attempts=3, first_pause=timedelta(seconds=10), jitter=0)
     name = work(service, body, NAME, retry=retry).start(WorkRequest()).name
     first = clock()
     service.run_operation(name)
@@ -515,4 +515,4 @@ def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
         clock.advance(1)
         maintenance.run_due()
     assert store.get("operations/a").lost_attempts == 1
-    assert caplog.text.count("what has expired cannot be removed now") == 1
+    assert caplog.text.count("expired operations cannot be removed now") == 1

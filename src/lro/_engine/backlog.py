@@ -1,4 +1,4 @@
-"""The bound of how many operations may wait in a store."""
+"""The limit of waiting operations in a store."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from lro._engine.process import PerProcess
 from lro._engine.store_port import Store
 
 _KNOWN_SECONDS: Final = 1.0
-"""How old the count may be by which a start is let in."""
+"""The largest age of a count that admits a start."""
 _SHARE: Final = 10
-"""By how much longer than a count the time is before the next one, where starts are refused."""
+"""While starts are refused, the pause between counts is this many times the length of a count."""
 
 
 class Backlog(PerProcess):
     """Refuses starts while ``most`` operations wait in the store.
 
-    Counting takes long where many wait. So a start is let in by a count of the last second, and by
-    how many this process has let in since that count began. Work may have begun since, so a start
-    is refused by a count alone; while the next one is made, others are refused by the one before.
-    One start counts for all that need a count at the time. It may miss what is being stored then.
+    Counting takes long if many operations wait. So a start is admitted by a count of the last
+    second plus the starts that this process has admitted since. It is refused only by a fresh
+    count, because work may have begun meanwhile; while that count is made, other starts are refused
+    by the one before. One start counts for all that need a count at the time. A count may miss
+    operations that are being stored.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
         self._store = store
         self._most = most
         self._clock = clock
+
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._counts = 0
         self._waiting = self._added = 0
@@ -40,7 +42,7 @@ class Backlog(PerProcess):
         self._took = 0.0
 
     def admit(self) -> Flow[None]:
-        """Let an operation wait.
+        """Admit one more waiting operation.
 
         Raises:
             ResourceExhausted: Too many wait already.
@@ -53,7 +55,7 @@ class Backlog(PerProcess):
             yield MayBlock(count, blocks=self._store.reads_block)
 
     def _lets_in(self, *, counted: bool) -> bool:
-        """Decide by the newest count; False if there has to be another, unless it was ``counted``.
+        """Decide by the newest count; return False if that takes a new one and not ``counted``.
 
         Raises:
             ResourceExhausted: Too many wait already.

@@ -1,4 +1,4 @@
-"""The thread of a process that listens to what other processes have changed, while it matters."""
+"""The thread that receives the changes of other processes, while this process needs them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from lro._engine.workers import Workers
 log = logging.getLogger("lro")
 
 LOOK_AGAIN_SECONDS: Final = 3.0
-"""How often all that is waited for is looked at, so that a lost notification does no harm."""
+"""How often all awaited operations are read, in case a notification was lost."""
 
 LINGER_SECONDS: Final = 5.0
-"""How long a subscription stays open when it is not needed: to open one may cost a connection."""
+"""How long an unused subscription stays open: opening one may take a connection."""
 
 _REST: Final = 10
-"""A look is followed by a rest of this many times the CPU it took, and of no less than its length.
+"""After a full read, wait this factor times its CPU time, and at least as long as it took.
 
-However much the others write, this process so spends little on looking, and asks for it half of the
-time at most. Its length alone would not do: on a busy machine a short look may take long.
+So however much other processes write, this one spends little CPU on reading, and reads at most half
+of the time. Wall time alone is no measure: on a busy machine a short read can take long.
 """
 
 
 class ChangeListener(PerProcess):
-    """Notifies this process of what other processes change, and passes on requests to cancel.
+    """Notifies this process of the changes of other processes, and passes on cancel requests.
 
-    While nothing is waited for, watched or worked on here, it asks the store nothing; without
-    ``claims``, which wait for work that others have started, the thread sleeps.
+
+    While this process waits for, watches and runs nothing, it does not read the store. If it has no
+    ``claims`` either, which need to know of waiting work, the thread sleeps.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ChangeListener(PerProcess):
         self._clock = time.monotonic
         self._shared = updater.store.shared
         self._look_at = 0.0
+
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -57,7 +59,7 @@ class ChangeListener(PerProcess):
         self._away = False
 
     def ensure_running(self) -> None:
-        """Listen from now on: a caller waits or watches, or this process has work."""
+        """Listen from now on, because a caller waits or watches, or this process has work."""
         if not self._shared or self._wake.is_set():
             return
         with self._lock:
@@ -65,7 +67,7 @@ class ChangeListener(PerProcess):
                 thread = threading.Thread(target=self._live, name="lro-listener", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as exc:  # too many threads: the next call tries again
+                except RuntimeError as exc:  # too many threads; the next call tries again
                     log.warning("changes by other processes are not received now: %s", exc)
                     return
                 self._thread = thread
@@ -84,7 +86,7 @@ class ChangeListener(PerProcess):
 
     @property
     def _claims_running(self) -> Claims | None:
-        # Else the application claims by hand, or this process has no workers.
+        # Otherwise the application claims by itself, or this process has no workers.
         return self._claims if self._claims is not None and self._claims.runs else None
 
     def _look_for_work(self) -> None:
@@ -94,7 +96,7 @@ class ChangeListener(PerProcess):
     @property
     def _needed(self) -> bool:
         if self._claims_running is not None:
-            return True  # work may wait for this process at any time
+            return True  # work may be started at any time
         return bool(self._notifier) or bool(self._workers.held())
 
     def _live(self) -> None:
@@ -109,8 +111,8 @@ class ChangeListener(PerProcess):
                 if not self._away:
                     log.info("changes by other processes are not received now: %s", exc)
                 self._away = True
-            except BaseException:  # whatever code of others has raised
-                log.exception("receiving changes by other processes failed; it is tried again")
+            except BaseException:  # raised by a store
+                log.exception("receiving changes by other processes failed; retrying")
             self._stopping.wait(1.0)
             if not self._needed:
                 self._may_sleep()
@@ -119,13 +121,13 @@ class ChangeListener(PerProcess):
         try:
             subscription = self._store.listen()
         except Exception:
-            self._look_at_all()  # the store may be there for all that, and callers wait
+            self._look_at_all()  # reading the store may still work, and callers wait
             raise
         self._away = False
         with self._lock:
             self._subscription = subscription
         try:
-            self._look_at_all()  # at what was changed before there was a subscription
+            self._look_at_all()  # finds what changed before the subscription
             last = self._clock()
             while not self._stopping.is_set():
                 if self._needed:
@@ -139,13 +141,13 @@ class ChangeListener(PerProcess):
 
     def _may_sleep(self) -> bool:
         self._wake.clear()
-        if not self._needed:  # asked once more: a caller that came meanwhile has not woken us
+        if not self._needed:  # checked again: no caller has come meanwhile
             return True
         self._wake.set()
         return False
 
     def receive(self, subscription: ChangeSubscription) -> None:
-        """Receive changes once, at most until the next look at everything."""
+        """Receive changes once, at most until the next full read."""
         names = subscription.next_changes(max(0.0, self._look_at - self._clock()))
         if names is None:
             self._updater.unnamed_changes += 1
@@ -171,10 +173,10 @@ class ChangeListener(PerProcess):
         self._look()
 
     def _look(self) -> None:
-        """Look at everything that is waited for, watched or worked on here."""
+        """Read all operations that this process waits for, watches or works on."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
         names, mine = self._notifier.names(), self._workers.held()
-        if mine:  # there may be ten thousand names, which are not copied every few seconds
+        if mine:  # there may be ten thousand names: do not copy them
             names |= mine
         if not names:
             return

@@ -1,4 +1,4 @@
-"""What the service needs of an executor: the contract of those that run work."""
+"""The executor port: the interface of what runs the functions of methods."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 
 RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
-"""Calls a method's function elsewhere, with its request and the control of its job.
+"""Calls a method's function in another process, with its request and the control of its job.
 
-It returns what the function returns; the response may come packed. It raises what the function
-raises, :class:`lro._engine.job.AttemptEnded` if the operation has ended with a status, or
-:class:`lro._engine.job.WorkerDied` if the other process is gone.
+It returns the function's result, maybe packed. It raises the function's error,
+:class:`lro._engine.job.AttemptEnded` if the operation has ended with a status, or
+:class:`lro._engine.job.WorkerDied` if the other process has died.
 """
 
 
 class CancelSupport(enum.Enum):
-    """How far a request to cancel reaches into work that has begun (spec §2.6)."""
+    """How a cancel request can stop a running function (spec §2.6)."""
 
     NOT = "not"
-    """The work runs to its end."""
+    """It cannot: the function runs to its end."""
     COOPERATIVE = "looks"
-    """The function learns of it when it looks: ``job.report()``, ``job.raise_if_cancelled()``."""
+    """The function has to check: ``job.report()`` and ``job.raise_if_cancelled()`` raise."""
     AT_AWAIT = "awaits"
-    """An async function is interrupted at its next ``await``; another one when it looks."""
+    """An async function is interrupted at its next ``await``; a plain one has to check."""
     FORCED = "kills"
-    """The function may look; if it has not ended after a while, its process is ended."""
+    """The function can check; if it does not end in time, its process is killed."""
 
 
 REACHES: Final[Mapping[CancelSupport, str]] = {
@@ -40,19 +40,19 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
     CancelSupport.AT_AWAIT: "at_await",
     CancelSupport.FORCED: "forced",
 }
-"""How work that has begun was stopped, for metrics; ``withdrawn`` is work that had not."""
+"""How cancelled work was stopped, for metrics; ``withdrawn``: it had not begun."""
 
 
 @attrs.frozen
 class ExecutorUsage:
-    """How many tasks an executor runs, and how many it can run; None: any number."""
+    """The number of tasks that an executor runs, and the most it can run; None: no limit."""
 
     running: int
     workers: int | None = None
 
 
 class Task(Protocol):
-    """A piece of work that an executor runs. It takes care of its own errors."""
+    """Work for an executor. It handles its own errors."""
 
     @property
     def name(self) -> str:
@@ -66,63 +66,63 @@ class Task(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """Whether :meth:`arun` is this task's natural colour."""
+        """True if the function is async, so that :meth:`arun` fits."""
         ...
 
     def run(self, through: RemoteCall | None = None) -> None:
-        """Do the work in this thread, or have the function itself done ``through`` another way."""
+        """Do the work in this thread; ``through``, if given, calls the function elsewhere."""
         ...
 
     def arun(self) -> Coroutine[Any, Any, None]:
-        """Do the work on this event loop; only of a task that ``is_async``."""
+        """Do the work on this event loop, for a task that ``is_async``."""
         ...
 
     def abandon(self) -> None:
-        """Give the work up, which cannot go on here: others do it. Quick, in any thread."""
+        """Hand the work back, because it cannot continue here. Quick, in any thread."""
         ...
 
 
 class Slot(Protocol):
-    """A free worker, reserved for one task. Used up by either call."""
+    """A free worker, reserved for one task. Call one of the two methods, once."""
 
     def submit(self, task: Task) -> None:
         """Run the task now.
 
         Raises:
-            Unavailable: The executor is stopping or cannot be reached. The task is not run.
+            Unavailable: The executor is stopping or cannot be reached; the task does not run.
         """
         ...
 
     def release(self) -> None:
-        """Give the worker back unused."""
+        """Release the worker unused."""
         ...
 
 
 class Executor(Protocol):
-    """Where work runs. ``lro.testing.check_executor`` is this contract as code.
+    """Runs work. ``lro.testing.check_executor`` is this contract as code.
 
-    One that also has a property ``usage``, an :class:`ExecutorUsage`, has it read for metrics. One
-    that can end functions by force also has a method ``kill``, which ends all that run, at once: a
-    service that stops calls it before it hands back the work of those that have not stopped.
+    Two members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for metrics.
+    A method ``kill`` ends all running functions at once, by force: a service that stops calls it
+    before it hands back the work of functions that have not stopped.
     """
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """How far a request to cancel reaches here."""
+        """How a cancel request can stop a function here."""
         ...
 
     @property
     def redelivery(self) -> timedelta | None:
-        """None if work is done in the process that submits it, which holds it.
+        """None if the submitting process does the work itself.
 
-        Else the process that gets the name claims it and does the work, and this is how long a
-        submitted name may take before it counts as lost on its way and is submitted once more.
+        Otherwise ``submit`` only sends the operation's name, and the process that receives it
+        claims the work. A name that leads to no claim within this time is sent again.
         """
         ...
 
     @property
     def submits_block(self) -> bool:
-        """Whether ``reserve`` or ``submit`` may block, so that event loops call them in threads."""
+        """True if ``reserve`` or ``submit`` may block, so that event loops call them in threads."""
         ...
 
     def attach(
@@ -132,35 +132,34 @@ class Executor(Protocol):
         begin: Callable[[], None],
         freed: Callable[[], None],
     ) -> None:
-        """Called once by the service with its callbacks.
+        """Receive the callbacks of the service, which calls this once.
 
-        ``work`` does the work of an operation, given its name; ``close`` ends all work within a
-        time limit.
+        ``work`` claims and does the work of the operation with a name.
 
-        ``begin`` is for executors whose workers start by themselves: a worker that has started
-        calls it, so that it sees to lost work before it has any of its own.
+        ``close`` closes the service, and hands back work that has not ended within the given time.
+        It is for executors that learn of a worker's shutdown before the service does.
 
-        ``close`` is for executors that learn of the end of a worker before the service does: work
-        that has not ended within the time given is handed back.
+        ``begin`` starts the background threads of the service. It is for executors whose workers
+        start by themselves, so that a worker recovers lost work before it has any of its own.
 
-        ``freed`` is to be called whenever a worker has become free: after each task, after each
-        ``Slot.release``, and when workers have come. In any thread, also of an event loop; it is
-        quick. The service then claims work for it.
+        Call ``freed`` whenever a worker becomes free: after each task, after each ``Slot.release``,
+        and when workers are added. It is quick, and can be called in any thread, even that of an
+        event loop. The service then claims work for the free worker.
         """
         ...
 
     def begin_here(self) -> None:
-        """Called where the service is used, maybe in the thread of an event loop, and often.
+        """Note the thread or event loop from which the service is used. Called often.
 
-        An executor that does its work on the application's event loop learns so of that loop.
+        An executor that runs work on the application's event loop finds that loop here.
         """
         ...
 
     def admit(self, spec: MethodSpec) -> None:
-        """Called for every method whose work is to be done here, when it is declared.
+        """Check a method when it is declared.
 
         Raises:
-            DeclarationError: Its function cannot be called here.
+            DeclarationError: This executor cannot call its function.
         """
         ...
 
@@ -173,16 +172,16 @@ class Executor(Protocol):
         ...
 
     def stop(self) -> None:
-        """Begin nothing more. Idempotent."""
+        """Begin no more tasks. Idempotent."""
         ...
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most ``seconds``; return whether none is left."""
+        """Wait for running tasks, at most ``seconds``; return True if none is left."""
         ...
 
 
 class NoWorkers:
-    """The executor of a service that runs no work: other processes on its store do."""
+    """The executor of a service that runs no work; other processes on its store do."""
 
     cancel_support: CancelSupport = CancelSupport.COOPERATIVE
     redelivery: timedelta | None = None
@@ -195,16 +194,16 @@ class NoWorkers:
         begin: Callable[[], None],
         freed: Callable[[], None],
     ) -> None:
-        """No worker ever becomes free here."""
+        """Ignore the callbacks: there are no workers."""
 
     def begin_here(self) -> None:
-        """Not needed here."""
+        """Do nothing."""
 
     def admit(self, spec: MethodSpec) -> None:
-        """Any method can be started."""
+        """Accept every method."""
 
     def reserve(self) -> Slot | None:
-        """There is no worker."""
+        """Return None: there are no workers."""
         return None
 
     def stop(self) -> None:

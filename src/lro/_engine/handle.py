@@ -1,7 +1,7 @@
-"""What a start gives the application that made it: the operation, with the classes of its method.
+"""The handle that a start returns to the application: the operation, typed by its method.
 
-The application asks for its own operation here. So no hook is asked, a verb that is switched off
-for callers works, and no bound on callers counts.
+The application reads its own operation through it. So no hook is called, verbs that are switched
+off for callers work, and the limits of callers do not count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HandleCalls:
         return record
 
     def cancel(self, name: str) -> Flow[None]:
-        """Ask for the work of an operation to stop.
+        """Request the cancellation of an operation.
 
         Raises:
             OperationNotFound: It was deleted, or has expired.
@@ -65,10 +65,10 @@ class HandleCalls:
 
 
 class Handle(Generic[Resp, Meta]):
-    """A started operation, for the code that started it: cached values, and verbs that ask.
+    """A started operation, for the code that started it.
 
-    The properties are of the last state seen, at first that of the start. Safe to share between
-    threads. ``operation`` is the operation as callers see it.
+    The properties show the last state read, at first that of the start; the methods read again.
+    Safe to share between threads. ``operation`` is the operation as callers see it.
     """
 
     __slots__ = ("__weakref__", "_calls", "_operation", "_spec")
@@ -80,7 +80,7 @@ class Handle(Generic[Resp, Meta]):
 
     @property
     def operation(self) -> Operation:
-        """The last state seen, as callers see it, its messages packed."""
+        """The last state read, as callers see it, with packed messages."""
         return self._operation
 
     @property
@@ -90,12 +90,12 @@ class Handle(Generic[Resp, Meta]):
 
     @property
     def done(self) -> bool:
-        """Whether the last state seen is a final one."""
+        """True if the last state read is final."""
         return self._operation.done
 
     @property
     def metadata(self) -> Meta | None:
-        """The metadata of the last state seen; None while there is none.
+        """The metadata of the last state read; None while there is none.
 
         Raises:
             InvalidArgument: Another version of the method stored it, with another class.
@@ -104,7 +104,7 @@ class Handle(Generic[Resp, Meta]):
 
     @verb
     def refresh(self) -> Flow[Operation]:
-        """Read the latest state, and return it.
+        """Read the current state, and return it.
 
         Raises:
             OperationNotFound: The operation was deleted, or has expired.
@@ -115,19 +115,18 @@ class Handle(Generic[Resp, Meta]):
         return self._seen(record.operation)
 
     async def refresh_async(self) -> Operation:
-        """:meth:`refresh` for coroutines."""
+        """Read the current state as :meth:`refresh` does, without blocking."""
         return await on_loop(flow_of(self.refresh)())
 
     def wait(self, timeout: Duration | timedelta | float | None = None) -> Operation:
-        """Block until the operation is done, and return its last state, whatever the outcome.
+        """Block until the operation is done, and return its final state, whatever the outcome.
 
-        ``timeout`` is a timedelta or seconds, from now; None waits until it is done, however long
-        that takes.
+        ``timeout`` is a timedelta or seconds from now; None waits without a limit.
 
         Raises:
-            WaitTimeout: The time is over; the operation goes on. It is a ``TimeoutError``.
+            WaitTimeout: The timeout expired; the operation continues. It is a ``TimeoutError``.
             OperationNotFound: The operation was deleted, or has expired.
-            InvalidTimeout: The timeout is negative or no span of time.
+            InvalidTimeout: The timeout is negative or not a span of time.
             Unavailable: The store cannot be reached, or the service is stopping.
             DeclarationError: Nothing was started: the start had ``validate_only=True``.
             RuntimeError: The operation is not done, and an event loop runs in this thread, which
@@ -136,7 +135,7 @@ class Handle(Generic[Resp, Meta]):
         return self._wait(timeout, "wait")
 
     async def wait_async(self, timeout: Duration | timedelta | float | None = None) -> Operation:
-        """:meth:`wait` for coroutines: no thread is held.
+        """Wait as :meth:`wait` does, without blocking a thread.
 
         Raises:
             WaitTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError: As
@@ -150,7 +149,7 @@ class Handle(Generic[Resp, Meta]):
     def result(self, timeout: Duration | timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then return the response.
 
-        That is None if the operation has ended without one (:meth:`lro.Reporter.finish`).
+        The response is None if the operation ended without one (:meth:`lro.Reporter.finish`).
 
         Raises:
             WorkFailed: The operation ended with an error.
@@ -162,7 +161,7 @@ class Handle(Generic[Resp, Meta]):
         return self._result(self._wait(timeout, "result"))
 
     async def result_async(self, timeout: Duration | timedelta | float | None = None) -> Resp:
-        """:meth:`result` for coroutines: no thread is held.
+        """Return the response as :meth:`result` does, without blocking a thread.
 
         Raises:
             WorkFailed, WorkCancelled, WaitTimeout, OperationNotFound,
@@ -173,7 +172,7 @@ class Handle(Generic[Resp, Meta]):
 
     @verb
     def cancel(self) -> Flow[None]:
-        """Ask for the work to stop; the operation shows whether it does (spec §2.6).
+        """Request cancellation; the operation shows later whether the work stopped (spec §2.6).
 
         Raises:
             OperationNotFound: The operation was deleted, or has expired.
@@ -183,7 +182,7 @@ class Handle(Generic[Resp, Meta]):
         return self._calls.cancel(self._started())
 
     async def cancel_async(self) -> None:
-        """:meth:`cancel` for coroutines."""
+        """Request cancellation as :meth:`cancel` does, without blocking."""
         await on_loop(flow_of(self.cancel)())
 
     def __repr__(self) -> str:
@@ -198,13 +197,13 @@ class Handle(Generic[Resp, Meta]):
         return self._over(limit)
 
     def _started(self) -> str:
-        """The name of the operation.
+        """Return the name of the operation.
 
         Raises:
-            DeclarationError: There is none.
+            DeclarationError: Nothing was started.
         """
         if not self.name:
-            text = "the start only checked the request, so that there is no operation to ask for"
+            text = "the start only checked the request, so there is no operation"
             raise DeclarationError("validate_only", text)
         return self.name
 
@@ -226,6 +225,6 @@ class Handle(Generic[Resp, Meta]):
         return typing.cast(Resp, self._unpacked(result, self._spec.response))
 
     def _unpacked(self, packed: AnyMessage | None, cls: type) -> object:
-        if packed is None or cls is AnyMessage:  # the method declares that it may be of any class
+        if packed is None or cls is AnyMessage:  # the method declares that any class may come
             return packed
         return self._spec.types.unpack(packed, cls)

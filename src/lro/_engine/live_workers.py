@@ -1,4 +1,4 @@
-"""Which workers of a store are live, what each is at, and what none of them declares."""
+"""The states of the workers of a store, and the waiting work that no live worker declares."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final
 from lro._engine.store_port import WaitingWork, Worker
 
 _IDLE: Final = timedelta(minutes=1)
-"""How long a process without work may be silent."""
+"""A process without work renews its row once in this time."""
 _LEASES: Final = 2
-"""How many leases more it may be silent, while its store is slow or away."""
+"""It may be late by this number of leases, while its store is slow or unavailable."""
 
 
 class WorkerState(StrEnum):
     """The states of a worker, as its store knows it."""
 
     WORKING = "working"
-    """It holds work, and has said in time that it lives."""
+    """It has work, and its lease is valid."""
     IDLE = "idle"
-    """It holds no work, and runs what comes."""
+    """It has no work."""
     FRONT = "front"
-    """It has no workers, and runs nothing."""
+    """It runs no work: it has no workers."""
     OVERDUE = "overdue"
-    """It holds work, and all its leases are over; others find out whether it is lost."""
+    """It has work, and its lease has expired; other processes find out whether it is lost."""
     SILENT = "silent"
-    """It holds no work, and has said nothing for a minute and two leases."""
+    """It has no work, and has not renewed its row for a minute and two leases."""
     LOST = "lost"
-    """It counts as lost: others have its work, or will have it."""
+    """It counts as lost: other processes have its work, or will claim it."""
 
 
 def state_of(worker: Worker, now: datetime) -> WorkerState:
@@ -45,7 +45,7 @@ def state_of(worker: Worker, now: datetime) -> WorkerState:
 
 
 def live(workers: Sequence[Worker], now: datetime) -> list[Worker]:
-    """Those that can run work, are not lost, and are not silent."""
+    """Return the workers that can run work, are not lost, and are not silent."""
     return [
         worker
         for worker in workers
@@ -54,14 +54,14 @@ def live(workers: Sequence[Worker], now: datetime) -> list[Worker]:
 
 
 def served_methods(workers: Sequence[Worker], now: datetime) -> frozenset[str]:
-    """The methods that live workers declare."""
+    """Return the methods that live workers declare."""
     return frozenset(method for worker in live(workers, now) for method in worker.methods)
 
 
 def stranded(
     waiting: Sequence[WaitingWork], workers: Sequence[Worker], now: datetime
 ) -> list[WaitingWork]:
-    """What is due of methods that no live worker declares."""
+    """Return the due work of methods that no live worker declares."""
     served = served_methods(workers, now)
     return [work for work in waiting if work.due_time <= now and work.method not in served]
 

@@ -1,4 +1,4 @@
-"""What goes on in a process between calls: its lease, lost work, expiry, and its threads."""
+"""Background work of a process: renew the lease, recover lost work, remove expired operations."""
 
 from __future__ import annotations
 
@@ -32,41 +32,39 @@ _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 60.0
-"""How often a process without work says that it lives."""
+"""Interval of lease renewals in a process without work."""
 _STRANDED_AGE: Final = timedelta(minutes=1)
-"""For how long work must be due before it is said that no worker declares its method."""
+"""Work due for longer is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
 """Minimum interval between orphan scans, so that work which cannot start is not retried at once."""
 _DECLARED_SECONDS: Final = 0.5
-"""How soon after a method is declared its lost work is looked for: its module may still load."""
+"""Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 0.01
 """Minimum interval between two runs of what is due."""
 _TRIES: Final = 5
-"""How often in a period of grace what could not be written is tried."""
+"""Attempts to write in one grace period, while the store is unavailable."""
 _GRACES: Final = 4
-"""How many periods of grace a lease has, at least."""
+"""A lease lasts for at least this number of grace periods."""
 LEAST_LEASE: Final = timedelta(seconds=_REST_SECONDS * _TRIES * _GRACES)
-"""The shortest lease that is renewed as often as its period of grace asks for."""
+"""The shortest allowed lease: a shorter one could not be retried often enough."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Maintenance(PerProcess):
-    """Says that this process lives, finds lost workers, and removes what has expired.
+    """Renews the lease of this process, finds lost workers, and removes expired operations.
 
-    It also gives the store what was counted.
 
-    :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
-    which no administrator can set, decides what is due when. Leases end by the store's clock, which
-    can be set.
+    :meth:`run_due` does what is due; :meth:`start` runs that in a thread. The runtime's monotonic
+    clock decides when a task is due. Leases expire by the store's clock, which can be set.
 
-    A lease that is over does not prove that its worker is dead: until a moment ago, perhaps no
-    process could write to the store. This process cannot know, if it wanted to write nothing then.
-    So it looks twice, and each look also writes (``Store.orphans``): a worker counts as lost if its
-    lease was over at both, with a period of grace between them. One that lives has tried to renew
-    its lease all the time, several times in a period of grace, and has done so by then. A worker
-    whose process is known to have ended is lost at once.
+    An expired lease does not prove that its worker is dead: perhaps no process could write to the
+    store until a moment ago. A process that did not try to write cannot know. So this process looks
+    for expired leases twice, with a grace period in between, and each look also writes
+    (``Store.orphans``). A live worker retries its renewal several times in a grace period, so it
+    has renewed its lease by the second look. A worker counts as lost if its lease had expired at
+    both looks. A worker whose process is known to have ended is lost at once.
     """
 
     def __init__(self, runtime: Runtime, workers: Workers, specs: Mapping[str, MethodSpec]) -> None:
@@ -83,15 +81,16 @@ class Maintenance(PerProcess):
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self._lead: float | None = None
+
         self._renew_at = self._idle_at = self._clock()
         self._scan_at = self._calm_until = self._expire_at = self._clock()
         self._renew_asked_at = self._scan_asked_at = math.inf
         self._renewed_at: float | None = None
         self._strays: Collection[str] = frozenset()
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
-        """Owners whose lease was over at a look: until when it was, and since when that is so."""
+        """By owner: when its lease expired, and when the first look found that."""
         self._scan_took = 0.0
-        self._stuck = 0  # how many lost operations cannot be recovered
+        self._stuck = 0  # number of lost operations whose recovery failed
         self._looked_at = -math.inf
         self._away = False
         self._stranded: Collection[str] = frozenset()
@@ -106,10 +105,10 @@ class Maintenance(PerProcess):
         schedules.reset_after_fork()
 
     def start(self) -> None:
-        """Do what is due in a thread of its own, which work cannot block. Idempotent."""
+        """Start the maintenance thread, which runs no functions of methods. Idempotent."""
         if self._thread is not None:
             return
-        installed_version()  # imports: a fork during an import in a thread breaks the child
+        installed_version()  # imports now: a fork while a thread imports breaks the child
         thread = threading.Thread(target=self._live, name="lro-maintenance", daemon=True)
         thread.start()
         self._thread = thread
@@ -123,28 +122,27 @@ class Maintenance(PerProcess):
             self._thread.join()
 
     def method_declared(self) -> None:
-        """Say so to the store soon, and look for lost work: another method is declared."""
+        """Update this process's row soon, and scan for lost work of the new method."""
         at = self._clock() + _DECLARED_SECONDS
         self._scan_asked_at, self._idle_at = min(self._scan_asked_at, at), min(self._idle_at, at)
         self._wake.set()
 
     def look_at(self, moment: datetime) -> None:
-        """Look then for work that is too late to begin."""
+        """Scan at this moment for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
         self._scan_at = min(self._scan_at, self._clock() + seconds)
         self._wake.set()
 
     def request_renewal(self) -> None:
-        """Renew the lease now: little is left of that with which work was stored."""
+        """Renew the lease now: a record was stored with little of its lease left."""
         self._renew_asked_at = -math.inf
         self._wake.set()
 
     def run_due(self) -> float:
-        """Do what is due, and return the seconds until something will be.
+        """Do what is due, and return the seconds until the next task is.
 
-        Idle, a process asks its store once a lease for orphans, and once a minute for what has
-        expired; then it also says that it lives. No lease made after a look can run out before the
-        next one.
+        An idle process scans for orphans once per lease; once a minute it renews its lease and
+        removes expired operations. A lease given after a scan cannot expire before the next one.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -152,7 +150,7 @@ class Maintenance(PerProcess):
         try:
             return self._run_due()
         except Unavailable as exc:
-            if not self._away:  # once: it is tried every second
+            if not self._away:  # log it once; the next tries follow within a second
                 log.warning("maintenance: %s (%s)", exc, exc.__cause__)
             self._away = True
             raise
@@ -171,11 +169,11 @@ class Maintenance(PerProcess):
             for task, due in self._due().items():
                 if due <= self._clock():
                     task()
-        # New work does not wake this thread, which looks for it often enough, and asks no store.
+        # New work does not wake this thread: it checks often enough, without reading the store.
         return max(_REST_SECONDS, min(*self._due().values(), at + self._period) - self._clock())
 
     def _due(self) -> Mapping[Callable[[], object], float]:
-        """Return the table of what is to be done, the lease first, and when each is due."""
+        """Return the table of tasks and their due times, the lease first."""
         working = self._workers.held() or self._strays
         renewal = min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
         asked = max(self._looked_at + _SCAN_PAUSE_SECONDS, self._scan_asked_at)
@@ -191,14 +189,14 @@ class Maintenance(PerProcess):
         return table
 
     def _run_schedules(self) -> None:
-        # Apart from the lease: hooks of the application may block.
+        # In a thread of its own: hooks of the application may block, and the lease must not wait.
         self.schedules.run(apart=self._thread is threading.current_thread())
 
     def _follow_clock(self) -> None:
-        # The store's clock was set: all leases seem over, or to last too long.
+        # If the store's clock was set, all leases seem to have expired, or last too long.
         asked, now, answered = self._clock(), self._store.now(), self._clock()
         if answered - asked >= _STEP_SECONDS:
-            return  # it had to connect, say: nobody knows when the answer was true
+            return  # too slow, such as a new connection: the time of the answer is not known
         lead = (now - _EPOCH).total_seconds() - answered
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
@@ -208,23 +206,23 @@ class Maintenance(PerProcess):
         self._let_all_renew()
 
     def _follow_outage(self) -> None:
-        # It is back when a write has worked: SQLite can be read while others have its write lock.
+        # Only a write proves that it is back: SQLite can be read while others hold the write lock.
         self._renew()
-        log.warning("maintenance: the store is there again")
+        log.warning("maintenance: the store is available again")
         self._away = False
         self._let_all_renew()
 
     def _let_all_renew(self) -> None:
-        # Processes that live renew their leases before any process scans for orphans.
+        # No process scans for orphans until the live ones have had time to renew.
         self._overdue.clear()
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
     def _renew(self) -> None:
-        # By what was the time before: a write that had to wait is soon to be followed by another.
+        # The time before the write counts, so a write that waited is soon followed by another.
         at, count = self._clock(), len(self._workers.held())
         self._renew_asked_at = math.inf
         renewed = self._store.renew(self._workers.as_worker())
-        # Only now: after a failure the next run begins with it again, before an orphan scan.
+        # Only now: after a failure, the next run renews again before it scans.
         self._renew_at, self._idle_at = at + self._period, at + _IDLE_SECONDS
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
@@ -234,7 +232,7 @@ class Maintenance(PerProcess):
         self._observe_renewal(count)
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
-        # What a lost answer has left: this process has it, and knows nothing of it.
+        # Strays: the store says that this process has them, but the answer to the claim was lost.
         strays = frozenset(renewed.older) - self._workers.held()
         again, self._strays = strays & frozenset(self._strays), strays
         if again:
@@ -255,9 +253,9 @@ class Maintenance(PerProcess):
         found = self._store.orphans(methods, _BATCH + self._stuck)
         at, now = self._clock(), self._store.now()
         took, before, self._scan_took = at - began, self._scan_took, at - began
-        # If it had to wait, so had all who renew their leases: but what takes as long each time is
-        # slow, and waits for nobody. And between two looks that are far apart it may be that no
-        # process was able to write.
+        # If the scan waited for a lock, renewals waited too, so the looks start over. A scan that
+        # takes as long each time is slow and does not wait. After a long gap between two looks they
+        # start over as well: perhaps no process could write meanwhile.
         waited = took > self._grace / 2 and took > 2 * before
         if waited or at - self._looked_at > self._grace + _STEP_SECONDS + before:
             self._overdue.clear()
@@ -266,7 +264,7 @@ class Maintenance(PerProcess):
             records = self._store.orphans(methods, _BATCH + self._stuck).records
         self._recover(records)
         self._end_unbegun(found.unbegun)
-        # The grace of those that are new begins now: what was recovered may have taken long.
+        # The grace period of new ones begins now, because the recovery may have taken long.
         self._looked_at = self._clock()
         for owner, (until, since) in self._overdue.items():
             if since == at:
@@ -279,11 +277,11 @@ class Maintenance(PerProcess):
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
 
     def _lose(self, found: Orphans, at: float) -> bool:
-        """Have those count as lost who were overdue before, or are dead; return whether any is."""
+        """Declare workers lost that were overdue before or are dead; return True if any was."""
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
-            if owner == self._workers.owner:  # it lives: the store was away
+            if owner == self._workers.owner:  # this process: the store was unavailable
                 continue
             known = before.get(owner)
             since = at if known is None or known[0] != until else known[1]
@@ -295,7 +293,7 @@ class Maintenance(PerProcess):
         return lost
 
     def _recover(self, lost: Sequence[Record]) -> None:
-        """Have lost work wait again, or end it; that needs no worker. The writes share groups."""
+        """Let lost work wait again, or end it, in shared commits. That needs no free worker."""
         flows = [self._recovered(record) for record in lost]
         self._stuck = 0
         for record, found in zip(lost, run_all(flows), strict=True):
@@ -309,7 +307,7 @@ class Maintenance(PerProcess):
             self._workers.work_waits()
 
     def _end_unbegun(self, late: Sequence[Record]) -> None:
-        """End what is too late to begin."""
+        """End work that is too late to begin."""
         specs = [self._specs.get(record.method) for record in late]
         flows = [
             store_expiry(self._runtime, spec, record)
@@ -321,7 +319,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-        if late:  # the store says which ones are next when these are gone
+        if late:  # the next scan finds when the following ones are due
             self._scan_asked_at = -math.inf
 
     def _recovered(self, record: Record) -> Flow[None]:
@@ -334,7 +332,7 @@ class Maintenance(PerProcess):
         try:
             removed = self._store.expire(_EXPIRY_BATCH)
         except Unavailable as exc:  # a failed renewal reports that the store is away
-            log.warning("maintenance: what has expired cannot be removed now: %s", exc)
+            log.warning("maintenance: expired operations cannot be removed now: %s", exc)
             return
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
@@ -345,7 +343,7 @@ class Maintenance(PerProcess):
         self._report_stranded()
 
     def _report_stranded(self) -> None:
-        """Log once of each method that its work waits, and that no live worker declares it."""
+        """Log once for each method whose work waits and that no live worker declares."""
         store, known = self._store, self._stranded
         found = stranded(store.waiting(), store.workers(), store.now() - _STRANDED_AGE)
         self._stranded = frozenset(work.method for work in found)
@@ -360,7 +358,7 @@ class Maintenance(PerProcess):
                 seconds = self.run_due()
             except Unavailable:
                 seconds = self._grace / _TRIES
-            except BaseException:  # whatever code of others has raised: the lease is to be renewed
+            except BaseException:  # raised by a store or a hook: the lease must still be renewed
                 log.exception("maintenance failed and goes on")
                 seconds = 1.0
             self._wake.wait(seconds)
@@ -368,11 +366,11 @@ class Maintenance(PerProcess):
 
 
 class Background(PerProcess):
-    """The work of one process, and the threads that look after it.
+    """The background threads of one process: maintenance, claims, change listener, webhooks.
 
-    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`, and
-    ``pending`` whether it still has to. ``service`` is kept alive while a thread or a method of it
-    is: it is closed when the interpreter ends.
+
+    ``maintained`` is true if :meth:`start` starts them, ``pending`` until it has. ``service`` is
+    referred to so that it lives as long as its threads and methods do.
     """
 
     def __init__(
@@ -397,7 +395,7 @@ class Background(PerProcess):
             renew_soon=lambda: self.maintenance.request_renewal(),
         )
         self.claims: Claims | None = None
-        """What claims waiting work, if this process has workers."""
+        """Claims waiting work; None in a process without workers."""
         if not isinstance(runtime.executor, NoWorkers):
             self.claims = Claims(runtime, specs, self.workers)
         self.maintenance: Maintenance = Maintenance(runtime, self.workers, specs)
@@ -406,7 +404,7 @@ class Background(PerProcess):
         )
 
     def start(self) -> None:
-        """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
+        """Start the threads, unless they have started or are not wanted."""
         if not self.pending:
             return
         self._runtime.executor.begin_here()
@@ -441,7 +439,7 @@ class Background(PerProcess):
             steps.callback(self.change_listener.stop)
 
     def run_due(self) -> float:
-        """Do what is due, and return the seconds until something will be.
+        """Do what is due, and return the seconds until the next task is.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -455,18 +453,19 @@ class Background(PerProcess):
 
     def _after_fork(self) -> None:
         # The threads start when the child is used: it may serve no call, or only run a function.
+
         self.pending = self._maintained
         self._starting = threading.Lock()
         if self._runtime.notifications is not None:
             self._runtime.notifications.reset_after_fork()
 
     def _new_work(self) -> None:
-        self.start()  # so that the lease is renewed, and requests to cancel are received
+        self.start()  # renews the lease and receives cancel requests
         if self._runtime.store.shared:
             self.change_listener.ensure_running()
 
     def method_declared(self) -> None:
-        """Look for work of another method, which is declared now."""
+        """Look for work of a method that has just been declared."""
         self.maintenance.method_declared()
         if self.claims is not None:
             self.claims.look()
@@ -477,7 +476,7 @@ class Background(PerProcess):
 
     @property
     def freed(self) -> Callable[[], None]:
-        """What is to be called when a worker has become free."""
+        """The function to call when a worker has become free."""
         return _nobody if self.claims is None else self.claims.freed
 
     @property
@@ -487,4 +486,4 @@ class Background(PerProcess):
 
 
 def _nobody() -> None:
-    """Tell nobody: this process has no workers."""
+    """Do nothing: this process has no workers."""

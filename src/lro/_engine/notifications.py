@@ -1,4 +1,4 @@
-"""What the service needs of what notifies others of ends: the contract of its ``webhooks``."""
+"""The port of webhooks: what a service needs of the object that sends its notifications."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from lro._model.operation import Record
 
 EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled")
-"""What is notified of an operation: one of these, when it ends."""
+"""The names of the events that are notified: one of these when an operation ends."""
 
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """Where the ends of operations are notified: a URL, and how it is called.
+    """A URL that is notified of the ends of operations, and how it is called.
 
-    ``id`` stands for the endpoint in what is stored and signed; by default it is derived from the
-    URL. ``secrets`` sign what is sent (``whsec_...``); with several, by each, while one replaces
-    another. ``events`` and ``methods`` are what is notified; no methods: all. ``format`` is
+    ``id`` names the endpoint in stored and signed data; by default it is derived from the URL.
+    ``secrets`` (``whsec_...``) sign each request; give the old and the new one while you replace
+    one. ``events`` and ``methods`` select what is notified; no methods means all. ``format`` is
     ``standard``, ``cloudevents``, or one that the service's webhooks define. A ``thin`` payload
-    names the operation, a ``full`` one has it in whole. ``headers`` are sent along: they may be
-    secret too.
+    only names the operation; a ``full`` one contains it. ``headers`` are added to each request and
+    may contain secrets.
     """
 
     url: str
@@ -39,7 +39,7 @@ class Endpoint:
 
 
 class NotifyingService(Protocol):
-    """What a service shows to what sends its notifications."""
+    """The part of a service that the sender of its notifications uses."""
 
     store: Store
     types: TypeRegistry
@@ -47,42 +47,43 @@ class NotifyingService(Protocol):
 
     @property
     def renamed(self) -> Mapping[str, str]:
-        """The present names of methods, by their aliases."""
+        """The current names of methods, by alias."""
         ...
 
 
 class Notifications(Protocol):
-    """What sends the notifications that records owe. The service calls it; it reads the store.
+    """Sends the pending notifications of ended operations. The service calls it.
 
-    The debt stands in the record (``Record.notify_at``), set by the update that ends the operation:
-    what sends it may die at any time, and another process goes on.
+    ``Record.notify_at``, set by the write that ends the operation, marks a pending notification. A
+    process that dies before it has sent one loses nothing: another process sends it.
     """
 
     def attach(self, service: NotifyingService) -> None:
-        """Serve this service. Called once, by its constructor.
+        """Connect to a service, whose constructor calls this once.
 
         Raises:
-            DeclarationError: Its store is no :class:`lro.adapters.OutboxStore`.
+            DeclarationError: The store is not a :class:`lro.adapters.OutboxStore`.
         """
         ...
 
     def encode(self, notify: object) -> str:
-        """Return what ``Record.notify`` keeps of the endpoints that a start names.
+        """Return the value of ``Record.notify`` for the endpoints that a start names.
 
         Raises:
-            InvalidArgument: They cannot be used; its field is ``notify``.
+            InvalidArgument: An endpoint is not valid; the field is ``notify``.
         """
         ...
 
     def owed(self, record: Record) -> bool:
-        """Whether an operation that ends owes a notification; ``record`` is the ended one.
+        """Return True if an ended operation is to be notified.
 
-        Called within the change that ends it, maybe more than once: quick and without effects.
+        Called within the change that ends it, maybe more than once, so it must be quick and have no
+        side effects.
         """
         ...
 
     def begin(self) -> None:
-        """Start sending in a thread, in this process. Idempotent.
+        """Start the thread that sends, in this process. Idempotent.
 
         Raises:
             RuntimeError: There are too many threads.
@@ -90,11 +91,11 @@ class Notifications(Protocol):
         ...
 
     def wake(self) -> None:
-        """Take note that something may be due now. Never waits; in any thread."""
+        """Wake the thread: a notification may be due. Never blocks; called in any thread."""
         ...
 
     def run_due(self) -> float:
-        """Send what is due, and return the seconds until more will be.
+        """Send what is due, and return the seconds until the next notification is.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -102,9 +103,9 @@ class Notifications(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the thread within a short grace. Idempotent."""
+        """End the thread soon. Idempotent."""
         ...
 
     def reset_after_fork(self) -> None:
-        """Begin again without a thread: that of the parent process does not come along."""
+        """Start again without a thread: threads do not survive a fork."""
         ...

@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again."""
+"""Retries: after which errors a function is called again, and when."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def _listed(on: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[Exc
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """After which errors a method is called again, how often, and when.
+    """Says after which errors a method is called again, how often, and when.
 
-    ``attempts``: how often the function may fail in all; after the last time, its error is that of
-    the operation. ``on``: the exceptions after which it is called again, or one of them. Most
-    errors of ``lro`` say that the request is at fault, or that the work is to end: ``Exception``
-    does not cover them, but for those that are ``Retryable`` or have the code UNAVAILABLE.
-    :class:`lro.Cancelled` is never retried. The first pause takes ``first``, each further one
-    ``factor`` times as long, at most ``most``; each is shortened at random by up to the share
-    ``jitter``. No attempt begins later than ``within`` after the start; None: there is no such
-    bound. In a pause the operation waits in the store, and occupies no worker.
+    ``attempts`` is how many times the function may fail; after the last failure the operation ends
+    with its error. ``on`` is the exception class to retry, or a tuple of classes. Most errors of
+    ``lro`` mean that the request is wrong or the work must end, so ``Exception`` does not cover
+    them, except those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled`
+    is never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
+    one before, and at most ``max_pause``. Each is shortened at random by up to the share
+    ``jitter``. No attempt begins later than ``within`` after the start; None is no limit. During a
+    pause the operation waits in the store and occupies no worker.
 
     Raises:
-        DeclarationError: A value is out of its bounds, or of another type.
+        DeclarationError: A value is out of range or has the wrong type.
     """
 
     attempts: int = 5
     on: tuple[type[Exception], ...] = attrs.field(default=(Exception,), converter=_listed)
-    first: timedelta = timedelta(seconds=1)
+    first_pause: timedelta = timedelta(seconds=1)
     factor: float = 2.0
-    most: timedelta = timedelta(minutes=10)
+    max_pause: timedelta = timedelta(minutes=10)
     jitter: float = 0.2
     within: timedelta | None = None
 
@@ -48,8 +48,8 @@ class Retry:
         check_count("attempts", self.attempts)
         fine = bool(self.on) and all(map(_is_exception, self.on))
         check("on", self.on, "an exception class, or a tuple of such", fine=fine)
-        check_span("first", self.first)
-        check_span("most", self.most)
+        check_span("first_pause", self.first_pause)
+        check_span("max_pause", self.max_pause)
         if self.within is not None:
             check_span("within", self.within)
         for name, low, high in (("factor", 1.0, 100.0), ("jitter", 0.0, 1.0)):
@@ -66,13 +66,13 @@ class Retry:
         return bool(classes)
 
     def pause(self, failures: int) -> timedelta:
-        """The pause after so many failures, from 1 on."""
-        longest, pause = self.most.total_seconds(), self.first.total_seconds()
+        """Return the pause after this number of failures, at least 1."""
+        longest, pause = self.max_pause.total_seconds(), self.first_pause.total_seconds()
         for _ in range(min(failures - 1, _MOST_DOUBLINGS)):
             if pause >= longest or self.factor == 1:
                 break
             pause *= self.factor
-        share = 1 - self.jitter * random.random()  # spreads calls, guards nothing
+        share = 1 - self.jitter * random.random()  # not for security: it spreads calls
         return timedelta(seconds=min(pause, longest) * share)
 
 

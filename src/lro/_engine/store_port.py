@@ -1,4 +1,4 @@
-"""What the service needs of a store: the contract of those that keep operations."""
+"""The store port: the interface that a store of operations implements."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 SCAN: Final = 500
-"""How many records a store looks at for one page, by default: a few milliseconds' worth."""
+"""Default of how many records a store reads for one page: a few milliseconds' worth."""
 
 
 READ_BYTES: Final = 1024 * 1024
-"""How much a store reads in one call, in bytes of ``Record.weight``, by default.
+"""Default of how much a store reads in one call, in bytes of ``Record.weight``.
 
-Messages of many small objects take twelve times this memory, until they are shown.
+Messages of many small objects take twelve times this memory until they are encoded.
 """
 
 
 KEY_LENGTH: Final = 200
-"""How many characters the key of a checkpoint has at most."""
+"""The largest length of a checkpoint's key, in characters."""
 
 
 @attrs.frozen
 class RequestKey:
-    """What makes a repeated start the same one: method, caller, request id (spec §9.2(2))."""
+    """Identifies a repeated start: method, caller and request id (spec §9.2(2))."""
 
     method: str
     caller: str
     request_id: str
     fingerprint: str
-    """Hashes of the request, separated by spaces: the same id with another one is a conflict."""
+    """Hashes of the request, separated by spaces. The same id with other hashes is a conflict."""
 
     def fits(self, fingerprint: str) -> bool:
         """Return True if a start with this fingerprint made the same request.
 
-        One equal hash is enough: a request may be the same text for a caller, or the same message.
+        One equal hash is enough: two requests can be equal as text, or as messages.
         """
         return not {*fingerprint.split()}.isdisjoint(self.fingerprint.split())
 
 
 @attrs.frozen
 class Inserted:
-    """What became of an insert: the record, and whether it is a new one.
+    """The result of an insert: the record, and whether this insert made it.
 
-    If not ``fresh``, the record is the present one of the first start, or, where that was deleted
-    or has expired, as it was first stored (spec §9.2(4)).
+    If not ``fresh``, the record is that of the first start with this key: as it is now or, if it
+    was deleted or has expired, as it was first stored (spec §9.2(4)).
     """
 
     record: Record
@@ -59,37 +59,38 @@ class Inserted:
 
 
 WORK_WAITS: Final = ""
-"""What ``Store.notify_others`` is given when work is due that any process may claim."""
+"""Argument of ``Store.notify_others``: work is due that any process may claim."""
 
 PAUSES_CHANGED: Final = "paused"
-"""What ``Store.notify_others`` is given when a method was paused or resumed."""
+"""Argument of ``Store.notify_others``: a method was paused or resumed."""
 
 
 FREE_LANE: Final = 1
-"""The lane of operations that have no key: limits and rates of a keyed method let them be.
+"""The lane of operations with an empty key: the limits and rates of the method do not hold there.
 
-Lane 0 is that of methods without keys, and so of work that was stored before its method got them.
+Lane 0 is for methods without keys, and so for work that was stored before its method got keys.
 """
 
 
 @attrs.frozen
 class Claim:
-    """What a process asks for that has free workers.
+    """A request for waiting work, from a process with free workers.
 
-    ``owner`` is the name under which it holds what it gets, until ``lease_until``. ``limits`` are
-    the methods that it can do, and how many operations of each may run at once on the store; None:
-    any number. ``most`` is how many operations it can begin; with 0 it only looks. Operations
-    ``without`` these names. ``only`` is the one operation that is asked for, if it is due or
-    its name was sent; empty: any. With ``suspects``, only those are asked for whose worker was lost
-    ``SUSPECT`` times or more; else, all others. None: both, which only a look can ask for.
+    ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
+    the methods that it can do, each with the number of operations that may run at once on this
+    store; None is no limit. ``most`` is how many operations to claim; 0 only asks whether there are
+    any. Operations named in ``without`` are left out. ``only``, if not empty, is the one operation
+    wanted, if it is due or its name was sent. ``suspects`` is true to claim only operations that
+    have lost ``SUSPECT`` workers or more, false to claim all others, and None for both (only with
+    ``most=0``).
 
-    With an empty ``owner`` nothing is begun: the names of what is due are to be sent. It is put off
-    to ``lease_until``, or for as long again as it is since they were first sent, whichever is
-    later. Until then each takes a place within limits and rates, for such claims.
+    With an empty ``owner`` nothing is begun: the caller will send the names of the due operations.
+    Their due time moves to ``lease_until``, or by the time since their names were first sent,
+    whichever is later. Until then each counts for limits and rates of such claims.
 
-    Of the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) but
-    :data:`FREE_LANE`, and lanes take turns: those after ``start`` come first. ``rates``: how many
-    operations of a method may begin in any such time.
+    For the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) except
+    :data:`FREE_LANE`, and lanes take turns, beginning after the lane ``start``. ``rates`` gives for
+    a method how many operations may begin within a time span.
     """
 
     owner: str
@@ -105,16 +106,16 @@ class Claim:
 
     @property
     def kinds(self) -> Sequence[bool]:
-        """The values of ``suspects`` that fit."""
+        """The matching values of ``suspects``."""
         return (False, True) if self.suspects is None else (self.suspects,)
 
 
 @attrs.frozen
 class WaitingWork:
-    """How many operations of a method wait, and when the first of them was, or will be, due.
+    """The number of waiting operations of a method, and the earliest time at which one is due.
 
-    ``due`` says how many of them are due now. The others are delayed, or their names were sent to
-    the workers of a broker.
+    ``due`` is the number that are due now. The others are delayed, or their names were sent to a
+    broker.
     """
 
     method: str
@@ -124,15 +125,15 @@ class WaitingWork:
 
 
 SUSPECT: Final = 2
-"""Work may be what has killed its workers if so many were lost: it is begun apart from others."""
+"""Work that has lost this number of workers may be what killed them: it is begun by itself."""
 
 
 @attrs.frozen
 class Claimed:
-    """What a claim has got: records as they are now, each with its request.
+    """The result of a claim: the claimed records, each with its request.
 
-    ``more``: there may be more that is due, and that the limits allow. ``next_due`` is when the
-    next operation of these methods is due that is not due now; None: there is none.
+    ``more``: more work may be due and within the limits. ``next_due`` is when the next operation
+    of these methods becomes due; None if there is none.
     """
 
     works: Sequence[tuple[Record, AnyMessage]]
@@ -142,46 +143,46 @@ class Claimed:
 
 @attrs.frozen
 class Worker:
-    """A process that uses a store, as it has said of itself. All times are by the store's clock.
+    """A process that uses a store, as it describes itself. All times are by the store's clock.
 
     It renews its row three times within a lease while it has work, and once a minute without.
     """
 
     owner: str
-    """The random name by which the store knows it, and which the records of its work bear."""
+    """Its random name, which is also the ``owner`` of the records it works on."""
     host: str
-    """The name of its machine, or of its container."""
+    """The name of its machine or container."""
     pid: int
-    """The id of the process there."""
+    """Its process id there."""
     version: str
-    """The release of this library that it runs; empty if that is not known."""
+    """Its version of this library; empty if unknown."""
     methods: Sequence[str]
     """The full names of the methods whose work it can do."""
     capacity: int | None
-    """How many operations it can run at once; 0: it runs none, None: there is no bound."""
+    """The number of operations it can run at once; 0: none, None: no limit."""
     start_time: datetime
-    """When it wrote to the store first."""
+    """When it first wrote to the store."""
     seen_time: datetime
-    """When it wrote to the store last to say that it lives."""
+    """When it last renewed its row."""
     alive_until: datetime
-    """When its lease ends, one lease after ``seen_time``: its work may count as lost from then."""
+    """When its lease expires, one lease after ``seen_time``; then its work may count as lost."""
     lost: bool = False
-    """Whether it counts as lost: it cannot write as this worker any more."""
+    """True if it counts as lost: the store refuses its renewals."""
     running: int = 0
-    """How many operations in progress it holds, as the store counts them."""
+    """The number of operations in progress that it owns, counted by the store."""
     held_until: datetime | None = None
-    """When the latest of the leases ends with which these were begun; None: it holds none."""
+    """The latest ``lease_until`` of these; None if it owns none."""
 
 
 @attrs.frozen
 class Orphans:
-    """Work of lost workers, and which workers may be lost.
+    """Work of lost workers, and workers that may be lost.
 
-    ``records`` are held by workers that count as lost. ``overdue`` are the owners of other work
-    that have not said in time that they live, each with its ``alive_until``; None: it has said
-    nothing yet. ``dead`` are those of them that the store knows to have ended. ``next_look`` is
-    when the next of the others could be found to be lost, or the next work too late to begin.
-    ``unbegun`` is work of any method that has not begun before its ``begin_before``.
+    ``records`` are owned by workers that count as lost. ``overdue`` are other owners whose lease
+    has expired, each with its ``alive_until``; None if it never wrote its row. ``dead`` are those
+    of them that the store knows to have ended. ``next_look`` is when the next lease expires, or
+    the next work is too late to begin. ``unbegun`` is work of any method that has not begun before
+    its ``begin_before``.
     """
 
     records: Sequence[Record]
@@ -193,10 +194,10 @@ class Orphans:
 
 @attrs.frozen
 class Renewed:
-    """What a worker holds that it should know of: names of operations in progress.
+    """The answer to a renewal: names of operations in progress that this worker owns.
 
-    ``cancel_requested`` are asked to stop. ``older`` are those whose own lease is over: it is the
-    worker that has to know of them.
+    ``cancel_requested`` have a cancel request. ``older`` were begun more than a lease ago; if the
+    worker does not know one of them, it must recover it.
     """
 
     cancel_requested: Sequence[str] = ()
@@ -205,22 +206,22 @@ class Renewed:
 
 @attrs.frozen
 class Expired:
-    """What a sweep has removed, and whether it has left something to the next one."""
+    """The operations that ``Store.expire`` has removed, and whether more have expired."""
 
     names: Sequence[str]
     methods: Mapping[str, int]
-    """How many of the removed operations are of each method."""
+    """The number of removed operations by method."""
     more: bool
 
 
 R = TypeVar("R")
 
 Done: TypeAlias = Callable[[R | None, BaseException | None], None]
-"""Takes the answer of a write that was handed in, or its error; quick, and raises nothing."""
+"""Takes the result of a queued write, or its error. Must be quick and must not raise."""
 
 
 def settle(action: Callable[[], R], done: Done[R]) -> None:
-    """Call ``done`` with what an action gives, or with the error that it raises."""
+    """Call ``done`` with the result of an action, or with the error that it raises."""
     try:
         answer = action()
     except BaseException as exc:
@@ -230,15 +231,15 @@ def settle(action: Callable[[], R], done: Done[R]) -> None:
 
 
 def place_of(record: Record) -> Cursor:
-    """Where a record stands in the order of lists."""
+    """The place of a record in the order of lists."""
     return Cursor(record.create_time, record.name)
 
 
 @attrs.frozen
 class Page:
-    """A piece of a list: records in order, and the place up to which all were looked at.
+    """A part of a list: records in order, and the place up to which the store has read.
 
-    ``reached`` is None if nothing comes after; the place may be one where no record is.
+    ``reached`` is None at the end of the list. There may be no record at that place.
     """
 
     records: Sequence[Record]
@@ -247,7 +248,7 @@ class Page:
 
 @attrs.frozen
 class Found:
-    """Records that were asked for by name, and those names that were left for another call."""
+    """Records found by name, and the names that are left for another call."""
 
     records: Sequence[Record]
     rest: Sequence[str] = ()
@@ -255,22 +256,22 @@ class Found:
 
 @attrs.frozen
 class StateSummary:
-    """Of the names asked for: those that need no more waiting, and those asked to cancel."""
+    """The states of operations asked for by name."""
 
     finished: frozenset[str]
-    """Done, deleted, expired, or never there."""
+    """Names of operations that are done, deleted, expired, or unknown."""
     cancel_requested: frozenset[str]
-    """In progress, visible or not, and asked to cancel."""
+    """Names of operations in progress, visible or not, with a cancel request."""
 
 
 class ChangeSubscription(Protocol):
-    """Receives the changes that other processes on a store notify. Used by one thread."""
+    """Receives the notifications of other processes on a store. Used by one thread."""
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         """Wait, at most ``seconds``, until another process has changed something.
 
         Returns:
-            The names of what has changed, none if nothing has, or None if anything may have.
+            The names of changed operations, maybe none; or None if any may have changed.
 
         Raises:
             Unavailable: The store is closed or cannot be reached.
@@ -278,24 +279,24 @@ class ChangeSubscription(Protocol):
         ...
 
     def close(self) -> None:
-        """Free all that is held, in any thread: ``next_changes`` returns soon. Idempotent."""
+        """Free all resources, in any thread; ``next_changes`` returns soon. Idempotent."""
         ...
 
 
 class OwnConnection(Protocol):
-    """A connection or session of the application's own, with its transaction."""
+    """A connection or session of the application, with its transaction."""
 
     def commit(self) -> None:
-        """End the transaction; what was started within it is there."""
+        """Commit the transaction, with the operations started in it."""
         ...
 
     def rollback(self) -> None:
-        """End the transaction; what was started within it never was there."""
+        """Roll the transaction back, with the operations started in it."""
         ...
 
 
 class ConnectionProxy(Protocol):
-    """What stands for such a connection, as ``django.db.connection`` does for that of a thread."""
+    """A proxy of such a connection, such as ``django.db.connection``, which is per thread."""
 
     def __getattr__(self, name: str, /) -> Any:
         """An attribute of the connection."""
@@ -303,46 +304,46 @@ class ConnectionProxy(Protocol):
 
 
 DatabaseConnection: TypeAlias = OwnConnection | ConnectionProxy
-"""What a start takes ``within``: a connection or session of psycopg, sqlite3, Django or SQLAlchemy.
+"""The argument ``within`` of a start: a connection of psycopg, sqlite3, Django or SQLAlchemy.
 
-No part of this library commits it or rolls it back.
+This library never commits it or rolls it back.
 """
 
 
 class Store(Protocol):
-    """Where operations are kept.
+    """Stores operations.
 
-    Calls are short, thread-safe, and never wait for an operation. What a call has answered is
-    committed, as durably as the store keeps anything. A store knows nothing of waiters: the
-    service notifies them. ``lro.testing.check_store`` is this contract as code.
+    Calls are short and thread-safe, and never wait for an operation. When a call returns, its
+    change is committed, as durably as the store keeps anything. A store does not know who waits for
+    operations: the service notifies them. ``lro.testing.check_store`` is this contract as code.
     """
 
     @property
     def reads_block(self) -> bool:
-        """Whether ``get`` may block, so that an event loop must call it in a thread."""
+        """True if ``get`` may block, so that an event loop must call it in a thread."""
         ...
 
     @property
     def writes_block(self) -> bool:
-        """The same of every other verb."""
+        """True if any other method may block."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write to it, whose notifications do not come here."""
+        """True if other processes may write to it, whose changes have to be subscribed to."""
         ...
 
     def notify_others(self, name: str) -> None:
-        """Notify the other processes that this record has changed; the change is committed.
+        """Notify the other processes of a committed change of the operation ``name``.
 
-        Never waits, never fails: a notification may be late, merged with others, or lost, which
-        the next ``poll_states`` makes good. :data:`WORK_WAITS` is no record: work is due. Nor is
+        Never blocks, never fails. A notification may be late, merged with others, or lost: the next
+        ``poll_states`` finds the change too. ``name`` can also be :data:`WORK_WAITS` or
         :data:`PAUSES_CHANGED`.
         """
         ...
 
     def listen(self) -> ChangeSubscription:
-        """Subscribe to the changes of other processes from now on.
+        """Subscribe to the changes that other processes make from now on.
 
         Raises:
             Unavailable: The store is closed or cannot be reached.
@@ -350,15 +351,15 @@ class Store(Protocol):
         ...
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or are asked to cancel, in one read."""
+        """Read which of these operations have ended or have a cancel request, in one read."""
         ...
 
     def now(self) -> datetime:
-        """The moment by the store's clock, in UTC: the one clock of all its processes."""
+        """Return the time by the store's clock, in UTC, which all its processes share."""
         ...
 
     def secret(self) -> bytes:
-        """64 random bytes, made once per store and shared by all its processes, for page tokens."""
+        """Return 64 random bytes for page tokens, made once and shared by all processes."""
         ...
 
     def insert(
@@ -369,13 +370,13 @@ class Store(Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request; for a key of the last 24 hours, find the first one instead.
+        """Add a record and its request; if the key was used in 24 hours, return the first record.
 
-        ``check_only`` makes every check and stores nothing (spec §9.7).
+        ``check_only`` makes all checks and stores nothing (spec §9.7).
 
         Raises:
             RequestIdConflict: The key was used with another fingerprint.
-            TargetBusy: The record wants a target alone which other work in progress has.
+            TargetBusy: The record wants an exclusive target that other work in progress has.
             InvalidArgument: The name is taken, or a text has U+0000 or half of a surrogate pair.
         """
         ...
@@ -383,18 +384,18 @@ class Store(Protocol):
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Take what :meth:`insert` takes, and return without waiting for the commit.
+        """Queue an insert, and return without waiting for the commit.
 
-        ``done`` is called once: with what ``insert`` would return, when that is committed, or with
-        the error that it would raise. In any thread, maybe before this returns. What can be refused
-        at once may be raised here instead, and then ``done`` is not called.
+        ``done`` is called once, in any thread, maybe before this returns: after the commit with the
+        result of :meth:`insert`, or with its error. An error that is known at once may be raised
+        here instead; then ``done`` is not called.
         """
         ...
 
     def request(self, name: str) -> AnyMessage:
-        """The packed request of an operation; the one that was given to :meth:`insert`.
+        """Return the packed request that :meth:`insert` was given.
 
-        It is kept until the work has succeeded, and else until the record is removed
+        A store keeps it until the work succeeds, or else until the record is removed
         (``Record.keeps_request``).
 
         Raises:
@@ -403,7 +404,7 @@ class Store(Protocol):
         ...
 
     def get(self, name: str) -> Record:
-        """The record of this name, visible to callers or not.
+        """Return the record of this name, visible to callers or not.
 
         Raises:
             OperationNotFound: There is none.
@@ -411,20 +412,19 @@ class Store(Protocol):
         ...
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """Those records of these names that are there, each once, as ``get`` would give them.
+        """Return the records that exist of these names, each once, in any order.
 
-        In one read, however many names they are; a name that no record can have is not there. The
-        order is the store's. The records have at most ``max_bytes`` together (``Record.weight``),
-        or it is only one; names that were not looked at for that reason are the ``rest``. A store
-        must not hold in memory what it leaves out.
+        This is one read, however many names there are. Together the records have at most
+        ``max_bytes`` (``Record.weight``), unless it is only one. The ``rest`` are the names
+        left out for that. A store must not hold in memory what it leaves out.
         """
         ...
 
     def update(self, name: str, change: Change) -> Record | None:
-        """Replace the record by ``change(record)``, all or nothing; None removes it.
+        """Replace the record by ``change(record)`` atomically; None removes it.
 
-        ``change`` may run more than once, so it must have no effects of its own. What it raises is
-        raised here, and nothing changes.
+        ``change`` may run more than once, so it must have no side effects. If it raises, nothing
+        changes, and the error is raised here.
 
         Raises:
             OperationNotFound: There is no record of this name.
@@ -432,21 +432,21 @@ class Store(Protocol):
         ...
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Take what :meth:`update` takes, and return without waiting: as for ``insert_later``.
+        """Queue an update, as :meth:`insert_later` queues an insert.
 
         ``change`` is called in any thread.
         """
         ...
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Keep a value beside the request, in place of an earlier one with this key.
+        """Store a value of an operation under a key, in place of an earlier one.
 
-        The record stays as it is. All values of an operation go with its end, in the same step, and
-        with its record. A key is a printable text of at most ``KEY_LENGTH`` characters.
+        The record does not change. The write that ends or removes the operation also removes its
+        values. A key is a printable text of at most ``KEY_LENGTH`` characters.
 
         Raises:
             OperationNotFound: There is no record of this name.
-            NotApplied: The operation is over.
+            NotApplied: The operation has ended.
             LeaseLost: This is not its current attempt.
         """
         ...
@@ -454,14 +454,11 @@ class Store(Protocol):
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
-        """Take what :meth:`checkpoint` takes, and return without waiting.
-
-        As for :meth:`insert_later`.
-        """
+        """Queue a checkpoint, as :meth:`insert_later` queues an insert."""
         ...
 
     def checkpoints(self, name: str) -> Mapping[str, AnyMessage]:
-        """Read the values that :meth:`checkpoint` has kept for this operation, by their keys.
+        """Read the values that :meth:`checkpoint` has stored for this operation, by key.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -477,21 +474,20 @@ class Store(Protocol):
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
-        """Up to ``limit`` visible records of exactly this parent, in order, after a place.
+        """Return up to ``limit`` visible records of exactly this parent, in order, after a place.
 
-        Together they have at most ``max_bytes`` (``Record.weight``), or it is only one: a page ends
-        before the record that would pass that bound, which a store must not hold in memory.
+        Together they have at most ``max_bytes`` (``Record.weight``), unless it is only one. The
+        page ends before the record that would exceed it; a store must not hold that in memory.
 
-        Records that do not meet ``narrowing`` may be left out, as far as the store can decide that;
-        all others are there. So that no call takes long, a store may stop when it has looked at
-        ``scan`` records, found or not, and say how far it has come.
+        A store may leave out records that do not match ``narrowing``, and must return all that do.
+        After reading ``scan`` records, matching or not, it may stop and say how far it has come.
         """
         ...
 
     def index(self, keys: Collection[str]) -> None:
-        """Make what is needed to find records quickly by these keys (``Record.keys``).
+        """Create the indexes that find records by these keys (``Record.keys``).
 
-        May take as long as reading all records takes. Idempotent.
+        May take as long as reading all records. Idempotent.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -499,26 +495,25 @@ class Store(Protocol):
         ...
 
     def claim(self, claim: Claim) -> Claimed:
-        """Begin a new attempt at operations that wait, in one atomic step (spec §2.8).
+        """Begin a new attempt at waiting operations, in one atomic step (spec §2.8).
 
         An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
-        when it is due. Of what is due, the lowest rank comes first, then what was due first, then
-        they go by name. Of a keyed method, the first operations of all lanes come before the second
-        ones; they count as due when the first of them was. A record that is taken
-        has one attempt more, the owner, its lease, a ``start_time`` if it had none, the present
-        ``update_time``, and the next version. What another transaction has locked is left out, and
-        work of paused methods.
+        its due time. Due operations are taken by rank, lowest first, then by due time, then by
+        name. For a keyed method, the first operations of all lanes come before the second ones, and
+        count as due when the first of them was. Each taken record gets the owner, the lease, one
+        more attempt, a ``start_time`` if it had none, a new ``update_time``, and the next version.
+        Operations of paused methods, and rows that another transaction has locked, are left out.
 
         Raises:
-            Unavailable: The store cannot be read, or there is such work and it cannot be written.
+            Unavailable: The store cannot be read, or work is due and it cannot be written.
         """
         ...
 
     def pause(self, method: str) -> None:
-        """Have no claim take work of a method, from now on until :meth:`resume`. Idempotent.
+        """Exclude a method from claims until :meth:`resume`. Idempotent.
 
-        Claims leave it out as if none waited: they do not say that more is due, or when. Other
-        verbs take no notice.
+        Claims act as if none of its work waited, in ``more`` and ``next_due`` too. Other calls are
+        not affected.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -526,7 +521,7 @@ class Store(Protocol):
         ...
 
     def resume(self, method: str) -> None:
-        """Have claims take work of a method again. Idempotent.
+        """Include a method in claims again. Idempotent.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -550,9 +545,9 @@ class Store(Protocol):
         ...
 
     def waiting(self) -> Sequence[WaitingWork]:
-        """Count the operations that wait, due or not, of each method of which any does, in order.
+        """Count the waiting operations, due or not, by method, in the order of names.
 
-        May take as long as counting an index takes.
+        May take as long as counting an index.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -560,13 +555,13 @@ class Store(Protocol):
         ...
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Write that a worker lives until its ``alive_until``; for the first time or again.
+        """Store a worker's row, with its lease until ``alive_until``.
 
-        Again, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` are written.
+        If the row exists, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` change.
 
         Returns:
-            What it should know of its work; None if it counts as lost (:meth:`lose`): then nothing
-            is written, and others may have its work.
+            News about its work; None if it counts as lost (:meth:`lose`). Then nothing is written,
+            and others may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
@@ -574,7 +569,7 @@ class Store(Protocol):
         ...
 
     def leave(self, owner: str) -> None:
-        """Forget a worker, which has ended. Idempotent.
+        """Remove the row of a worker that has ended. Idempotent.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -582,9 +577,9 @@ class Store(Protocol):
         ...
 
     def workers(self) -> Sequence[Worker]:
-        """Read which workers there are, the lost ones included, the oldest first.
+        """Read all workers, the lost ones included, the oldest first.
 
-        Those that have ended without a word are forgotten a day after they were seen last.
+        A worker without work is removed a day after its last renewal.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -594,12 +589,12 @@ class Store(Protocol):
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read up to ``limit`` records in progress of these methods whose worker is lost.
 
-        And as many that wait, have never begun, and whose ``begin_before`` has passed.
+        Also read as many that wait, have never begun, and whose ``begin_before`` has passed.
 
-        What has no owner is not lost: it waits. An owner is overdue if its ``alive_until`` has
-        passed, or is not known, and so has ``lease_until`` of all work that it holds, of whichever
-        methods. If there are such owners, it is also tried to write to the store, and to what it
-        knows of each of them; where that fails, the owner is left out, who could not write either.
+        An owner is overdue if its ``alive_until`` has passed or is unknown, and the ``lease_until``
+        of all its work has passed too. If there are any, the store also tries to write, and
+        to write the row of each. If a row cannot be written, its owner is left out: perhaps it
+        could not renew either. Operations without an owner wait, and are not lost.
 
         Raises:
             Unavailable: The store cannot be read, or owners are overdue and it cannot be written.
@@ -607,10 +602,10 @@ class Store(Protocol):
         ...
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
-        """Have a worker count as lost, if its ``alive_until`` is still this one; idempotent.
+        """Declare a worker lost, if its ``alive_until`` is unchanged. Idempotent.
 
         Returns:
-            Whether it counts as lost now. From then on it cannot :meth:`renew`.
+            True if it counts as lost now. From then on :meth:`renew` refuses it.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -618,16 +613,16 @@ class Store(Protocol):
         ...
 
     def expire(self, limit: int) -> Expired:
-        """Remove up to ``limit`` records past their expiry, and as many keys past their day."""
+        """Remove up to ``limit`` expired records, and as many request keys older than 24 hours."""
         ...
 
     def close(self) -> None:
-        """Free what the store holds. Idempotent."""
+        """Free all resources. Idempotent."""
         ...
 
 
 class TransactionalStore(Store, Protocol):
-    """A store that also inserts as part of a transaction of the application's. Optional."""
+    """A store that can also insert within a transaction of the application. Optional."""
 
     def insert_within(
         self,
@@ -638,17 +633,17 @@ class TransactionalStore(Store, Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Do what :meth:`insert` does, by statements on this connection, in its transaction.
+        """Insert as :meth:`insert` does, by statements on this connection, in its transaction.
 
-        That transaction is neither committed nor rolled back. After an error, its other statements
-        are as they were, and it can go on. Nothing else is written, and nothing is remembered of
-        the record, which may never be committed. Called in the thread that uses the connection,
-        maybe that of an event loop.
+        The transaction is neither committed nor rolled back. After an error it can continue, with
+        its other statements intact. Nothing else is written, and the record is not cached, because
+        it may never be committed. Called in the thread that uses the connection, which may be that
+        of an event loop.
 
         Raises:
-            InvalidArgument: Also, with the field ``within``: the connection is of a kind that the
-                store does not know, or to another database; or it has no transaction that could be
-                written in.
+            InvalidArgument: As for :meth:`insert`; or, with the field ``within``, the store does
+                not support this kind of connection, it connects to another database, or it has no
+                open transaction.
             RequestIdConflict, TargetBusy: As for :meth:`insert`.
         """
         ...
@@ -756,30 +751,30 @@ class StatisticsStore(Store, Protocol):
 
 
 class OutboxStore(Store, Protocol):
-    """A store that also finds the records that owe notifications. Optional.
+    """A store that can also find the records with pending webhooks. Optional.
 
-    Which these are stands in the records themselves (``Record.notify_at``), so that the update that
-    ends an operation also stores what is owed. ``expire`` leaves them for up to 4 days longer
-    (``DEBT_LIFE``) than the others, for as long as they owe something.
+    ``Record.notify_at`` marks such a record, so the write that ends an operation also stores that
+    its webhooks are pending. ``expire`` keeps the record while they are, for up to 4 days
+    (``DEBT_LIFE``) after its expiry.
     """
 
     def claim_due(self, until: datetime, limit: int) -> Sequence[Record]:
-        """Take up to ``limit`` records whose ``notify_at`` has passed, and move it to ``until``.
+        """Claim up to ``limit`` records whose ``notify_at`` has passed, by setting it to ``until``.
 
-        That is by the store's clock; the oldest due first. Each is moved in one atomic update,
-        which also counts up the version: of several processes one gets it, and others only after
-        ``until``. What others have locked is left out.
+        The oldest are claimed first, by the store's clock. Each is changed by one atomic update
+        with a new version, so one process gets it, and others only after ``until``. Rows that
+        another transaction has locked are left out.
 
         Returns:
-            The records as they are then.
+            The records after the change.
 
         Raises:
-            Unavailable: The store cannot be read, or there are some and it cannot be written to.
+            Unavailable: The store cannot be read, or some are due and it cannot be written.
         """
         ...
 
     def next_due(self) -> datetime | None:
-        """Read the earliest ``notify_at`` of all records; None if nothing is owed.
+        """Read the earliest ``notify_at`` of all records; None if there is none.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -788,11 +783,11 @@ class OutboxStore(Store, Protocol):
 
 
 DEBT_LIFE: Final = timedelta(days=4)
-"""How long after its expiry a record is kept that still owes notifications."""
+"""How long after its expiry a record with pending webhooks is kept."""
 
 
 def keeps_outbox(store: Store) -> TypeGuard[OutboxStore]:
-    """Whether a store has the methods of an :class:`OutboxStore`."""
+    """Return True if a store has the methods of an :class:`OutboxStore`."""
     return all(hasattr(store, verb) for verb in ("claim_due", "next_due"))
 
 

@@ -23,7 +23,7 @@ def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, f
     with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
         options: dict[str, Any] = {}
         if function == "flaky_known":
-            options = {"retry": Retry(on=process_methods.Flaky, first=process_methods.SOON)}
+            options = {"retry": Retry(on=process_methods.Flaky, first_pause=process_methods.SOON)}
         method: Any = service.method(WORK, **options)(getattr(process_methods, function))
         found = ended(service, method.start(WorkRequest()).name)
         if "unwelcome" in function:
