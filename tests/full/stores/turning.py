@@ -30,7 +30,10 @@ LEASE: Final = timedelta(seconds=2)
 AT_ONCE: Final = 3
 RATE: Final = (20, timedelta(seconds=1))
 RETRY: Final = lro.Retry(
-    attempts=20, on=ConnectionError, first_pause=timedelta(seconds=1), max_pause=timedelta(seconds=15)
+    attempts=20,
+    on=ConnectionError,
+    first_pause=timedelta(seconds=1),
+    max_pause=timedelta(seconds=15),
 )
 
 
