@@ -21,7 +21,8 @@ import pytest
 from lro import AnyMessage
 from lro._engine.store_port import SCAN
 from lro.errors import TargetBusy, Unavailable
-from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
+from lro.stores import _sql_store
+from lro.stores.sqlite import SQLiteStore, _pages
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import FileWatch
 from tests.filters.test_indexes import WANTED, fill
@@ -241,14 +242,14 @@ PLANS = [
     (sql.BEGUN, ("M", 1, 1, 1, 9), f"{BEGUN}latest (method=? AND lane=? AND at>? AND at<?)"),
     (sql.BEGINS_OVER, (1,), f"{BEGUN}over (until<?)"),
     (
-        sql.TOO_LATE,
+        _sql_store.TOO_LATE,
         (1, 9),
         "SEARCH operations USING INDEX operations_unbegun (begin_before>? AND begin_before<?)",
     ),
     ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),
     (sql.DUE, (1, 9), f"{DUE}<?)"),
-    (sql.NEXT_DUE, (), f"{DUE}>?)"),
+    (_sql_store.NEXT_DUE, (), f"{DUE}>?)"),
     (sql.EXPIRED, (1, 9), "SEARCH operations USING INDEX operations_expiry (<expr><?)"),
     (
         sql.LOAD,
@@ -256,7 +257,7 @@ PLANS = [
         "SEARCH operations USING INDEX operations_states (parent=? AND state=?)",
     ),
     (
-        sql.COUNTS,
+        _sql_store.COUNTS,
         (1, 0, 9),
         "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)",
     ),
@@ -306,10 +307,10 @@ def test_a_look_that_goes_too_far_is_given_up(file_store, clock, monkeypatch):
         return real(rows, records, walk, parent, limit, scan, now, max_bytes)
 
     monkeypatch.setattr(_pages, "find", find)
-    monkeypatch.setattr(_file, "_STEPS", 1)
+    monkeypatch.setattr("lro.stores.sqlite._file._STEPS", 1)
     assert ids(file_store.page("", None, 9).records) == ["a", "b", "c", "d"]
     assert scans == [SCAN, SCAN // 10, SCAN // 100]
-    monkeypatch.setattr(_store, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("lro.stores.sqlite._store._LOOK_SECONDS", 0.0)
     monkeypatch.setattr(_pages, "find", real)
     with pytest.raises(Unavailable, match="SQLITE_INTERRUPT"):
         file_store.page("", None, 9)

@@ -18,7 +18,7 @@ from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._counting import WAITS
 from lro.stores._rows import COLUMNS, SWEEP_TIME, added_columns
-from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
+from lro.stores._sql_store import SCHEDULE_COLUMNS
 from lro.stores._turns import IS_SENT, IS_SUSPECT, UNBEGUN
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores.postgres._connections import (

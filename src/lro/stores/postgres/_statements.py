@@ -19,12 +19,8 @@ from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
-from lro.stores._schedules import LIST_SCHEDULES as SCHEDULES_LISTED
-from lro.stores._schedules import NOTE_TICK as TICK_NOTED
-from lro.stores._turns import IS_SENT, IS_SUSPECT, MOST_LANES, UNBEGUN
+from lro.stores._turns import IS_SENT, IS_SUSPECT, MOST_LANES
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
-from lro.stores._workers import HOLDS
-from lro.stores._workers import LIST_WORKERS as WORKERS_LISTED
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
@@ -196,8 +192,18 @@ def _if_unchanged(old: Record, fields: dict[str, Json], kind: WriteKind) -> Reco
     return RecordWrite(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
 
 
+BY_NAME: Final = "id = ?::uuid"
+JSON_ITEMS: Final = "SELECT json_array_elements_text(?::json)"
+
+
 def _sql(text: str) -> bytes:
     return " ".join(text.split()).encode()
+
+
+@functools.cache
+def translated(text: str) -> bytes:
+    """Return a statement whose parameters are marked with ``?`` as PostgreSQL's driver wants it."""
+    return _sql(text.replace("?", "%s"))
 
 
 _TABLE: Final = re.compile(r"(?<=(?:FROM|INTO|JOIN) )(?=(?:operations|inputs|starts)\b)")
@@ -376,9 +382,6 @@ FIND: Final = _sql(f"""SELECT place, over, CASE
         ) AS joined WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)
     ) AS o""")
 
-REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
-CHECKPOINTS: Final = _sql("SELECT key, value FROM checkpoints WHERE id = %s::uuid")
-
 POLL_STATES: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
         OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}
     FROM unnest(%s::uuid[]) WITH ORDINALITY AS g(id, place)
@@ -407,8 +410,6 @@ SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_unt
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
-LIST_WORKERS: Final = _sql(WORKERS_LISTED)
-HOLDING: Final = _sql(HOLDS)
 TOUCH: Final = _sql("""WITH free AS (
     SELECT owner FROM workers WHERE owner IN (SELECT json_array_elements_text(%s::json))
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
@@ -421,23 +422,10 @@ LOSE: Final = _sql("""UPDATE workers SET lost = 1
 LOSE_UNKNOWN: Final = _sql(f"""WITH entered AS ({_NEW_WORKER} DO NOTHING RETURNING 1)
 SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost = 1""")
 
-LIST_SCHEDULES: Final = _sql(SCHEDULES_LISTED)
-NOTE_TICK: Final = _sql(TICK_NOTED.replace("?", "%s"))
-PAUSE: Final = _sql("INSERT INTO paused VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING 1")
-RESUME: Final = _sql("DELETE FROM paused WHERE method = %s RETURNING 1")
-PAUSED: Final = _sql("SELECT method, since FROM paused")
-
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
 _LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
 
-TOO_LATE: Final = _sql(f"""SELECT {_ROW} FROM operations o
-    WHERE {UNBEGUN} AND begin_before <= %s ORDER BY begin_before LIMIT %s""")
 FORGET_BEGINS: Final = _sql("DELETE FROM begins WHERE until <= %s RETURNING 1")
-
-LOST: Final = _sql(f"""SELECT {_ROW} FROM operations o WHERE o.owner <> ''
-    AND o.method IN (SELECT json_array_elements_text(%s::json))
-    AND o.owner IN (SELECT owner FROM workers WHERE lost = 1)
-    ORDER BY o.lease_until, o.name LIMIT %s""")
 
 _LIMITS: Final = (
     "method TEXT, suspect BOOLEAN, keyed BOOLEAN, sends BOOLEAN,"
@@ -595,13 +583,6 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
 """What a claim has begun whose answer was lost, by its lease, owner and time."""
 
-WAITING: Final = _sql(f"""SELECT method, count(*), min(lease_until),
-    count(*) FILTER (WHERE lease_until <= %s)
-    FROM operations o WHERE {WAITS} GROUP BY method ORDER BY method""")
-COUNT_WAITING: Final = _sql(
-    f"SELECT count(*) FROM (SELECT 1 FROM operations o WHERE {WAITS} LIMIT %s) AS waiting"
-)
-
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
     SELECT id FROM operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s
@@ -628,9 +609,6 @@ CLAIM_DUE: Final = _sql(f"""WITH due AS MATERIALIZED (
     UPDATE operations o SET notify_at = %s, version = o.version + 1 FROM due d WHERE o.id = d.id
         RETURNING d.since, {_ROW}
 ) SELECT {_ROW} FROM claimed o ORDER BY since""")
-
-NEXT_DUE: Final = _sql("""SELECT notify_at FROM operations WHERE notify_at IS NOT NULL
-    ORDER BY notify_at LIMIT 1""")
 
 NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")
 
@@ -665,11 +643,6 @@ PRUNE: Final = _sql(f"""WITH old AS MATERIALIZED (
 )
 DELETE FROM minutes m USING old WHERE (m.step, m.minute, m.method)
     = (old.step, old.minute, old.method) RETURNING 1""")
-
-COUNTS: Final = _sql("""SELECT minute, method, counts::text FROM minutes
-    WHERE step = %s AND minute >= %s ORDER BY minute DESC, method DESC LIMIT %s""")
-
-TOTALS: Final = _sql("SELECT method, counts::text FROM totals")
 
 LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
         count(*) FILTER (WHERE place <= %s), count(*) FILTER (WHERE place > %s),

@@ -6,7 +6,6 @@ import contextlib
 import json
 import secrets
 import threading
-import typing
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,11 +16,10 @@ import attrs
 import psycopg
 
 from lro._base.arguments import check_count, check_function, check_seconds, check_text
-from lro._base.errors import OperationNotFound, Unavailable
+from lro._base.errors import Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.process import PerProcess
 from lro._engine.store_port import (
-    COUNTS_READ,
     READ_BYTES,
     SCAN,
     Claim,
@@ -33,25 +31,22 @@ from lro._engine.store_port import (
     Found,
     Inserted,
     Load,
-    MinuteCounts,
     Orphans,
     Page,
     Renewed,
     RequestKey,
     StateSummary,
-    WaitingWork,
     Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
-from lro._schedules.schedule import Schedule
-from lro.stores._counting import load_of, numbers, oldest_minute, step_since, step_time, steps_of
+from lro.stores._counting import load_of, oldest_minute, steps_of
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
-from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
-from lro.stores._workers import FORGOTTEN, Hold, orphans_of, renewed_of, unknown_worker
-from lro.stores._workers import from_row as worker_of
+from lro.stores._rows import REQUEST_LIFE, from_row, micros, refuse_untextual
+from lro.stores._sql_store import Rows, SQLStore
+from lro.stores._workers import FORGOTTEN, renewed_of, unknown_worker
 from lro.stores._workers import to_row as worker_row
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._claims import WorkClaims
@@ -142,7 +137,7 @@ def _translate_timeout() -> Iterator[None]:
         raise
 
 
-class PostgresStore(PerProcess):
+class PostgresStore(SQLStore, PerProcess):
     """Keeps records in a schema of a PostgreSQL database (13 or later), made where it is missing.
 
     It connects when it is first used, and then makes what is missing: the schema, its tables, and
@@ -173,6 +168,8 @@ class PostgresStore(PerProcess):
             ``password`` is given; or another argument is of a wrong type or out of its bounds.
     """
 
+    _BY_NAME = statements.BY_NAME
+    _JSON_ITEMS = statements.JSON_ITEMS
     reads_block = True
     writes_block = True
     shared = True
@@ -241,10 +238,6 @@ class PostgresStore(PerProcess):
             cancel_requested=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
         )
 
-    def now(self) -> datetime:
-        """The moment by the server's clock, as it was measured when last a call was made."""
-        return self._clock()
-
     def _server_now(self) -> datetime:
         if not self._setup.done:
             self._resources.connections.make_ready()
@@ -298,13 +291,6 @@ class PostgresStore(PerProcess):
         inserts = self._resources.within
         return inserts.insert(connection, record, request, key, check_only=check_only)
 
-    def request(self, name: str) -> AnyMessage:
-        """The packed request of an operation."""
-        rows = self._rows(statements.REQUEST, id_of(name))
-        if not rows:
-            raise OperationNotFound(name)
-        return unpack(rows[0][0])
-
     def get(self, name: str) -> Record:
         """The record of this name."""
         return self._resources.records.get(name)
@@ -330,11 +316,6 @@ class PostgresStore(PerProcess):
     ) -> None:
         """Have a value kept with the next group of checkpoints."""
         self._resources.records.checkpoint_later(name, attempt, key, value, done)
-
-    def checkpoints(self, name: str) -> dict[str, AnyMessage]:
-        """The values that are kept for an operation, by their keys."""
-        rows = self._rows(statements.CHECKPOINTS, id_of(name))
-        return {key: unpack(value) for key, value in rows}
 
     def page(
         self,
@@ -373,28 +354,6 @@ class PostgresStore(PerProcess):
         """Begin a new attempt at operations that wait, the earliest due first."""
         return self._resources.claims.make(claim, micros(self._clock()))
 
-    def pause(self, method: str) -> None:
-        """Have no claim take work of a method."""
-        self._rows(statements.PAUSE, method, micros(self._clock()))
-
-    def resume(self, method: str) -> None:
-        """Have claims take work of a method again."""
-        self._rows(statements.RESUME, method)
-
-    def paused(self) -> dict[str, datetime]:
-        """Read which methods are paused, and since when."""
-        return {method: moment(since) for method, since in self._rows(statements.PAUSED)}
-
-    def count_waiting(self, most: int) -> int:
-        """How many operations wait, up to ``most``."""
-        ((found,),) = self._rows(statements.COUNT_WAITING, most)
-        return int(found)
-
-    def waiting(self) -> list[WaitingWork]:
-        """Count the operations that wait, of each method."""
-        rows = self._rows(statements.WAITING, micros(self._clock()))
-        return [WaitingWork(method, count, moment(at), due) for method, count, at, due in rows]
-
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives; None if it counts as lost."""
         now = micros(self._clock())
@@ -408,20 +367,9 @@ class PostgresStore(PerProcess):
         """Forget a worker."""
         self._rows_soon(statements.LEAVE, owner)
 
-    def workers(self) -> list[Worker]:
-        """Read which workers there are, the oldest first."""
-        return [worker_of(row) for row in self._rows(statements.LIST_WORKERS)]
-
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost."""
-        now, holds = self._clock(), self._rows(statements.HOLDING)
-        lost: Sequence[tuple[Any, ...]] = ()
-        if any(lost for _, _, lost, _ in holds):
-            lost = self._rows(statements.LOST, dumps(list(methods)).decode(), limit)
-        late = any(not owner and at <= micros(now) for owner, *_, at in holds)
-        unbegun = self._rows(statements.TOO_LATE, micros(now), limit) if late else ()
-        records, too_late = [from_row(row) for row in lost], [from_row(row) for row in unbegun]
-        found = orphans_of(typing.cast("list[Hold]", holds), records, (), now, too_late)
+        _, found = self._orphans(self._clock(), methods, limit)
         if not found.overdue:
             return found
         owners = dumps(list(found.overdue)).decode()
@@ -439,15 +387,6 @@ class PostgresStore(PerProcess):
     def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
         """Run a statement that waits only shortly for what others have locked."""
         return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
-
-    def schedules(self) -> list[Schedule]:
-        """Read all schedules, by name."""
-        return [Schedule.from_text(text) for (text,) in self._rows(statements.LIST_SCHEDULES)]
-
-    def note_tick(self, schedule: Schedule) -> bool:
-        """Keep a schedule, if it follows the version that is there."""
-        row = schedule.name, schedule.version, schedule.as_text()
-        return bool(self._rows(statements.NOTE_TICK, *row))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys."""
@@ -480,21 +419,6 @@ class PostgresStore(PerProcess):
         self._rows(statements.PRUNE, oldest_minute(self._clock()))
         self._resources.connections.rows(statements.ADD_COUNTS, values, once=True)
 
-    def read_counts(
-        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
-    ) -> list[MinuteCounts]:
-        """What was counted in the steps that end after ``since``, oldest first."""
-        first = step_since(since, step_minutes)
-        rows = self._rows(statements.COUNTS, step_minutes, first, limit)
-        return [
-            MinuteCounts(step_time(minute), method, numbers(counts))
-            for minute, method, counts in reversed(rows)
-        ]
-
-    def read_totals(self) -> Counts:
-        """What was counted since the store was made."""
-        return {method: numbers(counts) for method, counts in self._rows(statements.TOTALS)}
-
     def read_load(self, parents: Collection[str], limit: int) -> Load:
         """What is in progress under these parents, the oldest first."""
         ids, most = ids_of([*dict.fromkeys(parents)]), limit + 1
@@ -504,11 +428,6 @@ class PostgresStore(PerProcess):
         """Take records whose notifications are due, and move that to ``until``."""
         values = micros(self._clock()), limit, micros(until)
         return [from_row(row) for row in self._rows(statements.CLAIM_DUE, *values)]
-
-    def next_due(self) -> datetime | None:
-        """When the next notifications are due; None if none are owed."""
-        found = self._rows(statements.NEXT_DUE)
-        return moment(found[0][0]) if found else None
 
     def close(self) -> None:
         """Send what is to be notified, and close every connection and subscription."""
@@ -552,6 +471,15 @@ class PostgresStore(PerProcess):
         needs USAGE of the schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
         """
         return schema_sql(self._address.schema, self._setup.declared)
+
+    def _read(self, query: str, *values: object) -> Rows:
+        return self._rows(statements.translated(query), *values)
+
+    def _write(self, statement: str, *values: object) -> Rows:
+        return self._read(statement, *values)
+
+    def _key(self, name: str) -> str:
+        return id_of(name)
 
     def _rows(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
         return self._resources.connections.rows(sql, values)

@@ -44,7 +44,7 @@ from lro.stores._rows import (
     repeats_start,
     textual,
 )
-from lro.stores._schedules import COLUMNS as SCHEDULE_COLUMNS
+from lro.stores._sql_store import SCHEDULE_COLUMNS
 from lro.stores._turns import IS_SENT, IS_SUSPECT, MAX_LANE, MOST_LANES, UNBEGUN, Due, in_turn
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_worker
@@ -278,11 +278,9 @@ STAMP: Final = f"SELECT {', '.join(STAMP_COLUMNS)} FROM operations WHERE name = 
 _NAMES: Final = "name IN (SELECT value FROM json_each(?))"
 FIND: Final = f"SELECT {_ROW} FROM operations WHERE {_NAMES}"
 STAMPS: Final = f"SELECT name, {', '.join(STAMP_COLUMNS)} FROM operations WHERE {_NAMES}"
-INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
 KEEP_CHECKPOINT: Final = """INSERT INTO checkpoints SELECT name, ?, ? FROM operations
     WHERE name = ? AND attempt = ? AND state IN ('IN_PROGRESS', 'HIDDEN')
     ON CONFLICT (name, key) DO UPDATE SET value = excluded.value"""
-CHECKPOINTS: Final = "SELECT key, value FROM checkpoints WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
 INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
@@ -291,11 +289,6 @@ POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requeste
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
 """Gives only names whose state is to be reported; most that are asked for have none."""
 
-_AMONG: Final = "method IN (SELECT value FROM json_each(?))"
-LOST: Final = f"""SELECT {_ROW} FROM operations WHERE owner != '' AND {_AMONG}
-    AND owner IN (SELECT owner FROM workers WHERE lost) ORDER BY lease_until, name LIMIT ?"""
-TOO_LATE: Final = f"""SELECT {_ROW} FROM operations
-    WHERE {UNBEGUN} AND begin_before <= ? ORDER BY begin_before LIMIT ?"""
 _NAME, _METHOD, _LANE_COLUMN = map(COLUMNS.index, ("name", "method", "lane"))
 _MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
     WHERE owner != '' AND owner = ? AND (cancel_requested OR lease_until <= ?)"""
@@ -311,9 +304,6 @@ _IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
 _FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
     AND owner NOT IN (SELECT owner FROM operations WHERE owner != '') RETURNING owner"""
 
-PAUSE: Final = "INSERT OR IGNORE INTO paused VALUES (?, ?)"
-RESUME: Final = "DELETE FROM paused WHERE method = ?"
-PAUSED: Final = "SELECT method, since FROM paused"
 _NOT_PAUSED: Final = "NOT IN (SELECT method FROM paused)"
 
 _KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?"
@@ -363,17 +353,11 @@ _TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.reque
     FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
     CROSS JOIN inputs AS i ON i.name = o.name"""
 
-WAITING: Final = f"""SELECT method, count(*), min(lease_until), sum(lease_until <= ?)
-    FROM operations WHERE {WAITS} GROUP BY method ORDER BY method"""
-COUNT_WAITING: Final = f"SELECT count(*) FROM (SELECT 1 FROM operations WHERE {WAITS} LIMIT ?)"
-
 EXPIRED: Final = f"""SELECT name, method FROM operations
     WHERE expire_time IS NOT NULL AND {SWEEP_TIME} <= ? LIMIT ?"""
 DUE: Final = f"""SELECT {_ROW} FROM operations
     WHERE notify_at <= ? ORDER BY notify_at LIMIT ?"""
 ANY_DUE: Final = "SELECT 1 FROM operations WHERE notify_at <= ? LIMIT 1"
-NEXT_DUE: Final = """SELECT notify_at FROM operations
-    WHERE notify_at IS NOT NULL ORDER BY notify_at LIMIT 1"""
 _CLAIM: Final = "UPDATE operations SET notify_at = ?, version = version + 1 WHERE name = ?"
 
 SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
@@ -385,9 +369,6 @@ _TOTAL: Final = "SELECT counts FROM totals WHERE method = ?"
 _KEEP_TOTAL: Final = "INSERT OR REPLACE INTO totals VALUES (?, ?)"
 _PRUNE: Final = f"""DELETE FROM minutes WHERE rowid IN (SELECT rowid FROM minutes
     WHERE step IN {STEP_MINUTES} AND minute < ? LIMIT {PRUNED_ROWS})"""
-COUNTS: Final = """SELECT minute, method, counts FROM minutes
-    WHERE step = ? AND minute >= ? ORDER BY minute DESC, method DESC LIMIT ?"""
-TOTALS: Final = "SELECT method, counts FROM totals"
 LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         sum(place <= ?), sum(place > ?), min(create_time), name
     FROM (SELECT *, row_number() OVER () AS place FROM (

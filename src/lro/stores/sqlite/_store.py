@@ -13,10 +13,9 @@ from typing import Final
 import attrs
 
 from lro._base.arguments import check, check_function, check_seconds
-from lro._base.errors import OperationNotFound, Unavailable
+from lro._base.errors import Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.store_port import (
-    COUNTS_READ,
     READ_BYTES,
     SCAN,
     Claim,
@@ -28,20 +27,17 @@ from lro._engine.store_port import (
     Found,
     Inserted,
     Load,
-    MinuteCounts,
     Orphans,
     Page,
     Renewed,
     RequestKey,
     StateSummary,
-    WaitingWork,
     Worker,
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro._schedules.schedule import Schedule
-from lro.stores._counting import LoadRow, load_of, numbers, oldest_minute, step_since, step_time
+from lro.stores._counting import LoadRow, load_of, oldest_minute
 from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -53,9 +49,8 @@ from lro.stores._rows import (
     text_length,
     unpack,
 )
-from lro.stores._schedules import LIST_SCHEDULES, NOTE_TICK
-from lro.stores._workers import HOLDS, LIST_WORKERS, orphans_of
-from lro.stores._workers import from_row as worker_of
+from lro.stores._sql_store import Rows, SQLStore
+from lro.stores._workers import orphans_of
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import CounterSubscription, FileConnections
@@ -80,7 +75,7 @@ _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
 
-class SQLiteStore:
+class SQLiteStore(SQLStore):
     """Keeps records in a SQLite file, made with its tables where it does not exist.
 
     Any number of processes of one machine may use a file. Every write is committed to disk
@@ -94,6 +89,8 @@ class SQLiteStore:
             ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
     """
 
+    _BY_NAME = "name = ?"
+    _JSON_ITEMS = "SELECT value FROM json_each(?)"
     reads_block = False
     writes_block = True
     shared = True
@@ -148,10 +145,6 @@ class SQLiteStore:
         asked = frozenset(name for name, found, _, mark in rows if sql.asked(found, mark))
         return StateSummary(finished=impossible.union(over), cancel_requested=asked)
 
-    def now(self) -> datetime:
-        """The moment by this machine's clock, which all processes on the file share."""
-        return self._clock()
-
     def secret(self) -> bytes:
         """The key of page tokens, kept in the file."""
         return self._secret
@@ -198,13 +191,6 @@ class SQLiteStore:
             if check_only:
                 return checked(sql.rows_of(transaction), record, key)
             return insert(transaction)
-
-    def request(self, name: str) -> AnyMessage:
-        """The packed request of an operation."""
-        rows = self._file.rows(sql.INPUT, (name,))
-        if not rows:
-            raise OperationNotFound(name)
-        return unpack(rows[0][0])
 
     def get(self, name: str) -> Record:
         """The record of this name."""
@@ -256,10 +242,6 @@ class SQLiteStore:
         """Have a value kept with the next group of writes."""
         self._file.write_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
 
-    def checkpoints(self, name: str) -> dict[str, AnyMessage]:
-        """The values that are kept for an operation, by their keys."""
-        return {key: unpack(value) for key, value in self._file.rows(sql.CHECKPOINTS, (name,))}
-
     def page(
         self,
         parent: str,
@@ -305,28 +287,6 @@ class SQLiteStore:
         next_due = None if choice.next_due is None else moment(choice.next_due)
         return Claimed(works, choice.more, next_due)
 
-    def pause(self, method: str) -> None:
-        """Have no claim take work of a method."""
-        values = method, micros(self._clock())
-        self._file.write(lambda writer: writer.execute(sql.PAUSE, values))
-
-    def resume(self, method: str) -> None:
-        """Have claims take work of a method again."""
-        self._file.write(lambda writer: writer.execute(sql.RESUME, (method,)))
-
-    def paused(self) -> dict[str, datetime]:
-        """Read which methods are paused, and since when."""
-        return {method: moment(since) for method, since in self._file.rows(sql.PAUSED)}
-
-    def count_waiting(self, most: int) -> int:
-        """How many operations wait, up to ``most``."""
-        return int(self._file.rows(sql.COUNT_WAITING, (most,))[0][0])
-
-    def waiting(self) -> list[WaitingWork]:
-        """Count the operations that wait, of each method."""
-        rows = self._file.rows(sql.WAITING, (micros(self._clock()),))
-        return [WaitingWork(method, count, moment(at), due) for method, count, at, due in rows]
-
     def renew(self, worker: Worker) -> Renewed | None:
         """Write that a worker lives, not waiting for the disk; None if it counts as lost."""
         self._locks.hold(worker.owner)
@@ -344,23 +304,16 @@ class SQLiteStore:
 
     def workers(self) -> list[Worker]:
         """Read which workers there are, the oldest first."""
-        found = map(worker_of, self._file.rows(LIST_WORKERS))
+        found = super().workers()
         return [attrs.evolve(w, lost=w.lost or self._locks.is_dead(w.owner)) for w in found]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read records in progress whose worker is lost; a process that is gone is dead at once."""
-        now, among = self._clock(), sql.listed(methods)[0]
-        holds = self._file.rows(HOLDS)
-        owners = [(owner, lost) for owner, _, lost, _ in holds if owner]
-        dead = {owner for owner, lost in owners if not lost and self._locks.is_dead(owner)}
-        lost = self._file.rows(sql.LOST, (among, limit)) if any(row[2] for row in holds) else ()
-        late = any(not owner and at <= micros(now) for owner, *_, at in holds)
-        unbegun = self._file.rows(sql.TOO_LATE, (micros(now), limit)) if late else ()
-        records, too_late = [from_row(row) for row in lost], [from_row(row) for row in unbegun]
-        found = orphans_of(holds, records, dead, now, too_late)
+        now = self._clock()
+        holds, found = self._orphans(now, methods, limit, self._locks.is_dead)
         if found.overdue:  # once more after the write lock: owners that waited for it have renewed
             holds = self._file.write_undurably(sql.touch)
-            found = orphans_of(holds, records, dead, now, too_late)
+            found = orphans_of(holds, found.records, found.dead, now, found.unbegun)
         alone = self._locks.are_all_held(owner for owner, *_ in holds if owner)
         look = now + (_DEATH_LOOK_ALONE if alone else _DEATH_LOOK)
         return attrs.evolve(found, next_look=min(look, found.next_look or look))
@@ -373,15 +326,6 @@ class SQLiteStore:
         if is_lost:
             self._locks.remove(owner)
         return is_lost
-
-    def schedules(self) -> list[Schedule]:
-        """Read all schedules, by name."""
-        return [Schedule.from_text(text) for (text,) in self._file.rows(LIST_SCHEDULES)]
-
-    def note_tick(self, schedule: Schedule) -> bool:
-        """Keep a schedule, if it follows the version that is there."""
-        row = schedule.name, schedule.version, schedule.as_text()
-        return self._file.write(lambda writer: bool(writer.execute(NOTE_TICK, row).fetchall()))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few in each transaction."""
@@ -402,20 +346,6 @@ class SQLiteStore:
         """Add to what was counted in this minute, and to the totals."""
         oldest = oldest_minute(self._clock())
         self._file.write(lambda writer: sql.add_counts(writer, minute, counts, oldest))
-
-    def read_counts(
-        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
-    ) -> list[MinuteCounts]:
-        """What was counted in the steps that end after ``since``, oldest first."""
-        values = step_minutes, step_since(since, step_minutes), limit
-        return [
-            MinuteCounts(step_time(minute), method, numbers(counts))
-            for minute, method, counts in reversed(self._file.rows(sql.COUNTS, values))
-        ]
-
-    def read_totals(self) -> Counts:
-        """What was counted since the store was made."""
-        return {method: numbers(counts) for method, counts in self._file.rows(sql.TOTALS)}
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
         """What is in progress under these parents, the oldest first."""
@@ -441,11 +371,6 @@ class SQLiteStore:
         due = map(from_row, self._file.write_undurably(claim))
         return [record.next_version(notify_at=until) for record in due]
 
-    def next_due(self) -> datetime | None:
-        """When the next notifications are due; None if none are owed."""
-        found = self._file.rows(sql.NEXT_DUE)
-        return moment(found[0][0]) if found else None
-
     def close(self) -> None:
         """Close every connection to the file."""
         self._file.close()
@@ -456,7 +381,14 @@ class SQLiteStore:
         """The absolute path of the file."""
         return self._file.path
 
-    # -- inside -------------------------------------------------------------------------------
+    def _read(self, query: str, *values: object) -> Rows:
+        return self._file.rows(query, values)
+
+    def _write(self, statement: str, *values: object) -> Rows:
+        return self._file.write(lambda writer: writer.execute(statement, values).fetchall())
+
+    def _key(self, name: str) -> str:
+        return name
 
     def _make_secret(self) -> bytes:
         query = "SELECT key FROM secrets"
