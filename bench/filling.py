@@ -64,7 +64,7 @@ class RunMetadata:
     owner: str = ""
     stage: Stage = Stage.STAGE_UNSPECIFIED
     progress_percent: lro.Int32 = 0
-    items_done: lro.Int64 = 0
+    items_done: lro.types.Int64 = 0
     labels: dict[str, str] = attrs.field(factory=dict)
     host: str = ""
     note: str = ""
@@ -72,7 +72,7 @@ class RunMetadata:
 
 @attrs.frozen(kw_only=True)
 class RunResponse:
-    items: lro.Int64 = 0
+    items: lro.types.Int64 = 0
     location: str = ""
     checksum: str = ""
 

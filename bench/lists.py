@@ -18,6 +18,7 @@ import attrs
 
 import lro
 import lro.adapters
+import lro.wire
 from bench.filling import (
     OTHER_PARENT,
     PARENT,
@@ -127,8 +128,8 @@ class Filled:
         seconds = time.perf_counter() - began
         return cls(service=service, population=population, matches=matches, seconds=seconds)
 
-    def page(self, text: str, size: int, token: str = "") -> lro.ListOperationsResponse:
-        request = lro.ListOperationsRequest(
+    def page(self, text: str, size: int, token: str = "") -> lro.wire.ListOperationsResponse:
+        request = lro.wire.ListOperationsRequest(
             name=PARENT, filter=text, page_size=size, page_token=token
         )
         return self.service.list(request)
@@ -173,7 +174,7 @@ class Pages:
         self.rounds.append(times)
         return percentile(times, 0.5)
 
-    def _check(self, page: lro.ListOperationsResponse, first: int) -> None:
+    def _check(self, page: lro.wire.ListOperationsResponse, first: int) -> None:
         found = [operation.name for operation in page.operations]
         name = self._filled.population.name
         whole = self._matches[first : first + self._size]

@@ -3,13 +3,13 @@
 A :class:`Service` turns functions into methods that return an :class:`Operation` at once, keeps the
 operations in a store, runs the work on an executor, and serves the five verbs of the interface.
 
-What is not here has a module of its own: :mod:`lro.errors` has every error class, :mod:`lro.types`
-the well-known types and error details, :mod:`lro.adapters` what a store or an executor of your own
-implements, :mod:`lro.wire` the JSON forms. Stores, executors and edges are imported by name:
-``lro.stores.sqlite``, ``lro.executors.threads``, ``lro.asgi``, ``lro.wsgi``, ``lro.grpc``,
-``lro.http``.
+This module has the names that a first server needs. Other names are in modules by subject:
+:mod:`lro.errors` has every error class, :mod:`lro.types` message types, :mod:`lro.wire` requests,
+responses and their JSON, :mod:`lro.adapters` the interfaces for your own store or executor. Import
+stores, executors and edges by module: ``lro.stores.sqlite``, ``lro.executors.threads``,
+``lro.asgi``, ``lro.wsgi``, ``lro.grpc``, ``lro.http``.
 
-Each name is loaded when it is first used, so that a client need not load the service.
+Each name is loaded when it is first used, so a client does not load the service.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lro._engine.retry import Retry
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
-    from lro._messages.schema import Float, Int32, Int64, message, number
+    from lro._messages.schema import Int32, message
     from lro._messages.times import Duration, Timestamp
     from lro._messages.wellknown import Empty, OperationMetadata, Struct
     from lro._model.description import (
@@ -42,22 +42,11 @@ if TYPE_CHECKING:
         DescribeOperationsResponse,
         OperationDescription,
     )
-    from lro._model.operation import (
-        CancelOperationRequest,
-        DeleteOperationRequest,
-        GetOperationRequest,
-        ListOperationsRequest,
-        ListOperationsResponse,
-        MissingOperation,
-        Operation,
-        OperationInfo,
-        State,
-        WaitOperationRequest,
-    )
+    from lro._model.operation import Operation, State
 else:
 
     def __getattr__(name: str) -> object:
-        """Load a name of this package, or one of the modules that it shows."""
+        """Load a name of this package, or one of its public modules."""
         import importlib
 
         if name in ("adapters", "errors", "types", "wire"):
@@ -86,48 +75,34 @@ _HOMES: Final = {
     "lro._engine.retry": "Retry",
     "lro._engine.service": "Service",
     "lro._messages.registry": "TypeRegistry",
-    "lro._messages.schema": "Float Int32 Int64 message number",
+    "lro._messages.schema": "Int32 message",
     "lro._messages.times": "Duration Timestamp",
     "lro._messages.wellknown": "Empty OperationMetadata Struct",
     "lro._model.description": """
         DescribedOperation DescribeOperationsResponse OperationDescription
         """,
-    "lro._model.operation": """
-        CancelOperationRequest
-        DeleteOperationRequest GetOperationRequest ListOperationsRequest
-        ListOperationsResponse MissingOperation Operation OperationInfo State
-        WaitOperationRequest
-        """,
+    "lro._model.operation": "Operation State",
 }
-"""By module: the names that are loaded from it."""
+"""Names by the module that they are loaded from."""
 
 __all__ = [
     "AnyMessage",
-    "CancelOperationRequest",
     "Cancelled",
     "Code",
     "DeclarationError",
-    "DeleteOperationRequest",
     "DescribeOperationsResponse",
     "DescribedOperation",
     "Duration",
     "Empty",
-    "Float",
-    "GetOperationRequest",
     "Handle",
     "Int32",
-    "Int64",
     "InvalidArgument",
     "Job",
     "Limits",
-    "ListOperationsRequest",
-    "ListOperationsResponse",
     "LroError",
     "Method",
-    "MissingOperation",
     "Operation",
     "OperationDescription",
-    "OperationInfo",
     "OperationMetadata",
     "Options",
     "Reporter",
@@ -140,9 +115,7 @@ __all__ = [
     "Struct",
     "Timestamp",
     "TypeRegistry",
-    "WaitOperationRequest",
     "errors",
     "message",
-    "number",
     "types",
 ]

@@ -51,7 +51,7 @@ from lro.http import (
     run,
 )
 from lro.types import WRAPPED_TYPES, BadRequest, ErrorInfo, Json, TypeRegistry
-from lro.wire import dumps, is_short, status_from_error_body
+from lro.wire import dumps, is_small, status_from_error_body
 
 __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
 
@@ -245,7 +245,7 @@ class AzureEdge(OperationsEdge):
             return (yield from self._looked_at(operation.name, caller, show))
         except Exception as exc:
             self.refusal(request, exc)  # a defect is reported in the log
-            short = operation if is_short(operation) else Operation(name=operation.name)
+            short = operation if is_small(operation) else Operation(name=operation.name)
             return show(short, None)
 
     def _looked_at(
@@ -262,7 +262,7 @@ class AzureEdge(OperationsEdge):
         verb: Callable[..., Any] = self.service.describe if describes else self.service.get
         found = yield CallFunction(flow_of(verb)(name, caller=caller))
         operation, known = (found.operation, found) if describes else (found, None)
-        if is_short(operation):
+        if is_small(operation):
             return show(operation, known)
         del found, operation, known
 

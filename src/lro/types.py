@@ -30,8 +30,8 @@ from lro._messages.schema import (
     Shape,
     UInt32,
     UInt64,
+    field_number,
     message,
-    number,
     simple_name,
 )
 from lro._messages.shapes import is_message_class
@@ -53,6 +53,7 @@ from lro._messages.wellknown import (
     Value,
 )
 from lro._model.method_names import MethodName, OperationInfoRegistry
+from lro._model.operation import OperationInfo
 
 __all__ = [
     "WRAPPED_TYPES",
@@ -84,6 +85,7 @@ __all__ = [
     "ListValue",
     "LocalizedMessage",
     "MethodName",
+    "OperationInfo",
     "OperationInfoRegistry",
     "PreconditionFailure",
     "PreconditionViolation",
@@ -102,9 +104,9 @@ __all__ = [
     "UInt64",
     "UInt64Value",
     "Value",
+    "field_number",
     "full_name",
     "is_message_class",
     "message",
-    "number",
     "simple_name",
 ]

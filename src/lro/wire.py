@@ -1,6 +1,6 @@
-"""The JSON of operations, pages and statuses; names, http rules and routes; signed webhooks.
+"""Requests and responses of the verbs, their JSON, names, http rules, routes and signed webhooks.
 
-For clients and edges of your own. ``lro_client`` uses the same functions.
+Use this module to write a client or an edge. ``lro_client`` uses the same names.
 """
 
 from lro._base.plain_text import plain
@@ -25,9 +25,16 @@ from lro._model.json import (
 from lro._model.operation import (
     BatchGetOperationsRequest,
     BatchGetOperationsResponse,
+    CancelOperationRequest,
+    DeleteOperationRequest,
+    GetOperationRequest,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    MissingOperation,
     OperationName,
     RerunOperationRequest,
-    is_short,
+    WaitOperationRequest,
+    is_small,
     join_name,
     normalise_parent,
     parse_name,
@@ -45,12 +52,19 @@ __all__ = [
     "WEBHOOK_HEADERS",
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
+    "CancelOperationRequest",
+    "DeleteOperationRequest",
+    "GetOperationRequest",
+    "ListOperationsRequest",
+    "ListOperationsResponse",
+    "MissingOperation",
     "OperationName",
     "RerunOperationRequest",
     "Route",
     "RouteTable",
     "SignedWebhook",
     "Template",
+    "WaitOperationRequest",
     "batch_from_json",
     "batch_to_json",
     "canonical",
@@ -63,7 +77,7 @@ __all__ = [
     "error_body",
     "error_fields",
     "extension_routes",
-    "is_short",
+    "is_small",
     "join_name",
     "loads",
     "loads_strict",

@@ -18,17 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 import httpx
 
-from lro import (
-    AnyMessage,
-    DeclarationError,
-    Duration,
-    ListOperationsRequest,
-    Struct,
-    TypeRegistry,
-    WaitOperationRequest,
-)
+from lro import AnyMessage, DeclarationError, Duration, Struct, TypeRegistry
 from lro.types import full_name, is_message_class
-from lro.wire import RerunOperationRequest
+from lro.wire import ListOperationsRequest, RerunOperationRequest, WaitOperationRequest
 from lro_client._errors import check
 from lro_client._flow.policy import is_number
 from lro_client._flow.steps import StartRequest

@@ -250,7 +250,7 @@ def test_host_that_names_no_server_starts_nothing(host: str, counting: CountServ
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
     assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
-    assert counting.service.list(lro.ListOperationsRequest()).operations == ()
+    assert counting.service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_date_of_the_first_attempt_is_checked(make_media: MakeMedia, date: str) 
     old = (412, "FAILED_PRECONDITION", Code.FAILED_PRECONDITION)
     check_error(reply, *(old if date in OLD else MALFORMED))
     assert reply.headers["repeatability-result"] == "rejected"
-    assert media.service.list(lro.ListOperationsRequest()).operations == ()
+    assert media.service.list(lro.wire.ListOperationsRequest()).operations == ()
     for fine in (sent(23), sent(-0.05)):
         assert media.start(repeatability_request_id=UUID, repeatability_first_sent=fine).is_success
 

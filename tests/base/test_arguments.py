@@ -321,7 +321,7 @@ def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
 def test_shortest_lease_is_taken():
     """A fifth of a second."""
     with new_service(lease=timedelta(milliseconds=200)) as service:
-        assert service.list(lro.ListOperationsRequest()).operations == ()
+        assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be {wanted}, got ") as caught:
         service.start(WORK, WorkRequest(), **{name: value})
     assert caught.value.field == name
-    assert service.list(lro.ListOperationsRequest()).operations == ()
+    assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])

@@ -226,7 +226,7 @@ def _names(service: lro.Service) -> Iterator[str]:
     """All operations, whatever their processes have come to."""
     token = None
     while token != "":
-        page = service.list(lro.ListOperationsRequest(page_size=_MANY, page_token=token or ""))
+        page = service.list(lro.wire.ListOperationsRequest(page_size=_MANY, page_token=token or ""))
         yield from (operation.name for operation in page.operations)
         token = page.next_page_token
 

@@ -88,7 +88,7 @@ class Simulation:
         request = call.request
         assert not isinstance(request, StartRequest)
         assert request.name == NAME
-        if isinstance(request, lro.WaitOperationRequest):
+        if isinstance(request, lro.wire.WaitOperationRequest):
             if self.max_hold is None:
                 return call_error(lro.Code.UNIMPLEMENTED)
             assert request.timeout is not None
@@ -103,7 +103,7 @@ class Simulation:
         """How long each call asked to be held; None for a Get."""
         return [
             call.request.timeout.total_seconds
-            if isinstance(call.request, lro.WaitOperationRequest) and call.request.timeout
+            if isinstance(call.request, lro.wire.WaitOperationRequest) and call.request.timeout
             else None
             for _, call in self.asked
         ]

@@ -104,8 +104,8 @@ MESSAGES = {
 STARTS = {
     "^response: .*give the class itself: ResizeResponse, got": start(response=ResizeResponse()),
     "put such a value into a field of a message, got": start(response=list[ResizeResponse]),
-    r"^metadata: must be a message class, .*lro\.Any, got <class 'int": start(metadata=int),
-    r"^metadata: must be a message class, .*lro\.Any, got 'Meta'": start(metadata="Meta"),
+    r"^metadata: must be a message class, .*lro\.AnyMessage, got <class 'int": start(metadata=int),
+    r"^metadata: must be a message class, .*lro\.AnyMessage, got 'Meta'": start(metadata="Meta"),
     "give types=, a TypeRegistry with a codec factory for it, got": start(response=Model),
     "^validate_only: must be True or False, got 'no'": start(validate_only="no"),
     "^target: must be a path such as /v1/images:resize, .*, got ''": start(""),
@@ -141,8 +141,8 @@ NAMES: dict[str, Any] = {
         says: [ask for verb in VERBS for ask in each(verb, name)]
         for says, name in BAD_NAMES.items()
     },
-    "name: must be a text that is not empty": each("get", lro.GetOperationRequest("")),
-    "must be a name or a GetOperationRequest": each("get", lro.CancelOperationRequest(NAME)),
+    "name: must be a text that is not empty": each("get", lro.wire.GetOperationRequest("")),
+    "must be a name or a GetOperationRequest": each("get", lro.wire.CancelOperationRequest(NAME)),
 }
 
 FILTERS = (
@@ -153,7 +153,7 @@ LISTS = {
     "parent: must be a name": each("list", f"{URL}/v1"),
     "first comes the parent, a text, then the filter": each("list", 5, field("a") == 1),
     "the filter of a request is a text": each(
-        "list", lro.ListOperationsRequest(filter=field("a") == 1)
+        "list", lro.wire.ListOperationsRequest(filter=field("a") == 1)
     ),
     "must have no segment that is empty": each("list", "projects//p", "operations/.."),
     r"^parent: .*\(a filter is given as filter=": each("list", *FILTERS),
@@ -161,14 +161,14 @@ LISTS = {
     "page_size: must be a whole number, got True": lambda client: client.list(page_size=True),
     "page_token: must be a text, got 5": [
         lambda client: client.list(page_token=5),
-        lambda client: client.list(lro.ListOperationsRequest("", page_token=5)),
+        lambda client: client.list(lro.wire.ListOperationsRequest("", page_token=5)),
     ],
-    "name: must be a text, got 5": each("list", lro.ListOperationsRequest(5)),
+    "name: must be a text, got 5": each("list", lro.wire.ListOperationsRequest(5)),
     "a filter is a text or an Expression": [
         lambda client, wrong=wrong: client.list("", wrong) for wrong in (5, True, None, field("a"))
     ],
     "ListOperationsRequest is the whole request": [
-        lambda client, given=given: client.list(lro.ListOperationsRequest(), given)
+        lambda client, given=given: client.list(lro.wire.ListOperationsRequest(), given)
         for given in ("done = true", field("a") == 1)
     ],
 }
@@ -177,9 +177,11 @@ TIMES = {
     "a timeout is a timedelta, or seconds as a number": [
         ask for wrong in ("5", True, math.nan, [1]) for ask in timed(wrong)
     ],
-    r"timeout: must be an lro\.Duration": each("wait", lro.WaitOperationRequest(NAME, timeout=5)),
+    r"timeout: must be an lro\.Duration": each(
+        "wait", lro.wire.WaitOperationRequest(NAME, timeout=5)
+    ),
     "WaitOperationRequest is the whole request": lambda client: client.wait(
-        lro.WaitOperationRequest(NAME), timeout=1
+        lro.wire.WaitOperationRequest(NAME), timeout=1
     ),
     "every: must be seconds above 0": [updates(every) for every in (0, -1, math.nan)],
     "seconds|every": updates("5"),

@@ -99,7 +99,7 @@ def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatc
 
 def test_event_without_an_end_is_unreadable() -> None:
     """The call that reads the stream fails for good: it would be sent the same once more."""
-    call = Call(request=lro.GetOperationRequest("operations/a"), budget=1.0)
+    call = Call(request=lro.wire.GetOperationRequest("operations/a"), budget=1.0)
     reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
         raise EventTooLarge("an event is larger than 100 bytes")
@@ -108,7 +108,7 @@ def test_event_without_an_end_is_unreadable() -> None:
 
 def test_encoder_refuses_a_name_that_is_empty() -> None:
     """Clients check names before; a transport may be called without one."""
-    call = Call(request=lro.GetOperationRequest(""), budget=1.0)
+    call = Call(request=lro.wire.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
 

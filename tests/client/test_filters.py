@@ -75,7 +75,7 @@ class Marks(enum.Flag):
 @attrs.frozen(kw_only=True)
 class Sample:
     text: str = ""
-    number: lro.Int64 = 0
+    number: lro.types.Int64 = 0
     ratio: float = 0.0
     when: datetime | None = None
     stamp: lro.Timestamp | None = None
@@ -547,5 +547,5 @@ def test_a_list_takes_an_expression(face: Face) -> None:
     assert len(list(client.list(filter=meta("text").matches("a*c")))) == 2
     assert len(list(client.list(filter=field("response.text") == 'a "quoted" one'))) == 1
     assert len(list(client.list(filter=all_of()))) == 3
-    assert len(list(client.list(lro.ListOperationsRequest(filter=str(wanted)), all_of()))) == 1
+    assert len(list(client.list(lro.wire.ListOperationsRequest(filter=str(wanted)), all_of()))) == 1
     service.close()

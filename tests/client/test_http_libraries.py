@@ -189,7 +189,7 @@ def test_close_while_a_call_connects_leaves_no_connection(
         else:
             close = http.close if making.face.name == "sync" else http.aclose
         watch = WatchOperationsRequest("operations", ("operations/a",))
-        get = lro.GetOperationRequest("operations/a")
+        get = lro.wire.GetOperationRequest("operations/a")
         ask: tuple[Any, ...] = (transport.send, Call(request=get, budget=120))
         if streams:
             ask = transport.stream, Call(request=watch, budget=120), print

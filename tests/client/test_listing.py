@@ -50,7 +50,7 @@ def test_raw_pages(face: Face, route: respx.Route) -> None:
     pages = list(face.client().list().pages())
     assert [len(page.operations) for page in pages] == [1, 0, 0, 2]
     assert [page.next_page_token for page in pages] == ["two", "three", "four", ""]
-    assert all(isinstance(page, lro.ListOperationsResponse) for page in pages)
+    assert all(isinstance(page, lro.wire.ListOperationsResponse) for page in pages)
 
 
 def test_each_page_repeats_the_request(face: Face, route: respx.Route) -> None:
@@ -66,7 +66,7 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
     pages = face.client().list().pages()
     token = next(pages).next_page_token
     pages.close()
-    rest = face.client().list(lro.ListOperationsRequest(page_token=token))
+    rest = face.client().list(lro.wire.ListOperationsRequest(page_token=token))
     assert [one.name for one in rest] == ["operations/2", "operations/3"]
 
 

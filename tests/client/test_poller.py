@@ -360,9 +360,9 @@ def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
         numbers = [world.watch(name) for name in several]
         world.run()
         asked = [call.request for _, call in world.asked]
-        lists = [one for one in asked if isinstance(one, lro.ListOperationsRequest)]
+        lists = [one for one in asked if isinstance(one, lro.wire.ListOperationsRequest)]
         assert max((len(one.filter) for one in lists), default=0) < 4500
-        gets = [one for one in asked if isinstance(one, lro.GetOperationRequest)]
+        gets = [one for one in asked if isinstance(one, lro.wire.GetOperationRequest)]
         called = [one.name if one in lists else one.collection for one in asked if one not in gets]
         parents = {one.removesuffix("/operations") for one in called}
         assert parents == {f"{'p' * 300}/{parent}" for parent in ("b", "d")}

@@ -19,7 +19,7 @@ from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, 
 from tests.client.simulation import Simulation, call_error
 
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
-CALL = Call(request=lro.GetOperationRequest(NAME), budget=1.0)
+CALL = Call(request=lro.wire.GetOperationRequest(NAME), budget=1.0)
 CODER = HttpCoder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
 
 

@@ -60,10 +60,10 @@ def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> No
     client = face.client()
     for name, path in NAMES:
         for verb, whole, expected in (
-            ("get", lro.GetOperationRequest, ("GET", path)),
-            ("delete", lro.DeleteOperationRequest, ("DELETE", path)),
-            ("cancel", lro.CancelOperationRequest, ("POST", f"{path}:cancel")),
-            ("wait", lro.WaitOperationRequest, ("POST", f"{path}:wait")),
+            ("get", lro.wire.GetOperationRequest, ("GET", path)),
+            ("delete", lro.wire.DeleteOperationRequest, ("DELETE", path)),
+            ("cancel", lro.wire.CancelOperationRequest, ("POST", f"{path}:cancel")),
+            ("wait", lro.wire.WaitOperationRequest, ("POST", f"{path}:wait")),
         ):
             for asked in (name, whole(name)):
                 found = getattr(client, verb)(asked)
@@ -88,14 +88,14 @@ def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> No
         (timedelta(minutes=1), {"timeout": "60s"}),
         *[(many, {"timeout": "100000000s"}) for many in (math.inf, 10**400, timedelta.max)],
         (-1e300, {"timeout": "-100000000s"}),
-        (lro.WaitOperationRequest(NAME, lro.Duration(1, 1)), {"timeout": "1.000000001s"}),
+        (lro.wire.WaitOperationRequest(NAME, lro.Duration(1, 1)), {"timeout": "1.000000001s"}),
     ],
     ids=lambda one: f"{one!r:.30}",
 )
 def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
     """Wait sends its timeout as a duration, and gives whatever state the server answers."""
     server.post().mock(return_value=reply(running()))
-    if isinstance(timeout, lro.WaitOperationRequest):
+    if isinstance(timeout, lro.wire.WaitOperationRequest):
         assert not face.client().wait(timeout).done
     else:
         assert not face.client().wait(NAME, timeout=timeout).done
@@ -128,7 +128,7 @@ def test_list(parent: str, path: str, face: Face, server: respx.Router) -> None:
     assert line(sent(server)) == ("GET", path)
     for args, more in (
         ((parent, FILTER), {"page_size": 7}),
-        ((lro.ListOperationsRequest(parent, FILTER, 7, "t-1"),), {}),
+        ((lro.wire.ListOperationsRequest(parent, FILTER, 7, "t-1"),), {}),
     ):
         list(face.client().list(*args, **more))
         query = dict(httpx.QueryParams(server.calls.last.request.url.query.decode()))
@@ -149,7 +149,7 @@ def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
         name.encode()
     except UnicodeEncodeError:
         return
-    asked = coder.encode(Call(request=lro.GetOperationRequest(name), budget=1.0))
+    asked = coder.encode(Call(request=lro.wire.GetOperationRequest(name), budget=1.0))
     assert unquote(str(httpx.URL("http://test" + asked.url).raw_path, "ascii")) == f"/v1/{name}"
 
 

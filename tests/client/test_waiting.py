@@ -159,13 +159,13 @@ def test_a_wait_is_answered_before_the_deadline(
         assert ends_at > timeout - TICK_SECONDS  # a deadline so near is over
         assert timeout - 2e-6 <= simulation.now <= timeout + 2 * latency + 2e-6
         assert exc.polls == len(simulation.asked)
-        assert isinstance(simulation.asked[-1][1].request, lro.GetOperationRequest)
+        assert isinstance(simulation.asked[-1][1].request, lro.wire.GetOperationRequest)
         assert exc.operation == lro.Operation(name=NAME)
     else:
         assert operation.done
     for when, call in simulation.asked:
         held = call.request
-        if isinstance(held, lro.WaitOperationRequest) and held.timeout is not None:
+        if isinstance(held, lro.wire.WaitOperationRequest) and held.timeout is not None:
             assert when + held.timeout.total_seconds <= timeout - MARGIN_SECONDS + 1e-6
         assert when + call.budget <= timeout + 0.03 + 1e-6 or call.budget == 0.001
 

@@ -217,7 +217,7 @@ class World:
     def _call(self, poller: Generator[Any, Any, None], call: Call) -> None:
         self.asked.append((self.now, call))
         held = 0.0
-        if isinstance(call.request, lro.WaitOperationRequest) and WAIT in self.offers:
+        if isinstance(call.request, lro.wire.WaitOperationRequest) and WAIT in self.offers:
             assert call.request.timeout is not None
             held = min(call.request.timeout.total_seconds, self.max_hold)
             operation = self.operations[call.request.name]
@@ -234,11 +234,11 @@ class World:
         request = call.request
         if isinstance(request, BatchGetOperationsRequest):
             return self._batch(request) if BATCH in self.offers else error(lro.Code.NOT_FOUND)
-        if isinstance(request, lro.ListOperationsRequest):
+        if isinstance(request, lro.wire.ListOperationsRequest):
             return self._list(request) if LIST in self.offers else error(lro.Code.UNIMPLEMENTED)
-        if isinstance(request, lro.WaitOperationRequest) and WAIT not in self.offers:
+        if isinstance(request, lro.wire.WaitOperationRequest) and WAIT not in self.offers:
             return error(lro.Code.NOT_FOUND)
-        assert isinstance(request, lro.GetOperationRequest | lro.WaitOperationRequest)
+        assert isinstance(request, lro.wire.GetOperationRequest | lro.wire.WaitOperationRequest)
         planned = self.operations.get(request.name)
         found = planned and planned.at(self.now)
         return Reply(found, self.retry_after) if found else error(lro.Code.NOT_FOUND)
@@ -249,7 +249,7 @@ class World:
         gone = tuple(name for name, one in known.items() if one is None)
         return Reply(lro.wire.BatchGetOperationsResponse(found, gone), self.retry_after)
 
-    def _list(self, request: lro.ListOperationsRequest) -> Reply:
+    def _list(self, request: lro.wire.ListOperationsRequest) -> Reply:
         some = [*self.operations.values()][::-1]
         if not self.ignores_filters:
             wanted = {part.split('"')[1] for part in request.filter.split(" OR ")}
@@ -257,7 +257,7 @@ class World:
         size = min(request.page_size, self.page_most)
         found = [one.at(self.now) for one in some[:size]]
         token = "more" if len(some) > size else ""
-        return Reply(lro.ListOperationsResponse(tuple(one for one in found if one), token))
+        return Reply(lro.wire.ListOperationsResponse(tuple(one for one in found if one), token))
 
     def _stream(self, poller: Generator[Any, Any, None], step: Stream) -> None:
         self.asked.append((self.now, step.call))

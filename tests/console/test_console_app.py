@@ -382,7 +382,7 @@ def hide(operation: dict[str, Any]) -> dict[str, Any]:
 def test_redaction_holds_for_every_call(made: Counting) -> None:
     """Get, List, BatchGet, Wait and Watch; what is stored stays as it is."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
-    found = made.service.list(lro.ListOperationsRequest("operations")).operations[0]
+    found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
     with console("uvicorn", made, redact=hide) as client:
         path, names = f"/v1/{found.name}", {"names": [found.name]}
         texts = [
@@ -404,7 +404,7 @@ def test_redaction_holds_for_every_call(made: Counting) -> None:
 def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
     """The call ends with INTERNAL, and a stream leaves the operation out."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
-    found = made.service.list(lro.ListOperationsRequest("operations")).operations[0]
+    found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
 
     def redact(operation: dict[str, Any]) -> Any:
         if wrong == "raises":

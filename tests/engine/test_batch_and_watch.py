@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import DescribedOperation, Limits, MissingOperation, OperationDescription, Service
+from lro import DescribedOperation, Limits, OperationDescription, Service
 from lro._engine.access import VERBS
 from lro.adapters import Store
 from lro.errors import (
@@ -26,7 +26,7 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.wire import BatchGetOperationsResponse
+from lro.wire import BatchGetOperationsResponse, MissingOperation
 from tests.engine.engine_parts import EACH_STORE, NAME, declared, method_of
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until_async

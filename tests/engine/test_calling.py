@@ -23,7 +23,7 @@ def service(make_service):
     """A service that nothing is started on."""
     service = make_service()
     yield service
-    assert service.list(lro.ListOperationsRequest()).operations == ()
+    assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 def test_what_the_function_returns(service):

@@ -190,7 +190,7 @@ def test_filters_and_indexes_reach_into_the_default(service):
     resize.start(WorkRequest())
     wanted = crop.start(WorkRequest())
     for text in ("metadata.verb = crop", "metadata.api_version = v1 AND metadata.verb != resize"):
-        page = service.list(lro.ListOperationsRequest(filter=text))
+        page = service.list(lro.wire.ListOperationsRequest(filter=text))
         assert [one.name for one in page.operations] == [wanted.name]
 
 
@@ -229,7 +229,7 @@ def test_get_and_list_show_the_flag_after_a_cancel(service, first):
     assert (shown.cancel_requested, shown.percent) == (True, 7 if first else 0)
     assert shown.create_time is not None
     for query in ("cancel_requested()", "metadata.cancel_requested = true"):
-        found = service.list(lro.ListOperationsRequest(filter=query)).operations
+        found = service.list(lro.wire.ListOperationsRequest(filter=query)).operations
         assert [one.name for one in found] == [name]
         assert unpacked(service, found[0]).cancel_requested
     assert service.reporter(name).report(WorkMetadata(percent=50))  # which replaces the rest
@@ -243,5 +243,5 @@ def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
     name = declared(service, metadata=metadata).start(WorkRequest()).name
     service.cancel(name)
     assert service.get(name).metadata is None
-    found = service.list(lro.ListOperationsRequest(filter="cancel_requested()")).operations
+    found = service.list(lro.wire.ListOperationsRequest(filter="cancel_requested()")).operations
     assert [one.name for one in found] == [name]

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, Job, ListOperationsRequest, State
+from lro import Code, Job, State
 from lro._model.operation import claim, lose
 from lro.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -20,6 +20,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import EACH_STORE, LEASE, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, joined, until

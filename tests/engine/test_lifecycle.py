@@ -7,20 +7,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lro import (
-    Code,
-    Empty,
-    ListOperationsRequest,
-    ListOperationsResponse,
-    LroError,
-    Status,
-    TypeRegistry,
-)
+from lro import Code, Empty, LroError, Status, TypeRegistry
 from lro._engine.service import VERBS
 from lro._model.operation import delete, end
 from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
-from lro.wire import parse_duration, parse_name
+from lro.wire import ListOperationsRequest, ListOperationsResponse, parse_duration, parse_name
 from tests.engine.engine_parts import declared
 from tests.filters.messages import ExportMetadata
 from tests.vector_files import by_id, vectors

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lro import ListOperationsRequest, Service, asgi, wsgi
+from lro import Service, asgi, wsgi
 from lro._engine.process import mark_worker_process
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import declared, maintenance_over, once, raising
 from tests.waiting import joined
 from tests.work_messages import WorkRequest

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import lro
-from lro import InvalidArgument, ListOperationsRequest
+from lro import InvalidArgument
 from lro.adapters import Store
 from lro.errors import InvalidFilter, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.testing import ManualClock
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, once, raising
 from tests.service_fixtures import MakeService
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro import AnyMessage, DeclarationError, Job, OperationInfo, Service
+from lro import AnyMessage, DeclarationError, Job, Service
 from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
 from lro._model.method_names import Signature
 from lro.adapters import Record
-from lro.types import MethodName, OperationInfoRegistry
+from lro.types import MethodName, OperationInfo, OperationInfoRegistry
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 

@@ -114,7 +114,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     named = await service.start_async(NAME, WorkRequest("named"))
     assert answer(service, await over(service, named)) == "named MainThread"
     assert (await service.get_async(named.name)).done
-    listed = await service.list_async(lro.ListOperationsRequest())
+    listed = await service.list_async(lro.wire.ListOperationsRequest())
     assert len(listed.operations) == 21
     batch = await service.batch_get_async([named.name])
     assert len(batch.operations) == 1

@@ -237,7 +237,9 @@ def test_request_with_an_unknown_enum_value_is_not_acted_upon(
     called = []
     service, _ = release(store, make_service, classes[1], lambda request: called.append(request))
     service.run_maintenance()
-    ended = until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    ended = until(
+        lambda: service.list(lro.wire.ListOperationsRequest()).operations[0], lambda o: o.done
+    )
     assert called == []
     assert f"{ended.name}: its stored request cannot be read" in caplog.text
     assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
@@ -258,7 +260,9 @@ def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
     handed_back(store, make_service, before, before(title="x"))
     service, _ = release(store, make_service, after)
     service.run_maintenance()
-    ended = until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    ended = until(
+        lambda: service.list(lro.wire.ListOperationsRequest()).operations[0], lambda o: o.done
+    )
     assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
 
 
@@ -270,7 +274,7 @@ def requests_acted_upon(make_service, clock, first, second, request):
         store, make_service, second, lambda request: seen.append(request) or lro.Struct({})
     )
     service.run_maintenance()
-    until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    until(lambda: service.list(lro.wire.ListOperationsRequest()).operations[0], lambda o: o.done)
     return seen
 
 
@@ -303,7 +307,7 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
         service.run_maintenance()
         clock.advance(5)
         until(lambda: "left to others" in caplog.text)
-    (operation,) = service.list(lro.ListOperationsRequest()).operations
+    (operation,) = service.list(lro.wire.ListOperationsRequest()).operations
     assert not operation.done
     assert caplog.text.count("cannot read its request, a acme.prints.v1.PrintRequest") == 1
     service.close()
@@ -329,7 +333,7 @@ def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, 
 
     until(maintained, lambda count: count == 150)
     handed_back(store, make_service, before, before(title="x"))
-    newest = lro.ListOperationsRequest(page_size=1)
+    newest = lro.wire.ListOperationsRequest(page_size=1)
     until(lambda: maintained() and service.list(newest).operations[0].done)
 
 
@@ -362,7 +366,7 @@ def test_metadata_of_another_release_do_not_spoil_the_end(cancelled, make_servic
     )
     service.run_maintenance()
     assert begun.wait(100)
-    (operation,) = service.list(lro.ListOperationsRequest()).operations
+    (operation,) = service.list(lro.wire.ListOperationsRequest()).operations
     if cancelled:
         service.cancel(operation.name)
     ended = until(lambda: service.get(operation.name), lambda found: found.done)

@@ -174,7 +174,7 @@ def test_filter_by_method_finds_work_of_an_old_name_under_the_new_one(
         (front, NEW, {fresh}),
         (front, OLD, {*left}),
     ):
-        wanted = lro.ListOperationsRequest(filter=f'method() = "{name}"')
+        wanted = lro.wire.ListOperationsRequest(filter=f'method() = "{name}"')
         assert {one.name for one in where.list(wanted).operations} == names
     assert service.cancel_all("method() = 'acme.prints.v1.Prints.*'", dry_run=True) == 3
 
@@ -229,9 +229,9 @@ def test_operations_are_shown_as_of_the_new_name(
     names = [*left, new]
     described = service.describe_many(names).descriptions
     assert [one.method for one in described] == [NEW] * 3
-    listing = service.begin_list(lro.ListOperationsRequest())
+    listing = service.begin_list(lro.wire.ListOperationsRequest())
     assert {one.method for one in service.describe_page(listing, 10_000, list)[0]} == {NEW}
-    found = service.list(lro.ListOperationsRequest(filter="metadata.pages = 1")).operations
+    found = service.list(lro.wire.ListOperationsRequest(filter="metadata.pages = 1")).operations
     assert {one.name for one in found} == {left[1], new}
 
 

@@ -253,7 +253,7 @@ def test_operation_says_which_schedule_has_started_it() -> None:
     reports = reports_at(NOON, MINUTE, caller="ann")
     reports.run_until(NOON + MINUTE)
     service = reports.service
-    (started,) = service.list(lro.ListOperationsRequest()).operations
+    (started,) = service.list(lro.wire.ListOperationsRequest()).operations
     assert service.describe(started.name, caller="ann").origin == "schedule reports"
     mine = reports.write.start(request_of(NOON)).name
     assert service.describe(mine).origin == ""
@@ -525,7 +525,7 @@ def test_a_service_in_use_starts_what_is_due() -> None:
         until(lambda: named)
         assert named == ["lro-schedules"]
         go.set()
-        wanted = lro.ListOperationsRequest(name="projects/p/operations")
+        wanted = lro.wire.ListOperationsRequest(name="projects/p/operations")
         until(lambda: len(service.list(wanted).operations), lambda count: count >= 2)
         (known,) = asyncio.run(service.schedules_async())
         assert known.last_tick is not None

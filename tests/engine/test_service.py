@@ -14,7 +14,6 @@ from lro import (
     DeclarationError,
     Empty,
     InvalidArgument,
-    ListOperationsRequest,
     LroError,
     Options,
     Service,
@@ -29,6 +28,7 @@ from lro.errors import (
     PermissionDenied,
 )
 from lro.executors.inline import InlineExecutor
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import NAME, declared, method_of, raising
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

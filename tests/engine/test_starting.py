@@ -8,15 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lro import (
-    Code,
-    DeclarationError,
-    InvalidArgument,
-    Limits,
-    ListOperationsRequest,
-    OperationMetadata,
-    TypeRegistry,
-)
+from lro import Code, DeclarationError, InvalidArgument, Limits, OperationMetadata, TypeRegistry
 from lro.errors import (
     HookFailed,
     InvalidParent,
@@ -30,6 +22,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, swap, work
 from tests.waiting import PATIENCE, joined, until

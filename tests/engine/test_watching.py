@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro import AnyMessage, MissingOperation, State
+from lro import AnyMessage, State
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.watching import BATCH, GATHER_SECONDS
 from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from lro.wire import MissingOperation
 from tests.engine.engine_parts import declared
 from tests.service_fixtures import services
 from tests.service_steps import abandon, listeners

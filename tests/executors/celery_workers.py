@@ -13,7 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lro import ListOperationsRequest, Operation
+from lro import Operation
+from lro.wire import ListOperationsRequest
 from tests.executors import celery_app
 from tests.service_steps import unpacked
 from tests.waiting import PATIENCE, joined, until

@@ -9,11 +9,11 @@ from datetime import datetime
 import attrs
 import pytest
 
-from lro import AnyMessage, Float, Int32, Int64, Struct, TypeRegistry, message
+from lro import AnyMessage, Int32, Struct, TypeRegistry, message
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
 from lro.errors import InvalidFilter
-from lro.types import BytesValue, FieldMask, Json, ListValue, UInt32, Value
+from lro.types import BytesValue, FieldMask, Float, Int64, Json, ListValue, UInt32, Value
 from tests.filters.messages import Row, types, url
 
 NAME = "acme.v1.Everything"

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lro import AnyMessage, Float, Int32, Status, TypeRegistry, message
+from lro import AnyMessage, Int32, Status, TypeRegistry, message
 from lro._filters.types import MessageType
-from lro.types import BoolValue, FieldMask, Int32Value, StringValue, UInt64
+from lro.types import BoolValue, FieldMask, Float, Int32Value, StringValue, UInt64
 
 
 class Stage(enum.Enum):

@@ -13,17 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import (
-    AnyMessage,
-    DeclarationError,
-    Empty,
-    Int64,
-    ListOperationsRequest,
-    Options,
-    Service,
-    message,
-    number,
-)
+from lro import AnyMessage, DeclarationError, Empty, Options, Service, message
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
@@ -31,7 +21,8 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from lro.testing._samples import ids, insert, record_of
-from lro.types import Json
+from lro.types import Int64, Json, field_number
+from lro.wire import ListOperationsRequest
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
 from tests.waiting import until
@@ -249,8 +240,10 @@ class EarlierStage(enum.Enum):
 class EarlierExport:
     """The metadata as an earlier release knows it: with fewer fields, and fewer stages."""
 
-    verb: str = attrs.field(default="", metadata=number(4))
-    stage: EarlierStage = attrs.field(default=EarlierStage.STAGE_UNSPECIFIED, metadata=number(9))
+    verb: str = attrs.field(default="", metadata=field_number(4))
+    stage: EarlierStage = attrs.field(
+        default=EarlierStage.STAGE_UNSPECIFIED, metadata=field_number(9)
+    )
 
 
 @pytest.fixture

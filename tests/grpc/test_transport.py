@@ -274,7 +274,7 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
     over = threading.Event()
     with odd_server(lambda _: bytes(over.wait(PATIENCE) * 0)) as odd:
         made = transport(face, odd.address)
-        call = Call(request=lro.GetOperationRequest(NAME), budget=0.05)
+        call = Call(request=lro.wire.GetOperationRequest(NAME), budget=0.05)
         with pytest.raises(CallError, match=r"no complete answer within 0\.05 s") as caught:
             face.run(made.send, call)
         assert caught.value.passing
@@ -387,7 +387,7 @@ def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
 
     async def main(odd: Odd) -> None:
         made = AsyncGrpcTransport(odd.address)
-        get, seconds = lro.GetOperationRequest(NAME), PATIENCE
+        get, seconds = lro.wire.GetOperationRequest(NAME), PATIENCE
         held = asyncio.ensure_future(made.send(Call(request=get, budget=seconds)))
         await until_async(lambda: odd.calls)
         with pytest.raises(CallError, match="no complete answer"):
@@ -424,7 +424,7 @@ def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
     made = transport(face, channel)
     face.run(channel.close)
     with pytest.raises(CallError):
-        face.run(made.send, Call(request=lro.GetOperationRequest(NAME), budget=5.0))
+        face.run(made.send, Call(request=lro.wire.GetOperationRequest(NAME), budget=5.0))
 
 
 def test_a_call_that_ends_with_the_channel() -> None:
@@ -447,7 +447,7 @@ def test_a_call_that_ends_with_the_channel() -> None:
         return b""
 
     async def main() -> None:
-        call = Call(request=lro.GetOperationRequest(NAME), budget=5.0)
+        call = Call(request=lro.wire.GetOperationRequest(NAME), budget=5.0)
         with pytest.raises(CallError, match="the channel was closed during the call"):
             await AsyncGrpcTransport(Channel(cancelled)).send(call)  # type: ignore[arg-type]
         task = asyncio.ensure_future(AsyncGrpcTransport(Channel(waits)).send(call))  # type: ignore[arg-type]
@@ -463,7 +463,7 @@ def test_ok_without_a_message_says_nothing() -> None:
     """It is asked again like an empty body over HTTP; a cancel has no message to read."""
     coder = GrpcCoder((), lro.TypeRegistry())
     with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:
-        coder.decode(Call(request=lro.GetOperationRequest(NAME), budget=1.0), None)
+        coder.decode(Call(request=lro.wire.GetOperationRequest(NAME), budget=1.0), None)
     assert caught.value.empty
-    cancel = Call(request=lro.CancelOperationRequest(NAME), budget=1.0)
+    cancel = Call(request=lro.wire.CancelOperationRequest(NAME), budget=1.0)
     assert coder.decode(cancel, None) == Reply(None)

@@ -153,7 +153,7 @@ def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call
     marked, sentence = MISTAKES[mistake]
     position, text = marked.index(HERE), marked.replace(HERE, "")
     with pytest.raises(lro.errors.InvalidFilter) as caught:
-        service.list(lro.ListOperationsRequest(filter=text))
+        service.list(lro.wire.ListOperationsRequest(filter=text))
     assert (caught.value.position, caught.value.description) == (position, sentence)
     reply = call("GET", f"/v1/operations?filter={quote(text)}")
     assert reply.status_code == 400
@@ -183,7 +183,7 @@ def test_operators_of_other_languages_are_search_words(call: Caller) -> None:
 
 def test_invalid_filter_is_reported_before_store_is_asked(service: lro.Service) -> None:
     """Also where the parent is empty and nothing would match anyway (spec §7.15)."""
-    request = lro.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
+    request = lro.wire.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
     with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
@@ -194,7 +194,7 @@ def test_error_names_several_types(service: lro.Service) -> None:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
             two.declare(f"acme.v1.Things.Do{number}", response=response, **KINDS)
         with pytest.raises(lro.errors.InvalidFilter) as caught:
-            two.list(lro.ListOperationsRequest(filter="response.row_count > many"))
+            two.list(lro.wire.ListOperationsRequest(filter="response.row_count > many"))
     assert caught.value.position == 21
     assert caught.value.description == (
         "expected a number, found 'many'; no type registered for response accepts this"

@@ -217,7 +217,9 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService
             calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
             replies = asyncio.gather(*calls)
             await until_async(lambda: counting.service.waiting, lambda found: found == 200)
-            for one in counting.service.list(lro.ListOperationsRequest(page_size=500)).operations:
+            for one in counting.service.list(
+                lro.wire.ListOperationsRequest(page_size=500)
+            ).operations:
                 counting.finish(one.name)
             return await replies
 
@@ -235,7 +237,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
 
     line = Line([part(b"{}")], leave)
     asyncio.run(app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), line.receive, line.send))
-    (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
+    (operation,) = counting.service.list(lro.wire.ListOperationsRequest()).operations
     assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
 

@@ -66,7 +66,7 @@ def started(reply: HttpReply) -> Mapping[str, Any]:
 
 
 def names(counting: CountService) -> list[str]:
-    page = counting.service.list(lro.ListOperationsRequest())
+    page = counting.service.list(lro.wire.ListOperationsRequest())
     return [operation.name for operation in page.operations]
 
 
@@ -195,7 +195,7 @@ def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -
         assert not lro.http.drive(steps, counting.service)[0].name
     raw = edge_of(counting, raw=lambda *_: CountRequest(1)).handle(attrs.evolve(asked, path=PATH))
     assert (raw.status, b"name" in raw.body) == (400 if rest else 200, False)
-    assert not counting.service.list(lro.ListOperationsRequest()).operations
+    assert not counting.service.list(lro.wire.ListOperationsRequest()).operations
 
 
 def test_body_of_no_media_type_that_is_not_json_has_no_fields_of_ours() -> None:
@@ -321,7 +321,7 @@ def test_a_full_queue_stores_nothing() -> None:
         check_error(reply, 429, Code.RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED")
         assert headers_of(reply)["retry-after"] == "1"
         assert details_of(reply.body)["RetryInfo"]["retryDelay"] == "1s"
-        assert len(service.list(lro.ListOperationsRequest()).operations) == 2
+        assert len(service.list(lro.wire.ListOperationsRequest()).operations) == 2
         go.set()
     check_error(edge.handle(post({})), 503, Code.UNAVAILABLE, "UNAVAILABLE")
 

@@ -203,7 +203,7 @@ def test_caller_who_leaves_within_the_body_is_no_error(
     """Nothing is started, and the server has nothing to report."""
 
     def count_of() -> int:
-        every = lro.ListOperationsRequest(page_size=1000)
+        every = lro.wire.ListOperationsRequest(page_size=1000)
         return len(served.counting.service.list(every, caller="ann").operations)
 
     before = count_of()

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro import DeclarationError, InvalidArgument, OperationInfo
+from lro import DeclarationError, InvalidArgument
 from lro.lint import BREAKING_CODES, LINT_CODES, Finding, breaking, lint, operation_infos
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import resolved_info
+from lro.types import OperationInfo
 from tests.lint.sets import (
     BARE,
     BOOKS,

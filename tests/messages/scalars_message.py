@@ -11,11 +11,12 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from lro import AnyMessage, Float, Int32, message
+from lro import AnyMessage, Int32, message
 from lro.types import (
     BytesValue,
     DoubleValue,
     FieldMask,
+    Float,
     Int32Value,
     Int64Value,
     ListValue,

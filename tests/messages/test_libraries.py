@@ -204,8 +204,8 @@ def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
 
 
 NUMBERED = {
-    "name": Annotated[str, lro.types.number(4)],
-    "size": Annotated[lro.Int32, lro.types.number(1)],
+    "name": Annotated[str, lro.types.field_number(4)],
+    "size": Annotated[lro.Int32, lro.types.field_number(1)],
 }
 
 

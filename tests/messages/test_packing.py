@@ -14,19 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro import (
-    AnyMessage,
-    Duration,
-    Empty,
-    Float,
-    Int32,
-    InvalidArgument,
-    Struct,
-    TypeRegistry,
-    message,
-)
+from lro import AnyMessage, Duration, Empty, Int32, InvalidArgument, Struct, TypeRegistry, message
 from lro.errors import EncodingError
-from lro.types import UInt32, Value
+from lro.types import Float, UInt32, Value
 from tests.filters.every_field_kind import deep_list
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import Duration, Empty, Float, Int32, InvalidArgument, LroError, Struct, TypeRegistry
+from lro import Duration, Empty, Int32, InvalidArgument, LroError, Struct, TypeRegistry
 from lro.types import (
     BoolValue,
     FieldMask,
+    Float,
     Int32Value,
     ListValue,
     StringValue,

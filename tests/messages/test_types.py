@@ -26,11 +26,10 @@ from lro import (
     Timestamp,
     TypeRegistry,
     message,
-    number,
 )
 from lro._messages.shapes import shape_of
 from lro.errors import EncodingError, MissingExtra, Unavailable, UnknownType
-from lro.types import BadRequest, ErrorInfo, FieldViolation, RetryInfo, StringValue
+from lro.types import BadRequest, ErrorInfo, FieldViolation, RetryInfo, StringValue, field_number
 from tests.filters.messages import Book
 
 # -- registering ----------------------------------------------------------------------------------
@@ -365,8 +364,8 @@ def test_numbers_may_be_given(field):
     """For classes that must agree with a proto file."""
 
     class Numbered:
-        name: str = field(default="", metadata=number(4))
-        filter: str = field(default="", metadata=number(1))
+        name: str = field(default="", metadata=field_number(4))
+        filter: str = field(default="", metadata=field_number(1))
 
     Numbered.__annotations__ = {"name": str, "filter": str}
     made = (dataclasses.dataclass if field is dataclasses.field else attrs.frozen)(Numbered)
@@ -376,7 +375,7 @@ def test_numbers_may_be_given(field):
 def numbered(*numbers):
     """A class whose fields have these numbers."""
     fields = {
-        f"f{place}": attrs.field(default="", type=str, metadata=number(value))
+        f"f{place}": attrs.field(default="", type=str, metadata=field_number(value))
         for place, value in enumerate(numbers)
     }
     return attrs.make_class("Made", fields)

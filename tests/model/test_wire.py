@@ -7,18 +7,11 @@ import json
 import attrs
 import pytest
 
-from lro import (
-    AnyMessage,
-    Code,
-    InvalidArgument,
-    ListOperationsResponse,
-    Operation,
-    Status,
-    TypeRegistry,
-)
+from lro import AnyMessage, Code, InvalidArgument, Operation, Status, TypeRegistry
 from lro.errors import EncodingError, UnknownType
 from lro.wire import (
     BatchGetOperationsResponse,
+    ListOperationsResponse,
     batch_from_json,
     batch_to_json,
     dumps,

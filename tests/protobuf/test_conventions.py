@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from lro import AnyMessage, ListOperationsRequest, Service, TypeRegistry
+from lro import AnyMessage, Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from lro.wire import ListOperationsRequest
 from tests.protobuf.fixtures import file_set
 
 TIMES = ("create_time", "start_time", "end_time", "expire_time")

@@ -22,14 +22,12 @@ from lro import (
     AnyMessage,
     DeclarationError,
     Empty,
-    Float,
     Int32,
     InvalidArgument,
     Operation,
     Service,
     TypeRegistry,
     message,
-    number,
 )
 from lro._messages.protobuf import binary as _binary
 from lro._model.json import with_enum_numbers
@@ -37,7 +35,7 @@ from lro.errors import EncodingError, MissingExtra, UnknownType
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import descriptor_set, register_file_set, register_module
 from lro.stores.memory import MemoryStore
-from lro.types import ErrorInfo, StringValue, UInt64, Value
+from lro.types import ErrorInfo, Float, StringValue, UInt64, Value, field_number
 from tests.protobuf.fixtures import FILE_SET, Color, file_set, of_attrs, of_protobuf
 
 
@@ -61,7 +59,7 @@ class Nested:
 @message("acme.v1.Outer")
 @attrs.frozen
 class Outer:
-    zero: str = attrs.field(default="", metadata=number(70))
+    zero: str = attrs.field(default="", metadata=field_number(70))
     maybe: int | None = None
     five: Int32 = 5
     color: Color = Color.UNSPECIFIED
@@ -217,9 +215,9 @@ def ints(**members):
         (ints(), {}, "first member of Odd must be 0"),
         (ints(ZERO=0, BIG=2**31), {}, "a member of Odd has more than 32 bits"),
         (ints(ZERO=0, LOW=-(2**31) - 1), {}, "a member of Odd has more than 32 bits"),
-        (str, number(19_500), "19500 is no field number"),
-        (str, number(True), "True is no field number"),
-        (str, number(2046), "2046 is no field number"),
+        (str, field_number(19_500), "19500 is no field number"),
+        (str, field_number(True), "True is no field number"),
+        (str, field_number(2046), "2046 is no field number"),
         (enum.Flag("Odd", ["A", "B"]), {}, "Odd is a Flag"),
         (enum.Enum("Odd", ["NONE", "größe"]), {}, "no value of a proto enum is called 'größe'"),
         (enum.Enum("Odd", ["NONE", "option"]), {}, "no value of a proto enum is called 'option'"),

@@ -13,18 +13,10 @@ from google.rpc.status_pb2 import Status as StatusProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro import (
-    AnyMessage,
-    GetOperationRequest,
-    InvalidArgument,
-    ListOperationsResponse,
-    Operation,
-    Status,
-    TypeRegistry,
-)
+from lro import AnyMessage, InvalidArgument, Operation, Status, TypeRegistry
 from lro._base.status import type_url
 from lro.protobuf import check_values, from_proto, to_proto
-from lro.wire import dumps, loads
+from lro.wire import GetOperationRequest, ListOperationsResponse, dumps, loads
 from tests.messages.scalars_message import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 

@@ -10,13 +10,14 @@ import pytest
 from google.api import field_behavior_pb2
 from google.protobuf import descriptor_pb2, struct_pb2
 
-from lro import AnyMessage, Empty, Float, Int32, InvalidArgument, Struct, TypeRegistry, message
+from lro import AnyMessage, Empty, Int32, InvalidArgument, Struct, TypeRegistry, message
 from lro.protobuf import register_file_set
 from lro.types import (
     BoolValue,
     BytesValue,
     DoubleValue,
     FieldMask,
+    Float,
     FloatValue,
     Int32Value,
     Int64Value,

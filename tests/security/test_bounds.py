@@ -253,7 +253,7 @@ def streams(count: int, caller: str = "", each: int = 1, **limits: int) -> None:
 
 
 def listed(**fields: Any) -> None:
-    service_of().list(lro.ListOperationsRequest(**fields))
+    service_of().list(lro.wire.ListOperationsRequest(**fields))
 
 
 def name(size: int) -> None:
@@ -443,7 +443,7 @@ def test_a_page_has_a_thousand_operations_and_no_more() -> None:
     size = BOUNDS["operations of a page"]
     for _ in range(size + 1):
         service.start(METHOD, WorkRequest())
-    page = service.list(lro.ListOperationsRequest(page_size=size + 1))
+    page = service.list(lro.wire.ListOperationsRequest(page_size=size + 1))
     assert len(page.operations) == size
     assert page.next_page_token
 

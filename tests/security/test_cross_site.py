@@ -82,7 +82,7 @@ class Site:
 
     def count(self) -> int:
         """How many operations there are."""
-        return len(self.counting.service.list(lro.ListOperationsRequest()).operations)
+        return len(self.counting.service.list(lro.wire.ListOperationsRequest()).operations)
 
 
 @pytest.fixture(params=EDGES)
@@ -212,7 +212,7 @@ def test_pages_of_other_sites_are_refused(
     origin = ", ".join(origins)
     check_refused(reply, origin if len(origin) <= 200 else origin[:200] + "...")
     assert site.count() == 1  # the one that the path names, or would name
-    names = site.counting.service.list(lro.ListOperationsRequest(filter="done=true"))
+    names = site.counting.service.list(lro.wire.ListOperationsRequest(filter="done=true"))
     assert names.operations == ()
 
 

@@ -371,7 +371,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         return caller == "ann"
 
     counting = build(store, authorize=plain if color == "plain" else only_ann)
-    service, name, wanted = counting.service, "operations/x", lro.ListOperationsRequest()
+    service, name, wanted = counting.service, "operations/x", lro.wire.ListOperationsRequest()
 
     async def refused(caller: str) -> list[bool]:
         to_one = (service.get_async, service.cancel_async, service.delete_async)
@@ -401,11 +401,11 @@ def test_async_local_transport_awaits_authorize() -> None:
         transport, found = AsyncLocalTransport(counting.service, caller=caller), []
         requests = [
             StartRequest(target=START, message=CountRequest()),
-            lro.GetOperationRequest("operations/x"),
-            lro.ListOperationsRequest(),
-            lro.WaitOperationRequest("operations/x"),
-            lro.CancelOperationRequest("operations/x"),
-            lro.DeleteOperationRequest("operations/x"),
+            lro.wire.GetOperationRequest("operations/x"),
+            lro.wire.ListOperationsRequest(),
+            lro.wire.WaitOperationRequest("operations/x"),
+            lro.wire.CancelOperationRequest("operations/x"),
+            lro.wire.DeleteOperationRequest("operations/x"),
             BatchGetOperationsRequest("", ("operations/x",)),
             DescribeOperationsRequest("", ("operations/x",)),
         ]

@@ -85,7 +85,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
     service = counting.service
     calls: list[Callable[[], object]] = [
         lambda: service.get(name),
-        lambda: service.list(lro.ListOperationsRequest()),
+        lambda: service.list(lro.wire.ListOperationsRequest()),
         lambda: service.delete(name),
         lambda: service.cancel(name),
         lambda: service.wait(name, 0.0),
@@ -104,7 +104,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
             " call the async verbs"
         )
     assert store.get(name) == record
-    assert before.service.list(lro.ListOperationsRequest()).operations == (record.operation,)
+    assert before.service.list(lro.wire.ListOperationsRequest()).operations == (record.operation,)
 
 
 @each_async

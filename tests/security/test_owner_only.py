@@ -80,7 +80,7 @@ def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
     names = {who: before.count.start(CountRequest(), caller=who).name for who in ("ann", "bob")}
     guarded = build(before.service.store, owner_only=True).service
     for caller, name in names.items():
-        listed = guarded.list(lro.ListOperationsRequest(), caller=caller)
+        listed = guarded.list(lro.wire.ListOperationsRequest(), caller=caller)
         assert [one.name for one in listed.operations] == [name]
 
 

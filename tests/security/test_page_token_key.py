@@ -55,11 +55,11 @@ class Process:
 
     def page(self) -> str:
         """The token of the second page."""
-        return self.service.list(lro.ListOperationsRequest(page_size=1)).next_page_token
+        return self.service.list(lro.wire.ListOperationsRequest(page_size=1)).next_page_token
 
     def reads(self, token: str) -> bool:
         try:
-            self.service.list(lro.ListOperationsRequest(page_token=token))
+            self.service.list(lro.wire.ListOperationsRequest(page_token=token))
         except lro.errors.InvalidPageToken:
             return False
         return True

@@ -84,11 +84,11 @@ def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path)
         name = service.start("acme.v1.Counters.Count", CountRequest(3, text), **options).name
         service.start("acme.v1.Counters.Count", CountRequest(4), caller="them")
         quoted = json.dumps(text).replace("*", "\\*")
-        everything = lro.ListOperationsRequest(filter="response.total = 3")
-        nothing = lro.ListOperationsRequest(filter=f"name = {quoted}")
+        everything = lro.wire.ListOperationsRequest(filter="response.total = 3")
+        nothing = lro.wire.ListOperationsRequest(filter=f"name = {quoted}")
         assert [o.name for o in service.list(everything, caller=text).operations] == [name]
         assert service.list(nothing, caller=text).operations == ()
-        assert len(service.list(lro.ListOperationsRequest(), caller="them").operations) == 1
+        assert len(service.list(lro.wire.ListOperationsRequest(), caller="them").operations) == 1
     finally:
         service.close()
 

@@ -117,7 +117,7 @@ class Kept:
 
     def listed(self, filter_text: str, parent: str = "") -> list[lro.Operation]:
         """The operations below a parent that a filter finds."""
-        request = lro.ListOperationsRequest(name=parent, filter=filter_text)
+        request = lro.wire.ListOperationsRequest(name=parent, filter=filter_text)
         return list(self.service.list(request).operations)
 
     def take_over(self) -> None:

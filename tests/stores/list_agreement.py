@@ -14,18 +14,7 @@ from unittest.mock import patch
 
 import attrs
 
-from lro import (
-    AnyMessage,
-    Empty,
-    ListOperationsRequest,
-    LroError,
-    Options,
-    Service,
-    State,
-    Status,
-    Struct,
-    TypeRegistry,
-)
+from lro import AnyMessage, Empty, LroError, Options, Service, State, Status, Struct, TypeRegistry
 from lro._engine import listing
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
@@ -38,7 +27,7 @@ from lro.stores._rows import micros
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.types import Json
-from lro.wire import dumps
+from lro.wire import ListOperationsRequest, dumps
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, url
 from tests.service_fixtures import store_of
 from tests.vector_files import vectors

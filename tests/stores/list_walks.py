@@ -11,11 +11,12 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from lro import Code, Empty, ListOperationsRequest, LroError, Service, Status, TypeRegistry
+from lro import Code, Empty, LroError, Service, Status, TypeRegistry
 from lro._model.operation import end, report
 from lro.adapters import Change, Record
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock
+from lro.wire import ListOperationsRequest
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD: Final = "acme.v1.Works.Work"

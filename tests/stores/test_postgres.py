@@ -18,7 +18,7 @@ import psycopg
 from hypothesis import example, given
 from psycopg import errors
 
-from lro import AnyMessage, DeclarationError, InvalidArgument, ListOperationsRequest, State
+from lro import AnyMessage, DeclarationError, InvalidArgument, State
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
@@ -28,6 +28,7 @@ from lro.stores.postgres import PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
+from lro.wire import ListOperationsRequest
 from tests.filters.test_indexes import KEYED, WANTED, fill, reported, service
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
 from tests.stores.samples import (

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from lro import ListOperationsRequest, Service, State
+from lro import Service, State
 from lro._filters import narrow
 from lro._model.operation import delete, end
 from lro.adapters import Record
 from lro.testing import START, ManualClock
+from lro.wire import ListOperationsRequest
 from tests.filters.messages import Row, row
 from tests.places import Place
 from tests.service_fixtures import store_of

@@ -9,12 +9,13 @@ import threading
 
 import pytest
 
-from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service
+from lro import Empty, InvalidArgument, Job, Service
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.wire import ListOperationsRequest
 from tests.service_steps import answer, ended
 from tests.stores.user_databases import KINDS, POSTGRES, SQLITE, database_of, run
 from tests.waiting import joined, until

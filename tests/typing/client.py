@@ -10,6 +10,7 @@ from typing import Any, assert_type
 from google.cloud import redis_v1
 
 import lro
+import lro.wire
 import lro_client
 from lro_client import (
     AsyncClient,
@@ -128,14 +129,14 @@ def a_result_is_not_another_class(handle: Handle) -> None:
 def verbs(client: Client) -> None:
     """Verbs take a name or the whole request."""
     assert_type(client.get("operations/a"), lro.Operation)
-    assert_type(client.get(lro.GetOperationRequest("operations/a")), lro.Operation)
+    assert_type(client.get(lro.wire.GetOperationRequest("operations/a")), lro.Operation)
     assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
     assert_type(client.describe(["operations/a"]), lro.DescribeOperationsResponse)
-    client.get(lro.WaitOperationRequest())  # type: ignore[arg-type]
+    client.get(lro.wire.WaitOperationRequest())  # type: ignore[arg-type]
     for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
     for page in client.list().pages():
-        assert_type(page, lro.ListOperationsResponse)
+        assert_type(page, lro.wire.ListOperationsResponse)
 
 
 async def verbs_async(client: AsyncClient) -> None:
@@ -146,7 +147,7 @@ async def verbs_async(client: AsyncClient) -> None:
     async for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
     async for page in client.list().pages():
-        assert_type(page, lro.ListOperationsResponse)
+        assert_type(page, lro.wire.ListOperationsResponse)
 
 
 def contexts() -> None:

@@ -25,7 +25,7 @@ class ResizeRequest:
 @lro.message("acme.images.v1.ResizeResponse")
 @dataclasses.dataclass(frozen=True)
 class ResizeResponse:
-    size_bytes: lro.Int64 = 0
+    size_bytes: lro.types.Int64 = 0
 
 
 @lro.message("acme.images.v1.ResizeMetadata")

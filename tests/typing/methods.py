@@ -13,6 +13,7 @@ import lro
 import lro.adapters
 import lro.asgi
 import lro.testing
+import lro.wire
 import lro.wsgi
 from lro.http import OperationsEdge, Start, answer, answer_async
 from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
@@ -171,7 +172,7 @@ def verbs(service: lro.Service) -> None:
     assert_type(service.describe("operations/a"), lro.DescribedOperation)
     assert_type(service.describe("operations/a").operation, lro.Operation)
     assert_type(service.describe_many(["operations/a"]), lro.DescribeOperationsResponse)
-    assert_type(service.list(lro.ListOperationsRequest()), lro.ListOperationsResponse)
+    assert_type(service.list(lro.wire.ListOperationsRequest()), lro.wire.ListOperationsResponse)
     operation = service.get("operations/a")
     assert_type(operation.result, lro.AnyMessage | lro.Status | None)
     assert_type(operation.response, lro.AnyMessage | None)

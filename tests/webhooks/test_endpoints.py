@@ -96,7 +96,7 @@ def test_start_with_bad_endpoints_is_refused_before_anything_is_stored(
     with pytest.raises(InvalidArgument, match=why) as refused:
         end(service, notify=notify)
     assert refused.value.field.startswith("notify")
-    assert service.list(lro.ListOperationsRequest()).operations == ()
+    assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
 from lro._base.status import AnyMessage, Status
 from lro._engine.process import PerProcess
 from lro._messages.json_text import dumps
-from lro._model.operation import surely_within
+from lro._model.operation import fits_by_estimate
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -371,7 +371,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 def _check(packed: AnyMessage, limit: int, setting: str) -> None:
-    if not surely_within(packed, limit):
+    if not fits_by_estimate(packed, limit):
         size = size_of(packed)
         if size > limit:
             raise MessageTooLarge(packed.type_name, size, limit, setting)

@@ -33,7 +33,7 @@ from lro._messages.shapes import is_typed_dict, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
 from lro._model.method_names import MethodName, Said, Signature
-from lro._model.operation import OperationInfo, Record, State, surely_within
+from lro._model.operation import OperationInfo, Record, State, fits_by_estimate
 from lro._model.transcoding import HttpRule, RequestBinding
 
 Around: TypeAlias = Callable[[Job[Any]], contextlib.AbstractContextManager[object]]
@@ -463,7 +463,7 @@ class MethodSpec:
             packed = returned
         else:
             packed = self._pack(returned, self.response, self.info.response_type)
-        if not surely_within(packed, self.limits.response_bytes):
+        if not fits_by_estimate(packed, self.limits.response_bytes):
             self.limits.check_result(packed)
         return packed
 
@@ -490,7 +490,7 @@ class MethodSpec:
             MessageTooLarge: It has more bytes than the service keeps.
         """
         packed = self._pack(reported, self.metadata, self.info.metadata_type)
-        if surely_within(packed, self.limits.metadata_bytes):  # as most are
+        if fits_by_estimate(packed, self.limits.metadata_bytes):  # as most are
             return packed
         return self.limits.check_metadata(packed)
 

@@ -106,7 +106,7 @@ from lro._model.operation import (
     RerunOperationRequest,
     Show,
     WaitOperationRequest,
-    is_short,
+    is_small,
     normalise_parent,
     parse_name,
 )
@@ -920,7 +920,7 @@ class OperationsEdge:
                 applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
             accepted = accepted or (preferred.respond_async and preferred.wait is not None)
         show = functools.partial(self._started, request, enum_numbers, accepted)
-        if is_short(operation):
+        if is_small(operation):
             reply = show(operation)
         else:
             operation = Operation(name=operation.name)
@@ -1140,7 +1140,7 @@ class OperationsEdge:
             redact=self._redact,
             domain=self.service.domain,
         )
-        if is_short(operation):
+        if is_small(operation):
             return show(operation)
         name = operation.name
         del operation

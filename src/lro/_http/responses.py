@@ -38,7 +38,7 @@ from lro._engine.limits import ReplyReservation, size_of
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.json import error_body, operation_to_json, with_each, with_enum_numbers
-from lro._model.operation import Operation, is_short
+from lro._model.operation import Operation, is_small
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
@@ -472,7 +472,7 @@ async def _pieces(
             async for batch in batches:
                 piece = b"" if batch else HEARTBEAT
                 for one in batch:
-                    if isinstance(one, Operation) and not is_short(one):
+                    if isinstance(one, Operation) and not is_small(one):
                         piece += await in_thread(functools.partial(writer.event, one))
                     else:
                         piece += writer.event(one)

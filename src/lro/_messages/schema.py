@@ -120,14 +120,14 @@ Float = Annotated[float, Kind.FLOAT]
 """A floating-point number of 32 bits. Plain ``float`` is a double."""
 
 
-NUMBER_KEY: Final = "lro.number"
+NUMBER_KEY: Final = "lro.field_number"
 
 
-def number(value: int) -> dict[str, object]:
-    """Field metadata that fixes a field number: ``attrs.field(default="", metadata=number(4))``.
+def field_number(value: int) -> dict[str, object]:
+    """Return field metadata that sets a field number: ``attrs.field(metadata=field_number(4))``.
 
-    For classes whose fields have no metadata it is put into the annotation:
-    ``Annotated[str, number(4)]``.
+    For a class whose fields have no metadata, put it in the annotation:
+    ``Annotated[str, field_number(4)]``.
     """
     return {NUMBER_KEY: value}
 

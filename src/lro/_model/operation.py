@@ -29,7 +29,7 @@ from lro._base.errors import (
 )
 from lro._base.status import AnyMessage, Code, Json, Status, named, unknown_fields
 from lro._messages.json_text import dumps, reread
-from lro._messages.schema import Int32, number
+from lro._messages.schema import Int32, field_number
 from lro._messages.times import Duration
 
 MAX_NAME: Final = 1024
@@ -273,7 +273,7 @@ def validate(operation: Operation) -> tuple[str, ...]:
 class GetOperationRequest:
     """Asks for the latest state of an operation."""
 
-    name: str = attrs.field(default="", metadata=number(1))
+    name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
 
 
@@ -282,10 +282,10 @@ class GetOperationRequest:
 class ListOperationsRequest:
     """Asks for a page of the operations of one parent that match a filter."""
 
-    name: str = attrs.field(default="", metadata=number(4))
-    filter: str = attrs.field(default="", metadata=number(1))
-    page_size: Int32 = attrs.field(default=0, metadata=number(2))
-    page_token: str = attrs.field(default="", metadata=number(3))
+    name: str = attrs.field(default="", metadata=field_number(4))
+    filter: str = attrs.field(default="", metadata=field_number(1))
+    page_size: Int32 = attrs.field(default=0, metadata=field_number(2))
+    page_token: str = attrs.field(default="", metadata=field_number(3))
     unknown: bytes = unknown_fields()
 
 
@@ -333,7 +333,7 @@ class BatchGetOperationsResponse:
 class CancelOperationRequest:
     """Asks for an operation to be cancelled."""
 
-    name: str = attrs.field(default="", metadata=number(1))
+    name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
 
 
@@ -342,7 +342,7 @@ class CancelOperationRequest:
 class DeleteOperationRequest:
     """Asks for the record of an operation to be removed."""
 
-    name: str = attrs.field(default="", metadata=number(1))
+    name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
 
 
@@ -362,8 +362,8 @@ class RerunOperationRequest:
 class WaitOperationRequest:
     """Asks for an answer when an operation is done, or when ``timeout`` is over."""
 
-    name: str = attrs.field(default="", metadata=number(1))
-    timeout: Duration | None = attrs.field(default=None, metadata=number(2))
+    name: str = attrs.field(default="", metadata=field_number(1))
+    timeout: Duration | None = attrs.field(default=None, metadata=field_number(2))
     unknown: bytes = unknown_fields()
 
 
@@ -372,8 +372,8 @@ class WaitOperationRequest:
 class OperationInfo:
     """Full names of the response and metadata types of a method (spec §1.5)."""
 
-    response_type: str = attrs.field(default="", metadata=number(1))
-    metadata_type: str = attrs.field(default="", metadata=number(2))
+    response_type: str = attrs.field(default="", metadata=field_number(1))
+    metadata_type: str = attrs.field(default="", metadata=field_number(2))
     unknown: bytes = unknown_fields()
 
 
@@ -421,8 +421,11 @@ _FIELD: Final = 32
 """More bytes than a number, true, false or null of JSON takes, with its quotes and commas."""
 
 
-def surely_within(packed: AnyMessage, limit: int) -> bool:
-    """Return True if a message is so plain and short that its text need not be made to know it."""
+def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
+    """Return True if an upper bound of a plain message's JSON size is within ``limit``.
+
+    False says nothing: then the message must be written to know its size.
+    """
     payload: Any = packed.payload
     if payload.__class__ is not dict or len(payload) * _FIELD > limit:
         return False
@@ -439,25 +442,25 @@ def surely_within(packed: AnyMessage, limit: int) -> bool:
     return size <= limit
 
 
-SHORT: Final = 64 * 1024
+SMALL: Final = 64 * 1024
 """Bytes up to which an operation is written at once, even on an event loop."""
 
 _NUMBER: Final = 11
 """Bytes of a number in a Struct in binary form, in which it may be longer than in JSON."""
 
 
-def is_short(operation: Operation) -> bool:
-    """Return True if the messages of an operation have about ``SHORT`` bytes at most.
+def is_small(operation: Operation) -> bool:
+    """Return True if the messages of an operation have about ``SMALL`` bytes at most.
 
-    It looks at no more than that much of them: a large one is not walked through.
+    The walk stops after that many bytes, so it is short for a large operation too.
     """
     metadata, result = operation.metadata, operation.result
-    if (metadata is None or surely_within(metadata, SHORT)) and (
-        result is None or (isinstance(result, AnyMessage) and surely_within(result, SHORT))
+    if (metadata is None or fits_by_estimate(metadata, SMALL)) and (
+        result is None or (isinstance(result, AnyMessage) and fits_by_estimate(result, SMALL))
     ):
         return True  # as most are
     found: list[Any] = [metadata, result]
-    room = SHORT
+    room = SMALL
     while found:
         value = found.pop()
         kind = value.__class__

@@ -49,7 +49,7 @@ from a2a.utils.errors import (
 )
 from google.protobuf.message import Message as ProtoMessage
 
-from lro import DescribedOperation, ListOperationsRequest, Method, Service
+from lro import DescribedOperation, Method, Service
 from lro._bridge import OperationIds, request_id_of, run_of_size
 from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._messages import (
@@ -80,6 +80,7 @@ from lro.errors import (
     got,
 )
 from lro.http import Authenticate, Flow, Hook, Listing, ask_caller, flow_of, in_thread, on_loop
+from lro.wire import ListOperationsRequest
 
 log = logging.getLogger("lro")
 

@@ -21,7 +21,7 @@ from lro._engine.service import Service
 from lro._http import edge
 from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
 from lro._http.requests import MANY_BYTES
-from lro._model.operation import Operation, is_short
+from lro._model.operation import Operation, is_small
 from lro.grpc._messages import (
     Answer,
     OperationWriter,
@@ -128,7 +128,7 @@ class Rpc(abc.ABC):
 
         ``started``: the call has started it, so that it is not refused for what comes between.
         """
-        if is_short(operation):
+        if is_small(operation):
             return self._writer.operation(operation)
         bare = Operation(name=operation.name)
         del operation

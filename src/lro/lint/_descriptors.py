@@ -23,10 +23,9 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.message import DecodeError
 
-from lro import OperationInfo
 from lro.errors import InvalidArgument
 from lro.protobuf import HOW_TO_MAKE_A_SET
-from lro.types import MethodName
+from lro.types import MethodName, OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Any] = operation_info  # has no type where its module has no stubs

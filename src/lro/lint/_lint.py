@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 import attrs
 
-from lro import OperationInfo
 from lro.errors import InvalidArgument
 from lro.lint._descriptors import (
     MISSING,
@@ -21,7 +20,7 @@ from lro.lint._descriptors import (
     candidates_for,
     resolve,
 )
-from lro.types import Empty, OperationInfoRegistry, full_name
+from lro.types import Empty, OperationInfo, OperationInfoRegistry, full_name
 
 
 class Severity(enum.StrEnum):

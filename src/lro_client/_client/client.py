@@ -10,19 +10,16 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from lro import (
+from lro import DescribeOperationsResponse, Operation, OperationDescription, TypeRegistry
+from lro.wire import (
     CancelOperationRequest,
     DeleteOperationRequest,
-    DescribeOperationsResponse,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
-    Operation,
-    OperationDescription,
-    TypeRegistry,
+    RerunOperationRequest,
     WaitOperationRequest,
 )
-from lro.wire import RerunOperationRequest
 from lro_client import _arguments
 from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lro import CancelOperationRequest, DeleteOperationRequest, Operation
-from lro.wire import RerunOperationRequest
+from lro import Operation
+from lro.wire import CancelOperationRequest, DeleteOperationRequest, RerunOperationRequest
 from lro_client._client.handles import HandleBase, KnownOperation
 from lro_client._client.state import ClientState
 from lro_client._errors import CallError, ClientError, PollTimeout, again

@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro import Code, Duration, Operation, WaitOperationRequest
+from lro import Code, Duration, Operation
+from lro.wire import WaitOperationRequest
 from lro_client._errors import CallError, OperationGone, UnreadableReply
 from lro_client._flow.policy import Polling
 from lro_client._flow.single import WAIT, FlowConfig, ServerState, is_gone

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import attrs
 
-from lro import GetOperationRequest, Operation
+from lro import Operation
+from lro.wire import GetOperationRequest
 from lro_client._errors import CallError, PollTimeout, check
 from lro_client._flow.policy import is_number
 from lro_client._flow.poll_state import (

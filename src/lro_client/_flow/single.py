@@ -10,13 +10,11 @@ from typing import Final
 
 import attrs
 
-from lro import (
-    Code,
+from lro import Code, Operation, Status
+from lro.wire import (
     DeleteOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
-    Operation,
-    Status,
     WaitOperationRequest,
 )
 from lro_client._errors import CallError, NothingServed, empty_reply, too_late, unreadable

@@ -7,17 +7,17 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from lro import (
+from lro import DescribeOperationsResponse, Operation
+from lro.wire import (
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
-    DescribeOperationsResponse,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
-    Operation,
+    RerunOperationRequest,
     WaitOperationRequest,
 )
-from lro.wire import BatchGetOperationsResponse, RerunOperationRequest
 
 R = TypeVar("R")
 

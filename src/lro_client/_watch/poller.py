@@ -12,9 +12,9 @@ from typing import Final
 
 import attrs
 
-from lro import Code, ListOperationsRequest, ListOperationsResponse, Operation, Status
+from lro import Code, Operation, Status
 from lro.errors import OperationNotFound
-from lro.wire import BatchGetOperationsResponse
+from lro.wire import BatchGetOperationsResponse, ListOperationsRequest, ListOperationsResponse
 from lro_client._errors import CallError, OperationGone, too_many_bytes, unreadable
 from lro_client._flow.poll_state import final_error
 from lro_client._flow.single import WATCH, YOUNG_PAUSE_SECONDS, FlowConfig, unlawful

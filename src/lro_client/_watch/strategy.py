@@ -9,7 +9,8 @@ from typing import Final
 
 import attrs
 
-from lro import GetOperationRequest, ListOperationsRequest, Operation
+from lro import Operation
+from lro.wire import GetOperationRequest, ListOperationsRequest
 from lro_client._flow.poll_state import GRACE_SECONDS, hold_within, wait_budget, wait_request
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig
 from lro_client._flow.steps import (

@@ -15,12 +15,9 @@ from google.rpc.status_pb2 import Status as StatusProto
 
 from lro import (
     AnyMessage,
-    CancelOperationRequest,
     Code,
     DeclarationError,
-    DeleteOperationRequest,
     InvalidArgument,
-    ListOperationsRequest,
     LroError,
     Operation,
     Status,
@@ -36,7 +33,12 @@ from lro.protobuf import (
     write_options,
 )
 from lro.types import RetryInfo
-from lro.wire import RerunOperationRequest
+from lro.wire import (
+    CancelOperationRequest,
+    DeleteOperationRequest,
+    ListOperationsRequest,
+    RerunOperationRequest,
+)
 from lro_client._errors import (
     UNTRUSTED,
     CallError,

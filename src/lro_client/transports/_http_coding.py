@@ -18,26 +18,26 @@ import attrs
 
 from lro import (
     AnyMessage,
-    CancelOperationRequest,
     Code,
     DeclarationError,
-    DeleteOperationRequest,
     DescribeOperationsResponse,
     InvalidArgument,
-    ListOperationsRequest,
-    ListOperationsResponse,
     LroError,
     Operation,
     Status,
     TypeRegistry,
-    WaitOperationRequest,
 )
 from lro.errors import RouteNotFound
 from lro.types import ErrorInfo, Json, RetryInfo
 from lro.wire import (
     BatchGetOperationsResponse,
+    CancelOperationRequest,
+    DeleteOperationRequest,
+    ListOperationsRequest,
+    ListOperationsResponse,
     RerunOperationRequest,
     Template,
+    WaitOperationRequest,
     code_from_http,
     dumps,
     error_fields,

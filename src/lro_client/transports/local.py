@@ -6,19 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from lro import (
-    AnyMessage,
+from lro import AnyMessage, LroError, Operation, Service
+from lro.errors import MethodNotSupported
+from lro.wire import (
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
     ListOperationsRequest,
-    LroError,
-    Operation,
-    Service,
+    RerunOperationRequest,
     WaitOperationRequest,
 )
-from lro.errors import MethodNotSupported
-from lro.wire import RerunOperationRequest
 from lro_client._errors import CallError, check
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,

@@ -301,7 +301,7 @@ def test_send_message_waits_for_the_end() -> None:
         ]
         await until_async(lambda: counting.service.waiting, lambda count: count == 20)
         assert threading.active_count() - before < 20
-        name = counting.service.list(lro.ListOperationsRequest()).operations[0].name
+        name = counting.service.list(lro.wire.ListOperationsRequest()).operations[0].name
         counting.finish(name)
         tasks = await asyncio.gather(*answers)
         assert {(task.id, len(task.artifacts)) for task in tasks} == {(name.rpartition("/")[2], 1)}

@@ -13,10 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, cast
 
-from lro import Code, ListOperationsRequest, LroError, Operation, Service, Status
+from lro import Code, LroError, Operation, Service, Status
 from lro._engine import change_listener
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro.adapters import Executor, Store
+from lro.wire import ListOperationsRequest
 from tests.full.across import works
 from tests.places import Muffled, Place
 from tests.waiting import PATIENCE, until

@@ -73,7 +73,7 @@ def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> Non
     page.get_by_label("all that the filter matches").check()
     act(page, "Delete")
     expect(dialog(page)).to_contain_text("60 done, 0 refused.")
-    left = stage.service.list(lro.ListOperationsRequest()).operations
+    left = stage.service.list(lro.wire.ListOperationsRequest()).operations
     assert [one.name for one in left] == [kept]
 
 
@@ -109,7 +109,7 @@ def test_failed_work_is_started_again(stage: Stage, show: Show, beside: Show) ->
     dialog(page).get_by_role("button", name="Yes, start").click()
     expect(page.locator(".big")).to_have_text("In progress")
     expect(page.get_by_role("button", name="Start again…")).to_have_count(0)
-    listed = stage.service.list(lro.ListOperationsRequest()).operations
+    listed = stage.service.list(lro.wire.ListOperationsRequest()).operations
     (again,) = [one.name for one in listed if one.name != name]
     assert page.url.endswith(again)
 

@@ -48,7 +48,7 @@ def counting_server() -> tuple[lro.Service, MCPServer[Any]]:
 
 def finish_all(service: lro.Service, caller: str = "") -> None:
     """End what this caller has begun."""
-    wanted = lro.ListOperationsRequest(filter="done=false")
+    wanted = lro.wire.ListOperationsRequest(filter="done=false")
     for one in service.list(wanted, caller=caller).operations:
         service.reporter(one.name).complete(CountResponse(total=3))
 

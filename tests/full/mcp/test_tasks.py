@@ -462,4 +462,4 @@ def test_method_that_gives_parents_needs_one_for_each_caller(serve: Serve) -> No
     answers = [caller.call(tool="Things_Placed", headers={"X-Caller": who}) for who in parents]
     assert answers[0].result["resultType"] == "task"
     assert answers[1].refusal == (200, -32603)
-    assert not service.list(lro.ListOperationsRequest("places/a")).operations
+    assert not service.list(lro.wire.ListOperationsRequest("places/a")).operations

@@ -226,7 +226,7 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     counting = build()
     caller = serve(counting.service, without_tasks="refuse")
     assert caller.call(declared=False).refusal == (400, -32021)
-    assert not counting.service.list(lro.ListOperationsRequest()).operations
+    assert not counting.service.list(lro.wire.ListOperationsRequest()).operations
     assert caller.call().result["resultType"] == "task"
     tools = caller.ask("tools/list").result["tools"]
     assert [one["name"] for one in tools] == [TOOL]
@@ -245,7 +245,7 @@ def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
                     arguments = {"id": counting.start().removeprefix("operations/")}
                 call = asyncio.create_task(client.call_tool(tool_name, arguments))
                 await until_async(lambda: counting.service.waiting)
-                listed = counting.service.list(lro.ListOperationsRequest(filter="done=false"))
+                listed = counting.service.list(lro.wire.ListOperationsRequest(filter="done=false"))
                 counting.finish(listed.operations[0].name)
                 assert (await call).structured_content == {"total": 3}
 
@@ -286,7 +286,7 @@ def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
             line.sendall(head.encode())
             until(lambda: counting.service.waiting, lambda count: count == 1)
         until(lambda: counting.service.waiting, lambda count: count == 0)
-        assert len(counting.service.list(lro.ListOperationsRequest()).operations) == 1
+        assert len(counting.service.list(lro.wire.ListOperationsRequest()).operations) == 1
 
 
 def test_many_arguments_are_read_beside_the_event_loop(serve: Serve) -> None:

@@ -314,7 +314,7 @@ def test_password_function_is_never_called_on_an_event_loop(
         for number in range(3):
             handle = await method.start_async(lro.Empty())
             assert (await handle.wait_async(timeout=PATIENCE)).done
-            assert await service.list_async(lro.ListOperationsRequest())
+            assert await service.list_async(lro.wire.ListOperationsRequest())
             before = len(passwords.calls)
             assert number == before == 0 or before > 0
             await asyncio.to_thread(passwords.end_connections)

@@ -116,7 +116,7 @@ def ticks_of(service: lro.Service) -> Sequence[str]:
     """The ticks for which operations have ended, of all that there are; none before they have."""
     found, token = [], ""
     while True:
-        page = service.list(lro.ListOperationsRequest(page_size=100, page_token=token))
+        page = service.list(lro.wire.ListOperationsRequest(page_size=100, page_token=token))
         found += page.operations
         if not (token := page.next_page_token):
             break
