@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from lro._engine.job import Job
     from lro._engine.limits import Limits
     from lro._engine.method_spec import Options
-    from lro._engine.methods import Method, Reporter
+    from lro._engine.methods import Method
+    from lro._engine.reporter import Reporter
     from lro._engine.retry import Retry
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
@@ -71,7 +72,8 @@ _HOMES: Final = {
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
     "lro._engine.method_spec": "Options",
-    "lro._engine.methods": "Method Reporter",
+    "lro._engine.methods": "Method",
+    "lro._engine.reporter": "Reporter",
     "lro._engine.retry": "Retry",
     "lro._engine.service": "Service",
     "lro._messages.registry": "TypeRegistry",

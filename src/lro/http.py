@@ -12,6 +12,7 @@ from lro._engine.flow import Flow, UpdateWrite, flow_of, in_thread, in_threads, 
 from lro._engine.flow import read as read_record
 from lro._engine.listing import Listing
 from lro._engine.method_spec import MethodSpec
+from lro._engine.starting import EndpointStartKeywords, StartSettings
 from lro._filters.types import ValueType, type_of_field
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
@@ -20,7 +21,6 @@ from lro._http.edge import (
     Exchange,
     Found,
     OperationsEdge,
-    OwnStartOptions,
     Reserve,
     Start,
     StartHandler,
@@ -81,6 +81,7 @@ __all__ = [
     "Allowed",
     "Authenticate",
     "CallFunction",
+    "EndpointStartKeywords",
     "EventStream",
     "Exchange",
     "Flow",
@@ -93,12 +94,12 @@ __all__ = [
     "MessageSchemas",
     "MethodSpec",
     "OperationsEdge",
-    "OwnStartOptions",
     "Redact",
     "Reserve",
     "Schema",
     "Start",
     "StartHandler",
+    "StartSettings",
     "Starts",
     "Steps",
     "UpdateWrite",

@@ -323,11 +323,13 @@ def test_work_that_is_done_outside_is_reported_on_by_the_new_release(
         ((NEW,), rf"^aliases: {NEW} is its present name: give the names of earlier releases only$"),
         (
             ("a.v1.A.Other",),
-            rf"^a\.v1\.A\.Other: is declared as a method, so it is no alias of {NEW}: leave it out",
+            rf"^a\.v1\.A\.Other: is declared as a method, so it cannot be an alias of {NEW}: "
+            "leave it out",
         ),
         (
             ("a.v1.A.Alias",),
-            rf"^a\.v1\.A\.Alias: is an alias of a\.v1\.A\.Other already, so it is none of {NEW}: ",
+            rf"^a\.v1\.A\.Alias: is an alias of a\.v1\.A\.Other already, "
+            f"so it cannot be one of {NEW}: ",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import TypeVar
 
@@ -25,6 +25,17 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {got(value)}")
+
+
+def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> None:
+    """Check that the keyword arguments of a call are keys of the TypedDict ``allowed``.
+
+    Raises:
+        TypeError: There is another one.
+    """
+    names: frozenset[str] = vars(allowed)["__optional_keys__"]
+    if unknown := given.keys() - names:
+        raise TypeError(f"{call} takes no argument {min(unknown)!r}")
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:

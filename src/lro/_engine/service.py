@@ -19,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from lro._base.arguments import (
     check,
@@ -60,7 +60,7 @@ from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptio
 from lro._engine.live_workers import live, served_methods, stranded
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import Around, MethodSpec, Options
-from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
+from lro._engine.methods import Method, MethodDecorator, Methods
 from lro._engine.notifications import Notifications
 from lro._engine.process import (
     STOP_SIGNALS,
@@ -69,8 +69,10 @@ from lro._engine.process import (
     is_worker_process,
     no_longer_open,
 )
+from lro._engine.reporter import Reporter
 from lro._engine.retry import Retry
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
+from lro._engine.starting import Starter, StartKeywords, StartSettings
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import PAUSES_CHANGED, Store, WaitingWork, Worker, keeps_statistics
 from lro._engine.telemetry import ServiceTelemetry, Telemetry
@@ -122,9 +124,6 @@ _PAGE: Final = 200
 """How many operations are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
-
-_OF_EDGES: Final = frozenset({"headers", "sent", "origin"})
-"""What a start takes from the library alone."""
 
 _VERB_METHODS: Final = (
     "start get list delete cancel wait watch batch_get describe describe_many rerun"
@@ -443,10 +442,13 @@ class Service(PerProcess):
             parent = normalise_parent(parent)
         except InvalidParent as exc:
             raise DeclarationError("parent", exc.description) from None
-        origin = f"schedule {name}"
-        start = functools.partial(
-            self._starter.start, spec, caller=caller, parent=parent, origin=origin
-        )
+
+        def start(message: object, request_id: str) -> Operation:
+            options = StartSettings(
+                request_id=request_id, caller=caller, parent=parent, origin=f"schedule {name}"
+            )
+            return run(self._starter.start(spec, message, options))
+
         self._background.maintenance.schedules.add(
             name,
             when,
@@ -454,7 +456,7 @@ class Service(PerProcess):
             method=spec.full_name,
             catch_up=catch_up,
             make=request_maker(request, spec.request.__name__, spec.instances[spec.request]),
-            start=lambda request, request_id: run(start(request, request_id=request_id)),
+            start=start,
         )
 
     @verb
@@ -482,23 +484,23 @@ class Service(PerProcess):
         self.methods.check_own(method.spec)
 
     @verb
-    def start(self, full_name: str, request: object, **options: Any) -> Flow[Operation]:
+    def start(
+        self, full_name: str, request: object, **options: Unpack[StartKeywords[Any]]
+    ) -> Flow[Operation]:
         """Start an operation of the method of this name, and return it as callers see it.
 
-        The options are those of ``Method.start``, which returns a handle instead.
+        It takes the arguments of ``Method.start``, which returns a handle instead.
 
         Raises:
             DeclarationError: No such method is declared.
-            TypeError: There is no such option.
+            TypeError: There is no such argument.
         """
         if not isinstance(full_name, str):
             check_text("full_name", full_name)
-        if unknown := options.keys() & _OF_EDGES:
-            raise TypeError(f"start takes no argument {min(unknown)!r}")
-        return (yield from self.start_flow(full_name)(request, **options))
+        return (yield from self.start_flow(full_name)(request, StartSettings.of(options)))
 
-    def start_flow(self, full_name: str) -> Callable[..., Flow[Operation]]:
-        """Return what gives the flow of ``Method.start`` for the method of this name.
+    def start_flow(self, full_name: str) -> Callable[[object, StartSettings], Flow[Operation]]:
+        """Return the function that makes the flow of a start of the method of this name.
 
         Raises:
             DeclarationError: No such method is declared.
@@ -506,13 +508,15 @@ class Service(PerProcess):
         return functools.partial(self._starter.start, self.methods.spec(full_name))
 
     def observe_refusal(self, full_name: str, error: LroError) -> None:
-        """Have it counted that an edge refused a start of a method, whose message it cannot read.
+        """Count a start that an edge refused because it could not read the message.
 
-        :meth:`start` does so for what it refuses itself.
+        :meth:`start` counts those that it refuses itself.
         """
         self._starter.observe_refusal(full_name, error)
 
-    async def start_async(self, full_name: str, request: object, **options: Any) -> Operation:
+    async def start_async(
+        self, full_name: str, request: object, **options: Unpack[StartKeywords[Any]]
+    ) -> Operation:
         """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""
         return await on_loop(flow_of(self.start)(full_name, request, **options))
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import attrs
@@ -22,6 +22,7 @@ from lro._base.arguments import (
     check_count,
     check_flag,
     check_instance,
+    check_keywords,
     check_plain_function,
     check_seconds,
     check_text,
@@ -53,7 +54,7 @@ from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
-from lro._engine.store_port import DatabaseConnection
+from lro._engine.starting import EndpointStartKeywords, StartSettings
 from lro._http.document import Describer, Document, make_document
 from lro._http.preferences import read_preferences
 from lro._http.requests import (
@@ -266,16 +267,6 @@ Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 
 
-class OwnStartOptions(TypedDict, Generic[Meta], total=False):
-    """What an endpoint of the application says of a start: see ``Method.start``."""
-
-    parent: str
-    target: str
-    metadata: Meta | None
-    within: DatabaseConnection | None
-    notify: Sequence[Endpoint]
-
-
 _METHOD: Final = "a method: decorate the function with service.method(...)"
 _STARTS: Final = "True, False, or a dict of paths, each with a method or an lro.http.Start"
 
@@ -390,31 +381,33 @@ class StartHandler(Generic[Req]):
         except LroError as exc:
             self._observe_refusal(exc)
             raise
-        parent: object = ""
+        parent: Any = ""
         if self._parent is not None:
             parent = yield application_call("parent", self._parent, request)
         metadata: object = None
         if self._metadata is not None:
             metadata = yield application_call("metadata", self._metadata, message)
-        notify: object = ()
+        notify: Any = ()
         if self._notify is not None:
             notify = yield application_call("notify", self._notify, request)
-        return (
-            yield from self._start(
-                message,
-                request_id=request_id or own_id,
-                validate_only=validate_only,
-                parent=parent,
-                metadata=metadata,
-                notify=notify,
-                caller=caller,
-                headers=lambda: request.headers,
-                sent=sent,
-            )
+        options = StartSettings(
+            request_id=request_id or own_id,
+            validate_only=validate_only,
+            parent=parent,
+            metadata=metadata,
+            notify=notify,
+            caller=caller,
+            headers=lambda: request.headers,
+            sent=sent,
         )
+        return (yield from self._start(message, options))
 
     def start_own(
-        self, request: HttpRequest, caller: str, message: Req | None, **options: object
+        self,
+        request: HttpRequest,
+        caller: str,
+        message: Req | None,
+        given: EndpointStartKeywords[Any],
     ) -> Flow[Operation]:
         """Start an operation for an endpoint of the application, which may have the message."""
         try:
@@ -427,17 +420,15 @@ class StartHandler(Generic[Req]):
         except LroError as exc:
             self._observe_refusal(exc)
             raise
-        return (
-            yield from self._start(
-                message,
-                request_id=request_id,
-                validate_only=validate_only,
-                caller=caller,
-                headers=lambda: request.headers,
-                sent=sent,
-                **options,
-            )
+        options = StartSettings(
+            request_id=request_id,
+            validate_only=validate_only,
+            caller=caller,
+            headers=lambda: request.headers,
+            sent=sent,
+            **given,
         )
+        return (yield from self._start(message, options))
 
     def _check_unread(self, request: HttpRequest) -> None:
         if self.rule.body and not request.body:
@@ -850,7 +841,7 @@ class OperationsEdge:
         request: HttpRequest,
         method: Method[Req, Any, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Steps[tuple[Operation, HttpReply]]:
         """Steps that start an operation for an endpoint that the application writes itself.
 
@@ -864,7 +855,9 @@ class OperationsEdge:
         Raises:
             HookFailed: The method is of another service.
             LroError: The operation is not started.
+            TypeError: There is no such option.
         """
+        check_keywords("start", options, EndpointStartKeywords)
         handler = self._own_starts.get(method.full_name)
         if handler is None:
             try:
@@ -876,7 +869,7 @@ class OperationsEdge:
         if request.method in CHANGING:
             check_site(request.headers, request.scheme, self._trusted_origins)
         caller = yield from self._caller(request)
-        flow = handler.start_own(request, caller, message, **options)
+        flow = handler.start_own(request, caller, message, options)
         return (yield from self._answered(request, (yield self._starting(request, flow)), caller))
 
     def _caller(self, request: HttpRequest) -> Steps[str]:

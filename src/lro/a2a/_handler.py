@@ -79,7 +79,17 @@ from lro.errors import (
     check_span,
     got,
 )
-from lro.http import Authenticate, Flow, Hook, Listing, ask_caller, flow_of, in_thread, on_loop
+from lro.http import (
+    Authenticate,
+    Flow,
+    Hook,
+    Listing,
+    StartSettings,
+    ask_caller,
+    flow_of,
+    in_thread,
+    on_loop,
+)
 from lro.wire import ListOperationsRequest
 
 log = logging.getLogger("lro")
@@ -378,8 +388,7 @@ class Handler(RequestHandler):
             notify.append(self._pushes().endpoint(config, caller))
         method, request = await self._request(params)
         headers = _headers(context)
-        flow = self.service.start_flow(method.full_name)(
-            request,
+        options = StartSettings(
             request_id=request_id_of("a2a", message.message_id),
             parent=await on_loop(self._ids.parent_of(caller)),
             caller=caller,
@@ -387,6 +396,7 @@ class Handler(RequestHandler):
             sent=functools.partial(params.message.SerializeToString, deterministic=True),
             notify=notify,
         )
+        flow = self.service.start_flow(method.full_name)(request, options)
         try:
             operation = await run_of_size(self.service, flow, params.ByteSize())
         except RequestIdConflict as exc:  # which A2A calls otherwise

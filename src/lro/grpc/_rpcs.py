@@ -18,6 +18,7 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
+from lro._engine.starting import StartSettings
 from lro._http import edge
 from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
 from lro._http.requests import MANY_BYTES
@@ -268,24 +269,22 @@ class StartRpc(Rpc):
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)
-        parent: object = ""
+        parent: Any = ""
         if self._parent is not None:
             parent = yield application_call("parent", self._parent, message, texts_of(context))
         metadata: object = None
         if self._metadata is not None:
             metadata = yield application_call("metadata", self._metadata, message)
-        return (
-            yield from self._begin(
-                message,
-                request_id=beside.request_id,
-                validate_only=beside.validate_only,
-                parent=parent,
-                metadata=metadata,
-                caller=caller,
-                headers=functools.partial(texts_of, context),
-                sent=lambda: payload,
-            )
+        options = StartSettings(
+            request_id=beside.request_id,
+            validate_only=beside.validate_only,
+            parent=parent,
+            metadata=metadata,
+            caller=caller,
+            headers=functools.partial(texts_of, context),
+            sent=lambda: payload,
         )
+        return (yield from self._begin(message, options))
 
 
 def operations_rpcs(service: Service, **options: Any) -> dict[str, Rpc]:

@@ -25,7 +25,8 @@ from lro._base.errors import (
 from lro._base.status import Code, code_from_http
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, Starts, Steps, adrive
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import Authenticate, OperationsEdge, Starts, Steps, adrive
 from lro._http.requests import mount_path, raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
@@ -269,7 +270,7 @@ def start_reply(
     request: HttpRequest,
     method: Method[Req, Any, Meta],
     message: Req | None,
-    options: OwnStartOptions[Meta],
+    options: EndpointStartKeywords[Meta],
 ) -> Steps[HttpReply]:
     """The reply to a start by an endpoint of the application: the operation, or the error.
 

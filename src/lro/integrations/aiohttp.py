@@ -13,7 +13,8 @@ from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of, respond
@@ -101,7 +102,7 @@ class Operations:
         request: web.Request,
         method: Method[Req, Any, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> web.Response:
         """Start an operation for a request, in a handler of your own.
 

@@ -15,8 +15,9 @@ from lro._base.errors import DeclarationError, InvalidFields, LroError, MissingE
 from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service
+from lro._engine.starting import EndpointStartKeywords
 from lro._http.document import Describer, OperationSchemas
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.requests import read_object
 from lro._http.responses import HttpReply
 from lro._messages.registry import TypeRegistry
@@ -213,7 +214,7 @@ class RequestOperations:
         self,
         method: Method[Req, Resp, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Operation[Resp, Meta]:
         """Start an operation of the caller. The rest is as for ``Method.start``.
 

@@ -12,7 +12,8 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts, drive
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import OperationsEdge, Starts, drive
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
     EdgeOptions,
@@ -123,7 +124,7 @@ class Operations:
         self,
         method: Method[Req, Any, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
         """Start an operation for the present request, in a view of your own.
 

@@ -16,7 +16,8 @@ from lro._base.errors import InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
@@ -96,7 +97,7 @@ class Operations:
         self,
         method: Method[Req, Resp, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Operation[Resp, Meta]:
         """Start an operation of the caller. The rest is as for ``Method.start``.
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, raw_path, request_of
@@ -104,7 +105,7 @@ class Operations:
         self,
         method: Method[Req, Any, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
         """What a view that starts an operation returns: the operation, or the error.
 

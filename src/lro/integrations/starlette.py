@@ -14,7 +14,8 @@ import attrs
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.requests import mount_path
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
@@ -95,7 +96,7 @@ class Operations:
         request: Request,
         method: Method[Req, Any, Meta],
         message: Req | None = None,
-        **options: Unpack[OwnStartOptions[Meta]],
+        **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
         """What an endpoint that starts an operation returns: the operation, or the error.
 

@@ -31,7 +31,7 @@ from lro.errors import (
     check_seconds,
     got,
 )
-from lro.http import Authenticate, Flow, Hook, MethodSpec, ask_caller, on_loop
+from lro.http import Authenticate, Flow, Hook, MethodSpec, StartSettings, ask_caller, on_loop
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
@@ -190,15 +190,14 @@ class TasksExtension(Extension):
         if not parent and spec.options.parent is not None:
             raise HookFailed("parent", f"must give a parent for operations of {spec.full_name}")
         headers = _headers(ctx)
-        operation: Operation = yield from service.start_flow(spec.full_name)(
-            message,
+        options = StartSettings(
             request_id=request_id,
             parent=parent,
             caller=caller,
             headers=lambda: headers,
             sent=functools.partial(canonical, sent),
         )
-        return operation
+        return (yield from service.start_flow(spec.full_name)(message, options))
 
     def _refused(self, spec: MethodSpec, error: LroError) -> LroError:
         """The error of a start that could not be read, once it is counted."""

@@ -305,9 +305,9 @@ def test_starts_carry_the_trace_of_their_request(serve: Serve, counting: CountSe
     def noted(name: str) -> Any:
         flow = start(name)
 
-        def begin(message: Any, **options: Any) -> Any:
-            seen.append(dict(options["headers"]()))
-            return flow(message, **options)
+        def begin(message: Any, options: Any) -> Any:
+            seen.append(dict(options.headers()))
+            return flow(message, options)
 
         return begin
 

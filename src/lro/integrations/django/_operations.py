@@ -21,7 +21,8 @@ from lro._base import errors
 from lro._base.arguments import check_plain_function
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, drive
+from lro._engine.starting import EndpointStartKeywords
+from lro._http.edge import Authenticate, OperationsEdge, drive
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.integrations._base import (
@@ -114,7 +115,7 @@ def start(
     request: Request,
     method: Method[Req, Any, Meta],
     message: Req | None = None,
-    **options: Unpack[OwnStartOptions[Meta]],
+    **options: Unpack[EndpointStartKeywords[Meta]],
 ) -> HttpResponse:
     """Start an operation for a request, in a view of your own.
 

@@ -1,0 +1,144 @@
+"""The reporter: how work that is done elsewhere reports on its operation (spec §2, §3)."""
+
+from __future__ import annotations
+
+from lro._base.arguments import check_instance, check_text
+from lro._base.errors import (
+    Cancelled,
+    LeaseLost,
+    LroError,
+    MessageTooLarge,
+    NotApplied,
+    OperationNotFound,
+)
+from lro._base.status import AnyMessage, Status
+from lro._engine.events import MetadataReported, emit_end
+from lro._engine.method_spec import MethodSpec
+from lro._engine.runtime import RecordUpdater
+from lro._model.operation import Change, State, end, report
+
+
+class Reporter:
+    """The worker's side of an operation whose work is done outside this library.
+
+    Each method returns False if it came too late: the operation has ended, was deleted, or has
+    expired (spec §2.3, §2.7, §2.8). A message may also be packed.
+
+    Raises (each of them):
+        DeclarationError: A message is not of the class that the method declares.
+        EncodingError: It cannot be encoded.
+    """
+
+    def __init__(self, name: str, updater: RecordUpdater, spec: MethodSpec, domain: str) -> None:
+        self.name = name
+        self._updater = updater
+        self._spec = spec
+        self._domain = domain
+
+    def report(self, metadata: object) -> bool:
+        """Replace the metadata.
+
+        Raises:
+            MessageTooLarge: It has more bytes than the service keeps; nothing changes.
+        """
+        change = report(self._metadata(metadata), None, self._updater.store.now())
+        if not self._apply(change):
+            return False
+        if events := self._updater.events:
+            method = self._spec.full_name
+            events.emit(MetadataReported(name=self.name, method=method, attempt=0))
+        return True
+
+    def complete(self, response: object, *, metadata: object | None = None) -> bool:
+        """End the operation with a response; ``metadata`` replaces the metadata.
+
+        Raises:
+            MessageTooLarge: The response has more bytes than the service keeps: the operation has
+                ended with INTERNAL. Or the metadata has: nothing changes.
+        """
+        return self._end(self._pack("response", response, self._spec.response), metadata)
+
+    def fail(
+        self, error: Status | LroError, *, metadata: object | None = None, domain: str = ""
+    ) -> bool:
+        """End the operation with an error.
+
+        Raises:
+            InvalidArgument: The error's code is not from 1 to 16.
+            DeclarationError: ``error`` is not an error, or the domain not a text.
+            MessageTooLarge: As for :meth:`complete`.
+            EncodingError: One of its details has no JSON form. The work goes on.
+        """
+        check_instance("error", error, (Status, LroError), "a Status or an LroError")
+        check_text("domain", domain)
+        if isinstance(error, LroError):
+            error = self._spec.types.status_of(error, domain or self._domain)
+        return self._end(error, metadata)
+
+    def finish(self, *, metadata: object | None = None) -> bool:
+        """End the operation without a result (spec §2.5)."""
+        return self._end(None, metadata)
+
+    def acknowledge_cancel(self, *, metadata: object | None = None) -> bool:
+        """End the operation as cancelled, after a request to cancel.
+
+        Raises:
+            CancellationNotRequested: Nobody has requested that.
+        """
+        cancelled = self._spec.types.status_of(Cancelled(), self._domain)
+        return self._end(cancelled, metadata, acknowledge=True)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True if a caller has requested that the work stop."""
+        try:
+            return self._updater.store.get(self.name).cancel_requested
+        except OperationNotFound:
+            return False
+
+    def _pack(self, role: str, message: object, cls: type) -> AnyMessage:
+        if isinstance(message, self._spec.instances[cls]):
+            return self._spec.types.pack(message, cls)
+        check_instance(role, message, AnyMessage, f"a {cls.__name__}, or one packed")
+        return self._spec.types.pack(message)
+
+    def _metadata(self, message: object) -> AnyMessage:
+        packed = self._pack("metadata", message, self._spec.metadata)
+        return self._spec.limits.check_metadata(packed)
+
+    def _end(
+        self,
+        result: AnyMessage | Status | None,
+        metadata: object | None,
+        *,
+        acknowledge: bool = False,
+    ) -> bool:
+        last = None if metadata is None else self._metadata(metadata)
+        too_large = None
+        try:
+            self._spec.limits.check_result(result)
+        except MessageTooLarge as exc:
+            result, too_large = self._spec.types.status_of(exc, self._domain), exc
+        applied = self._apply(
+            end(
+                result,
+                now=self._updater.store.now(),
+                keep_for=self._spec.keep_for,
+                metadata=last,
+                acknowledge=acknowledge,
+            )
+        )
+        if too_large is not None:
+            raise too_large
+        return applied
+
+    def _apply(self, change: Change) -> bool:
+        try:
+            after = self._updater.apply(self.name, change, self._spec.stamp)
+        except (NotApplied, LeaseLost, OperationNotFound):
+            return False
+        if after is not None and after.done:
+            self._updater.events.look()  # it may be the first that this process has to do
+            emit_end(self._updater.events, after)
+        # A record that a change removes was deleted before: its result is dropped (spec §2.7).
+        return after is not None and after.state is not State.HIDDEN

@@ -1,0 +1,651 @@
+"""Starts of operations: the options of a start, and the steps from its request to its work."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+import secrets
+import threading
+import typing
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
+
+from lro._base.arguments import check, check_keywords, check_span
+from lro._base.errors import (
+    DeclarationError,
+    EncodingError,
+    InvalidArgument,
+    InvalidParent,
+    InvalidRequestId,
+    LroError,
+    MessageTooLarge,
+    NotRerunnable,
+    OperationNotFound,
+    ResourceExhausted,
+    Unavailable,
+    got,
+)
+from lro._base.status import AnyMessage
+from lro._engine.access import Access, application_call, ask_validity
+from lro._engine.attempt import Attempt
+from lro._engine.backlog import Backlog
+from lro._engine.events import (
+    NO_START_TRACE,
+    Headers,
+    OperationStarted,
+    Sent,
+    StartOutcome,
+    StartTrace,
+    code_name,
+)
+from lro._engine.executor_port import Slot
+from lro._engine.flow import Flow, InsertWrite, MayBlock
+from lro._engine.maintenance import Background
+from lro._engine.method_spec import MethodSpec, check_priority
+from lro._engine.notifications import Endpoint
+from lro._engine.process import PerProcess
+from lro._engine.runtime import Runtime, stopping
+from lro._engine.store_port import FREE_LANE, DatabaseConnection, Inserted, RequestKey
+from lro._messages.defaults import without_defaults
+from lro._messages.json_text import canonical
+from lro._messages.wellknown import Empty
+from lro._model.operation import Operation, Record, join_name, new_id, normalise_parent
+
+Meta = TypeVar("Meta")
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NIL: Final = "00000000-0000-0000-0000-000000000000"
+
+_NEW_RECORD: Final[dict[str, Any]] = Record(
+    name="", parent="", method="", create_time=datetime.min, update_time=datetime.min
+).__dict__
+"""The fields of a new record that a start does not set. A copy is quicker than attrs' own way."""
+
+LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""The latest time at which an operation can be due."""
+
+
+class Queueing(typing.TypedDict, total=False):
+    """When work is due, and its turn: see ``Method.start``."""
+
+    delay: timedelta | None
+    at: datetime | None
+    priority: int | None
+    expires: timedelta | None
+
+
+class StartManyKeywords(Queueing, total=False):
+    """Arguments of ``Method.start_many`` that hold for each start."""
+
+    parent: str
+    caller: str
+
+
+class EndpointStartKeywords(Queueing, Generic[Meta], total=False):
+    """Arguments of a start by an endpoint of the application: see ``Method.start``."""
+
+    parent: str
+    target: str
+    metadata: Meta | None
+    within: DatabaseConnection | None
+    notify: Sequence[Endpoint]
+
+
+class StartKeywords(EndpointStartKeywords[Meta], total=False):
+    """The keyword arguments of ``Method.start``."""
+
+    request_id: str
+    caller: str
+    validate_only: bool
+
+
+@attrs.frozen(kw_only=True, eq=False, slots=False)  # with slots, it takes twice as long to make
+class StartSettings:
+    """The options of one start: those of ``Method.start``, and three that only edges give.
+
+    ``headers`` gives the headers of the call that asks for the start. ``sent`` gives the request as
+    the caller has sent it. ``origin`` is stored in the record.
+    """
+
+    request_id: str = ""
+    parent: str = ""
+    target: str = ""
+    caller: str = ""
+    metadata: object = None
+    validate_only: bool = False
+    within: DatabaseConnection | None = None
+    notify: Sequence[Endpoint] = ()
+    delay: timedelta | None = None
+    at: datetime | None = None
+    priority: int | None = None
+    expires: timedelta | None = None
+    headers: Headers | None = None
+    sent: Sent | None = None
+    origin: str = ""
+
+    @classmethod
+    def of(cls, given: StartKeywords[Any]) -> StartSettings:
+        """Return the options that the arguments of ``Method.start`` make.
+
+        Raises:
+            TypeError: There is no such argument.
+        """
+        check_keywords("start", given, StartKeywords)
+        return cls(**given)
+
+    def check(self) -> None:
+        """Check the options that need no knowledge of the method or the store.
+
+        Raises:
+            InvalidArgument: One is not of its type.
+        """
+        _check_text("request_id", self.request_id)
+        _check_text("target", self.target)
+        _check_text("caller", self.caller)
+        if not isinstance(self.validate_only, bool):
+            wanted = f"must be True or False, got {got(self.validate_only)}"
+            raise InvalidArgument("validate_only", wanted)
+
+    @property
+    def has_turn(self) -> bool:
+        """True if an option says when the work is due, or what its turn is."""
+        return (self.delay, self.at, self.priority, self.expires) != (None, None, None, None)
+
+    def due(self, now: datetime) -> datetime | None:
+        """Return the time at which the work is due; None: now.
+
+        Raises:
+            DeclarationError: ``delay`` or ``at`` is not valid.
+            InvalidArgument: Both are given.
+        """
+        if self.delay is not None:
+            check_span("delay", self.delay, zero=True)
+        at = None if self.at is None else _in_utc(self.at)
+        if self.delay is not None and at is not None:
+            raise InvalidArgument("at", "cannot be given together with delay")
+        due = at if self.delay is None else now + self.delay
+        return None if due is None or due <= now else due
+
+
+@attrs.frozen
+class Turn:
+    """When a new operation is due (None: now), and its place among others, as in its record."""
+
+    due: datetime | None = None
+    rank: int = 0
+    lane: int = 0
+    expires: timedelta | None = None
+
+
+PLAIN_TURN: Final = Turn()
+
+
+class RandomBytes(PerProcess):
+    """Random bytes, read from the system in large pieces.
+
+    Reading them for each name took a tenth of the time of a start.
+    """
+
+    _AT_ONCE: Final = 4096
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes, self._used = b"", 0
+
+    def __call__(self, count: int) -> bytes:
+        """Return ``count`` random bytes; no two calls share any."""
+        with self._lock:
+            if self._used + count > len(self._bytes):
+                self._bytes = secrets.token_bytes(max(count, self._AT_ONCE))
+                self._used = 0
+            first = self._used
+            self._used += count
+            return self._bytes[first : self._used]
+
+
+@attrs.define(eq=False)
+class _Start:
+    """A start whose arguments have been checked: all that its record is made of."""
+
+    spec: MethodSpec
+    request: object
+    packed: AnyMessage
+    key: RequestKey | None
+    options: StartSettings
+    parent: str
+    target: str
+    metadata: AnyMessage | None
+    notify: str
+    turn: Turn
+    insert: Callable[..., Inserted] | None
+    """Inserts the record in a transaction of the application, if the start is part of one."""
+    trace: StartTrace
+
+
+class Starter:
+    """Starts operations. The first start of a process begins its maintenance."""
+
+    def __init__(
+        self, runtime: Runtime, background: Background, access: Access, backlog: Backlog
+    ) -> None:
+        self._runtime = runtime
+        self._backlog = backlog
+        self._background = background
+        self._workers = background.workers
+        self._access = access
+        self._events = runtime.events
+        self._random = RandomBytes()
+
+    def start(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Operation]:
+        """Start an operation: see ``Method.start``."""
+        trace = NO_START_TRACE
+        if not options.validate_only:  # which starts nothing
+            trace = self._events.begin_start(spec.full_name, options.headers)
+        try:
+            self._background.start()
+            if self._workers.stopping:
+                raise stopping()
+            start = yield from self._checked(spec, request, options, trace)
+            yield from self._access.permit(options.caller, spec.full_name, start.parent)
+            if self._runtime.first_use.pending:
+                yield from self._runtime.first_use.reach()
+            if self._workers.paused is None:
+                yield MayBlock(self._workers.read_paused, blocks=self._runtime.store.reads_block)
+            known: Inserted | None = None
+            if start.key is not None and spec.options.aliases:
+                known = yield from self._started_as_alias(start, start.key)
+            if options.validate_only:
+                if known is None:
+                    yield from self._tried(start, self._record(start), start.key)
+                return Operation(done=True, result=spec.types.pack(Empty()))
+            if known is None and start.insert is not None:
+                # In this thread, even of a loop: the connection is one that this thread uses.
+                known = start.insert(self._record(start, sent=False), start.packed, start.key)
+            elif known is None and spec.function is None:
+                record = self._record(start)
+                known = yield InsertWrite(self._runtime.store, record, start.packed, start.key)
+            if known is None:
+                return (yield from self._insert_and_run(start))
+            return self._observed(start, known).operation
+        except BaseException as exc:
+            trace.failed(exc)
+            if isinstance(exc, LroError) and not options.validate_only:
+                self.observe_refusal(spec.full_name, exc)
+            raise
+        finally:
+            trace.end()
+
+    def rerun(self, spec: MethodSpec | None, before: Record, request_id: str) -> Flow[Operation]:
+        """Start the work of an operation that has ended again, for the caller of the first start.
+
+        Raises:
+            NotRerunnable: It is in progress, its request is gone or cannot be read, or there is no
+                ``spec``: the service does not declare its method.
+        """
+        if not before.done:
+            raise NotRerunnable(before.name, "it is in progress")
+        if spec is None:
+            text = f"the service does not declare its method, {before.method}"
+            raise NotRerunnable(before.name, text)
+        store = self._runtime.store
+        read = functools.partial(store.request, before.name)
+        try:
+            packed: AnyMessage = yield MayBlock(read, blocks=store.writes_block)
+        except OperationNotFound:
+            text = "its request is gone; that of a success is not kept"
+            raise NotRerunnable(before.name, text) from None
+        try:
+            request: object = spec.types.unpack_request(packed, spec.request)
+        except Exception as exc:  # an older version of the method may have stored it
+            raise NotRerunnable(before.name, "its stored request cannot be read") from exc
+        options = StartSettings(
+            request_id=request_id,
+            parent=before.parent,
+            target="" if spec.options.exclusive_target else before.target,
+            caller=before.caller,
+            origin=before.name,
+        )
+        return (yield from self.start(spec, request, options))
+
+    def _checked(
+        self, spec: MethodSpec, request: object, options: StartSettings, trace: StartTrace
+    ) -> Flow[_Start]:
+        options.check()
+        insert = None if options.within is None else self._insert_within(options.within)
+        notify = self._encoded(options.notify)
+        _check_request(spec, request)
+        hooks = spec.options
+        if hooks.validate is not None:
+            yield from ask_validity(hooks.validate, request)
+        target, parent = options.target, options.parent
+        if not target and hooks.exclusive_target is not None:
+            target = yield application_call("exclusive_target", hooks.exclusive_target, request)
+            _check_text("target", target)
+        if parent == "" and hooks.parent is not None:
+            parent = yield application_call("parent", hooks.parent, request)
+        if parent != "":
+            parent = _checked_parent(parent)
+        turn = PLAIN_TURN
+        if hooks.has_turns or options.has_turn:
+            turn = yield from self._turn(spec, request, options)
+        packed = _packed(spec, request)
+        key = _request_key(spec, options, parent, packed) if options.request_id else None
+        first = options.metadata
+        if first is None:
+            first = spec.first_metadata(target)
+        metadata = None if first is None else _first_metadata(spec, first)
+        return _Start(
+            spec=spec,
+            request=request,
+            packed=packed,
+            key=key,
+            options=options,
+            parent=parent,
+            target=target,
+            metadata=metadata,
+            notify=notify,
+            turn=turn,
+            insert=insert,
+            trace=trace,
+        )
+
+    def _record(self, start: _Start, *, begun: bool = False, sent: bool = True) -> Record:
+        """Return a new record; with ``begun`` it is already claimed, which saves a write.
+
+        ``sent``: its name goes to a worker as soon as it is stored, if the executor sends names; it
+        is then due again later.
+        """
+        spec, options, turn = start.spec, start.options, start.turn
+        now = self._runtime.store.now()
+        due = now if turn.due is None else turn.due
+        owner, until, sent_time = self._first_lease(spec, now, due, begun=begun, sent=sent)
+        fields = _NEW_RECORD | {
+            "name": _prefix(start.parent) + new_id(self._random, now),
+            "parent": start.parent,
+            "method": spec.full_name,
+            "metadata": start.metadata,
+            "create_time": now,
+            "update_time": now,
+            "owner": owner,
+            "lease_until": until,
+            "caller": options.caller,
+            "target": start.target,
+            "trace_context": start.trace.context,
+            "notify": start.notify,
+            "sent_time": sent_time,
+            "origin": options.origin,
+        }
+        if begun:
+            fields |= {"start_time": now, "attempt": 1, "version": 2}  # a claim makes the second
+        if start.key is not None:
+            fields["request_id"] = start.key.request_id
+        if turn is not PLAIN_TURN:
+            late = None if turn.expires is None else due + turn.expires
+            fields |= {"rank": turn.rank, "lane": turn.lane, "begin_before": late}
+        return spec.stamp(Record.of(fields))
+
+    def _turn(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Turn]:
+        """Return when a new operation is due, and its place among others.
+
+        Raises:
+            InvalidArgument: A value is wrong, or has no effect on work that is done outside.
+            HookFailed: ``concurrency_key`` raises what would stop a server, such as SystemExit.
+            Exception: AnyMessage other that it raises, as with ``parent`` and ``exclusive_target``.
+        """
+        declared = spec.options
+        if spec.function is None:
+            for name in Queueing.__annotations__:
+                if getattr(options, name) is not None:
+                    text = "has no effect on work that is done outside: leave it out"
+                    raise InvalidArgument(name, text)
+        priority = declared.priority if options.priority is None else options.priority
+        try:
+            check_priority(priority)
+            if options.expires is not None:
+                check_span("expires", options.expires)
+            due = options.due(self._runtime.store.now())
+        except DeclarationError as exc:
+            raise InvalidArgument(exc.subject, exc.description) from None
+        lane = 0
+        if declared.concurrency_key is not None:
+            key = yield application_call("concurrency_key", declared.concurrency_key, request)
+            _check_text("concurrency_key", key)
+            lane = _lane(key)
+        return Turn(due, -priority, lane, options.expires or declared.expires)
+
+    def _first_lease(
+        self, spec: MethodSpec, now: datetime, due: datetime, *, begun: bool, sent: bool
+    ) -> tuple[str, datetime | None, datetime | None]:
+        if spec.function is None:
+            return "", None, None
+        if begun:
+            return self._workers.owner, now + self._runtime.lease, None
+        redelivery = self._runtime.executor.redelivery
+        if redelivery is not None and sent and due <= now:
+            return "", now + redelivery, now
+        return "", due, None
+
+    def _observed(self, start: _Start, inserted: Inserted) -> Record:
+        """Report a start that the store has, and return its record."""
+        record = inserted.record
+        outcome: StartOutcome = "started" if inserted.fresh else "repeated"
+        start.trace.stored(record.name, outcome)
+        method = self._events.renamed.get(record.method, record.method)
+        self._observe_start(method, outcome, record.name, record.caller)
+        return record
+
+    def observe_refusal(self, method: str, error: LroError) -> None:
+        """Report a start that was refused, here or by an edge that could not read it."""
+        self._observe_start(method, "refused", error_type=code_name(error))
+
+    def _observe_start(
+        self,
+        method: str,
+        outcome: StartOutcome,
+        name: str = "",
+        caller: str = "",
+        error_type: str = "",
+    ) -> None:
+        events = self._events
+        if events.statistics is not None:
+            events.statistics.note(method, "starts", outcome, error_type)
+        if events:
+            events.emit(
+                OperationStarted(
+                    method=method, outcome=outcome, name=name, caller=caller, error_type=error_type
+                )
+            )
+
+    def _encoded(self, notify: object) -> str:
+        if isinstance(notify, list | tuple) and not notify:
+            return ""
+        if self._runtime.notifications is None:
+            raise InvalidArgument("notify", "the service sends no webhooks: Service(webhooks=...)")
+        return self._runtime.notifications.encode(notify)
+
+    def _insert_within(self, connection: DatabaseConnection) -> Callable[..., Inserted]:
+        store = self._runtime.store
+        insert = getattr(store, "insert_within", None)
+        if insert is None:
+            able = "the PostgresStore and the SQLiteStore can"
+            store_class = type(store).__name__
+            text = f"a {store_class} cannot write in the application's transactions: {able}"
+            raise InvalidArgument("within", text)
+        return functools.partial(insert, connection)
+
+    def _tried(self, start: _Start, record: Record, key: RequestKey | None) -> Flow[Inserted]:
+        """Return what an insert of this record would find; nothing is inserted."""
+        store = self._runtime.store
+        insert = start.insert or store.insert
+        check = functools.partial(insert, record, start.packed, key, check_only=True)
+        blocks = start.insert is None and store.reads_block
+        found: Inserted = yield MayBlock(check, blocks=blocks)
+        return found
+
+    def _started_as_alias(self, start: _Start, key: RequestKey) -> Flow[Inserted | None]:
+        """Find the operation that an earlier release has started with this key; None if none has.
+
+        Raises:
+            RequestIdConflict: It was another request.
+        """
+        for alias in start.spec.options.aliases:
+            # The target may be in use by the operation that is looked for.
+            record = attrs.evolve(self._record(start), target="")
+            found = yield from self._tried(start, record, attrs.evolve(key, method=alias))
+            if not found.fresh:
+                return found
+        return None
+
+    def _insert_and_run(self, start: _Start) -> Flow[Operation]:
+        spec, key = start.spec, start.key
+        store, executor = self._runtime.store, self._runtime.executor
+        remote, slot = executor.redelivery is not None, None
+        # With a free worker, the record is stored as begun, in one write; unless other work is
+        # older, or the store has to count how many run. Names are sent at once, unless it has to.
+        limited = spec.options.is_limited
+        waits = start.turn.due is not None or self._workers.is_paused(spec)
+        later, waits = waits or (remote and limited), waits or remote or limited
+        try:
+            try:
+                if not later:
+                    slot = yield from self._free_worker()
+                waits = waits or slot is None or self._background.ahead
+                if waits:
+                    yield from self._backlog.admit()
+            except (ResourceExhausted, Unavailable):
+                if key is None:
+                    raise
+                # A repeated start needs no room: it gets the operation that it has started before.
+                known = yield from self._tried(start, self._record(start), key)
+                if known.fresh or (remote and known.record.waits):
+                    raise
+                return self._observed(start, known).operation
+            record = self._record(start, begun=not waits, sent=not later)
+            with self._workers.starting(record, start.request) as starting:
+                inserted: Inserted = yield InsertWrite(store, record, start.packed, key)
+                record = self._observed(start, inserted)
+                if slot is not None and (record.waits if remote else inserted.fresh and not waits):
+                    # Also a name that is sent once more: the first may have been lost.
+                    taken, slot = slot, None
+                    begin = functools.partial(self._workers.begin, record, taken, start=starting)
+                    blocks = executor.submits_block
+                    attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
+                    # Over already: the inline executor, or very quick work (spec §9.8).
+                    return (attempt.ended or record).operation
+                if inserted.fresh:
+                    if not self._workers.is_paused(spec):
+                        self._workers.work_waits()
+                    if record.begin_before is not None:
+                        self._background.maintenance.look_at(record.begin_before)
+                return record.operation
+        finally:
+            if slot is not None:
+                slot.release()
+
+    def _free_worker(self) -> Flow[Slot | None]:
+        reserve = self._runtime.executor.reserve
+        if not self._runtime.executor.submits_block:
+            return reserve()
+        slot: Slot | None = yield MayBlock(reserve)
+        return slot
+
+
+def _lane(key: str) -> int:
+    """Return the number that stands for a concurrency key: 63 bits of its hash."""
+    if not key:
+        return FREE_LANE
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return max(int.from_bytes(digest, "big") >> 1, FREE_LANE + 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _prefix(parent: str) -> str:
+    # A name is valid if its parent is: new ids are all alike.
+    probe = new_id(bytes, datetime.max.replace(tzinfo=UTC))
+    return join_name(parent, probe).removesuffix(probe)
+
+
+def _in_utc(at: object) -> datetime:
+    moment: Any = None
+    if isinstance(at, datetime):
+        with contextlib.suppress(Exception):  # a time zone of the application's may raise anything
+            moment = None if at.utcoffset() is None else at.astimezone(UTC)
+    wanted = f"a datetime with a time zone, before the year {LATEST.year}"
+    check("at", at, wanted, fine=moment is not None and moment <= LATEST)
+    return typing.cast(datetime, moment)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(name, f"must be a text, got {got(value)}")
+
+
+def _check_request(spec: MethodSpec, request: object) -> None:
+    if not isinstance(request, spec.instances[spec.request]):
+        wanted = f"must be a {spec.request.__name__}, got {got(request)}"
+        raise InvalidArgument("request", wanted)
+
+
+def _checked_parent(parent: str) -> str:
+    try:
+        return normalise_parent(parent)
+    except InvalidParent as exc:  # List calls it name
+        raise InvalidParent("parent", exc.description) from None
+
+
+def _packed(spec: MethodSpec, request: object) -> AnyMessage:
+    try:
+        return spec.types.pack(request, spec.request)
+    except EncodingError as exc:
+        path = f"request.{exc.path}" if exc.path else "request"
+        raise InvalidArgument(path, exc.description) from None
+
+
+def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
+    packed_already = isinstance(metadata, AnyMessage)
+    if not packed_already and not isinstance(metadata, spec.instances[spec.metadata]):
+        wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
+        raise InvalidArgument("metadata", wanted)
+    packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
+    try:
+        return spec.limits.check_metadata(packed)
+    except MessageTooLarge as exc:  # it is mostly made of the request
+        raise InvalidArgument("metadata", exc.description) from None
+
+
+def _request_key(
+    spec: MethodSpec, options: StartSettings, parent: str, packed: AnyMessage
+) -> RequestKey:
+    text = options.request_id.lower()
+    if not _UUID.fullmatch(text) or text == _NIL:
+        wanted = "must be a UUID of 36 characters, not all zero"
+        raise InvalidRequestId("request_id", f"{wanted}, got {got(options.request_id)}")
+    scope = _scope(parent, options.target, options.origin)
+    # A newer release may make other messages of the same request, so the request counts as it was
+    # sent, and the message without its defaults. The whole message counts too, since a value may
+    # have become the default, or have been it.
+    payload = packed.payload
+    if isinstance(payload, bytes):
+        hashes = [_hash(b"", scope, payload)]
+    else:
+        shown = without_defaults(payload, spec.request, spec.types)
+        hashes = [_hash(b"", scope, canonical(shown)), _hash(b"whole:", scope, canonical(payload))]
+    if options.sent is not None:
+        hashes.append(_hash(b"sent:", scope, options.sent()))
+    return RequestKey(spec.full_name, options.caller, text, " ".join(hashes))
+
+
+def _scope(parent: str, target: str, origin: str) -> bytes:
+    """Return the parts of a request beside its message. A target counts if the call names it."""
+    named = f"target:{len(target)}:{target}" if target else ""
+    named += f"origin:{len(origin)}:{origin}" if origin else ""
+    return f"{named}{len(parent)}:{parent}".encode()
+
+
+def _hash(what: bytes, scope: bytes, payload: bytes) -> str:
+    return hashlib.sha256(what + scope + payload).hexdigest()
