@@ -48,7 +48,7 @@ OUTER: Final = {
 }
 """The outer ring of ``lro``; ``lro_conform`` and ``pytest_lro`` belong to it, too."""
 
-UNFINISHED: Final = {"openapi", "cli", "integrations"}
+UNFINISHED: Final = {"cli", "integrations"}
 """Packages of the outer ring that still use private names of the core."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}

@@ -21,12 +21,18 @@ from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
-from lro._base.status import Json
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._http.document import Document
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts, adrive
+from lro._http.edge import (
+    DEFAULT_MAX_BODY,
+    Authenticate,
+    ExtraPage,
+    Found,
+    OperationsEdge,
+    Starts,
+    adrive,
+)
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
@@ -157,7 +163,7 @@ class OperationsApp(EdgeApp):
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         accepted: bool = False,
-        openapi: str | Document = "",
+        openapi: ExtraPage | None = None,
     ) -> None:
         edge = OperationsEdge(
             service,
@@ -172,10 +178,6 @@ class OperationsApp(EdgeApp):
             openapi=openapi,
         )
         super().__init__(edge, fallback)
-
-    def openapi(self, document: Document | None = None) -> dict[str, Json]:
-        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
-        return self.edge.openapi(document)
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:

@@ -19,6 +19,7 @@ from lro._http.edge import (
     Authenticate,
     CallFunction,
     Exchange,
+    ExtraPage,
     Found,
     OperationsEdge,
     Reserve,
@@ -68,12 +69,13 @@ from lro._http.responses import (
     with_stand_ins,
 )
 from lro._http.routes import Allowed, HttpRequest, Match, parameter_names
-from lro._messages.json_schema import MessageSchemas, Schema
+from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
 from lro._messages.schema import docstring
 
 __all__ = [
     "CHANGING",
     "DEFAULT_MAX_BODY",
+    "DURATION_SCHEMA",
     "MANY_BYTES",
     "MAX_DETAILS",
     "OPERATOR_VERBS",
@@ -84,6 +86,7 @@ __all__ = [
     "EndpointStartKeywords",
     "EventStream",
     "Exchange",
+    "ExtraPage",
     "Flow",
     "Found",
     "Hook",
@@ -128,6 +131,7 @@ __all__ = [
     "on_loop",
     "operation_reply",
     "operation_reply_json",
+    "or_null",
     "parameter_names",
     "parse_query",
     "public_error",

@@ -8,7 +8,7 @@ from lro._base.status import code_from_http
 from lro._http.routes import Route, RouteTable, default_routes, extension_routes
 from lro._messages.json_text import canonical, check_values, dumps, loads, loads_strict
 from lro._messages.times import datetime_text, duration_text, parse_duration
-from lro._model.http_rules import Template
+from lro._model.http_rules import Literal, Template, Wild, path_template
 from lro._model.json import (
     batch_from_json,
     batch_to_json,
@@ -23,6 +23,7 @@ from lro._model.json import (
     status_to_json,
 )
 from lro._model.operation import (
+    MAX_NAMES,
     BatchGetOperationsRequest,
     BatchGetOperationsResponse,
     CancelOperationRequest,
@@ -47,16 +48,21 @@ from lro._model.signatures import (
     verify_webhook,
     webhook_key,
 )
+from lro._model.transcoding import AS_TEXT, FieldPath
 
 __all__ = [
+    "AS_TEXT",
+    "MAX_NAMES",
     "WEBHOOK_HEADERS",
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
     "CancelOperationRequest",
     "DeleteOperationRequest",
+    "FieldPath",
     "GetOperationRequest",
     "ListOperationsRequest",
     "ListOperationsResponse",
+    "Literal",
     "MissingOperation",
     "OperationName",
     "RerunOperationRequest",
@@ -65,6 +71,7 @@ __all__ = [
     "SignedWebhook",
     "Template",
     "WaitOperationRequest",
+    "Wild",
     "batch_from_json",
     "batch_to_json",
     "canonical",
@@ -88,6 +95,7 @@ __all__ = [
     "page_to_json",
     "parse_duration",
     "parse_name",
+    "path_template",
     "plain",
     "sign_webhook",
     "status_from_error_body",

@@ -16,10 +16,8 @@ import attrs
 
 from lro._base.arguments import check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
-from lro._base.status import Json
 from lro._engine.service import Service
-from lro._http.document import Document
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, ExtraPage, Found, OperationsEdge, Starts
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
@@ -118,7 +116,7 @@ class OperationsApp(EdgeApp):
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         accepted: bool = False,
-        openapi: str | Document = "",
+        openapi: ExtraPage | None = None,
     ) -> None:
         edge = OperationsEdge(
             service,
@@ -132,10 +130,6 @@ class OperationsApp(EdgeApp):
             openapi=openapi,
         )
         super().__init__(edge, fallback)
-
-    def openapi(self, document: Document | None = None) -> dict[str, Json]:
-        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
-        return self.edge.openapi(document)
 
 
 def request_of(environ: Environ) -> HttpRequest:

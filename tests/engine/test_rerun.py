@@ -23,6 +23,7 @@ from lro.errors import (
 )
 from lro.executors.inline import InlineExecutor
 from lro.http import VERBS, HttpReply, OperationsEdge
+from lro.openapi import describe
 from lro.testing import ManualClock
 from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of
 from tests.http.counting_service import ask
@@ -265,6 +266,6 @@ def test_rerun_over_http_is_refused_as_it_says(make_service: MakeService) -> Non
         assert text in reply.body.decode().replace("validateOnly", "validate_only")
     plain = make_service(service.store, InlineExecutor())
     assert post(plain, name, {}).status == 501
-    assert "/v1/operations/{operation}:rerun" not in OperationsEdge(plain).openapi()["paths"]  # type: ignore[operator]
-    document: Any = OperationsEdge(service).openapi()
+    assert "/v1/operations/{operation}:rerun" not in describe(OperationsEdge(plain))["paths"]  # type: ignore[operator]
+    document: Any = describe(OperationsEdge(service))
     assert "post" in document["paths"]["/v1/operations/{operation}:rerun"]

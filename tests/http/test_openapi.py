@@ -217,7 +217,7 @@ def test_start_by_an_http_rule_has_its_parameters(
     @service.method("acme.v1.Disks.Resize", **rule)
     def resize(request: ResizeRequest) -> None: ...
 
-    document: Any = valid(OperationsEdge(service, starts=True).openapi())
+    document: Any = valid(describe(OperationsEdge(service, starts=True)))
     assert document == describe(service)
     call = document["paths"][path][rule.get("http_method", "POST").lower()]
     assert {one["name"]: one["in"] for one in call["parameters"]} == {
@@ -261,7 +261,7 @@ def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
     """Generators of code keep letters and digits, and leave out both of two that are equal then."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     make = service.declare("a.v1.Things.Make", request=Thing, response=Thing)
-    document = valid(OperationsEdge(service, starts={"/v1/things:make": make}).openapi())
+    document = valid(describe(OperationsEdge(service, starts={"/v1/things:make": make})))
     names = [re.sub(r"[\W_]", "", name).lower() for name in document["components"]["schemas"]]
     assert len(names) == len({*names})
     assert sum(name.startswith("av1thing") for name in names) >= 7
@@ -311,11 +311,11 @@ def test_document_is_served_without_authentication(application: Application, ins
     """Other paths ask for it; without the option there is no document."""
     counting = build()
     starts = {PATH: counting.count}
-    app = application(counting.service, starts=starts, authenticate=refuse, openapi="/openapi.json")
+    app = application(counting.service, starts=starts, authenticate=refuse, openapi=Document())
     with inside(app) as call:
         for _ in range(2):
             reply = call("GET", "/openapi.json")
-            assert (reply.status_code, reply.json()) == (200, app.openapi())
+            assert (reply.status_code, reply.json()) == (200, describe(app))
         paths: Any = describe(counting.service, starts=starts)["paths"]
         streams = application is asgi.OperationsApp
         served = {path for path in paths if streams or not path.endswith(":watch")}
@@ -330,19 +330,19 @@ def test_document_is_served_without_authentication(application: Application, ins
 
 
 def test_document_is_served_where_and_as_it_says() -> None:
-    """By the option; another can be made by the method."""
+    """By the option; :func:`describe` can make another."""
     app = asgi.OperationsApp(build().service, openapi=Document(path="/v1/t.json", title="Things"))
     with servers.asgi_inside(app) as call:
         assert call("GET", "/v1/t.json").json()["info"]["title"] == "Things"
         assert call("GET", "/openapi.json").status_code == 404
-    assert app.openapi(Document(title="Others"))["info"]["title"] == "Others"
+    assert describe(app, document=Document(title="Others"))["info"]["title"] == "Others"
 
 
 @pytest.mark.parametrize("path", ["/v1/operations", "/v1/operations/x", "/v1/operations/x:watch"])
 def test_path_that_is_served_already_is_refused(path: str) -> None:
     """The error says as what."""
     with pytest.raises(lro.DeclarationError, match=r"is served already, as .*Operation"):
-        OperationsEdge(build().service, openapi=path)
+        OperationsEdge(build().service, openapi=Document(path=path))
 
 
 @pytest.mark.parametrize(
@@ -355,6 +355,7 @@ def test_path_that_is_served_already_is_refused(path: str) -> None:
         lambda: Document(security=["token"]),  # type: ignore[arg-type]
         lambda: Document(security={"token": "bearer"}),  # type: ignore[dict-item]
         lambda: describe(5),  # type: ignore[arg-type]
+        lambda: describe(OperationsEdge(build().service), parents=["projects/*"]),
         lambda: describe(build().service, parents="projects/*"),
         lambda: describe(build().service, parents=["/projects"]),
         lambda: describe(build().service, document={}),  # type: ignore[arg-type]

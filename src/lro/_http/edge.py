@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 import attrs
@@ -55,7 +55,6 @@ from lro._engine.methods import Method
 from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords, StartSettings
-from lro._http.document import Describer, Document, make_document
 from lro._http.preferences import read_preferences
 from lro._http.requests import (
     CHANGING,
@@ -337,12 +336,12 @@ class StartHandler(Generic[Req]):
         self._request: type[Req] = service.specs[full_name].request
         request = service.types.name_of(self._request)
         self._shape = service.types.codec(request).shape
-        self._binding = RequestBinding.of(rule, self._shape, request)
+        self.binding: RequestBinding | None = RequestBinding.of(rule, self._shape, request)
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._notify = start.notify if start else None
         self._raw = start.raw if start else None
-        if self._raw is not None and self._binding is not None:
+        if self._raw is not None and self.binding is not None:
             why = f"reads the whole request, and {rule.template.text} gives a part of it"
             raise DeclarationError("raw", why)
 
@@ -477,9 +476,9 @@ class StartHandler(Generic[Req]):
         content: dict[str, Json] | None = None
         if self.rule.body:
             content = read_object(request.headers.get("content-type"), request.body)
-        if self._binding is not None:
+        if self.binding is not None:
             blank = not request.body.strip()
-            content = self._binding.fields(None if blank else content, bound, parameters)
+            content = self.binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
         request_id, validate_only = self._take_own(fields)
         message = self._types.load(fields, self._request)
@@ -546,19 +545,26 @@ def start_routes(
     return routes, found
 
 
-_DOCUMENT: Final = "OpenAPI document"
-"""Stands for an RPC where the document is served."""
+_PAGE: Final = "OpenAPI document"
+"""Stands for an RPC where a page is served."""
 
 
-def _as_document(given: str | Document) -> Document | None:
-    if isinstance(given, str):
-        return Document(path=given) if given else None
-    check_instance("openapi", given, Document, "a path, or an lro.openapi.Document")
-    return given
+class ExtraPage(Protocol):
+    """A page that an edge serves to every caller, such as :class:`lro.openapi.Document`."""
+
+    @property
+    def path(self) -> str:
+        """The path of the GET that the page answers."""
+        ...
+
+    def reply(self, edge: OperationsEdge) -> HttpReply:
+        """Make the reply, which the edge keeps."""
+        ...
 
 
-def _document_route(routes: Sequence[Route], path: str) -> Route:
-    route = Route(method="GET", template=path, rpc=_DOCUMENT)
+def _page_route(routes: Sequence[Route], path: object) -> Route:
+    check("openapi", path, "an lro.openapi.Document", fine=isinstance(path, str))
+    route = Route(method="GET", template=str(path), rpc=_PAGE)
     other = _rpc_at(RouteTable(routes), "GET", route.template)
     if other is not None:
         raise DeclarationError("openapi", f"{path!r} is served already, as {other}")
@@ -659,9 +665,8 @@ class OperationsEdge:
     ``max_body`` bounds bodies in bytes, ``poll_seconds`` is the polling interval that callers are
     recommended, from 1; ``heartbeat_seconds`` is how often a quiet stream of Watch has a comment,
     at most 15. ``accepted``: starts are answered 202, and not 200, while their operations are not
-    done, with ``Location`` (spec §9.8). ``openapi`` is the path of the OpenAPI document of all
-    this, such as ``/openapi.json``, or an :class:`lro.openapi.Document`, which says more; by
-    default it is not served.
+    done, with ``Location`` (spec §9.8). ``openapi`` is an :class:`lro.openapi.Document`, which
+    serves the OpenAPI document of all this at its path; by default it is not served.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or a parent is not
@@ -685,7 +690,7 @@ class OperationsEdge:
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         accepted: bool = False,
-        openapi: str | Document = "",
+        openapi: ExtraPage | None = None,
     ) -> None:
         check_instance("service", service, Service, "a Service")
         check_texts("parents", parents)
@@ -702,7 +707,7 @@ class OperationsEdge:
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._accepted = accepted
-        self._parents = tuple(parents)
+        self.parents: Sequence[str] = tuple(parents)
         self._redact: Redact | None = None
         self.mount = ""
         """The path below which all is this edge's, and nothing elsewhere; empty: its routes are."""
@@ -710,8 +715,8 @@ class OperationsEdge:
         """Paths without data below that, which are for every caller."""
         self.streams = True
         """Whether the host can answer Watch, and the document has it."""
-        self._document = _as_document(openapi)
-        self._document_reply: HttpReply | None = None
+        self.openapi = openapi
+        self._page_reply: HttpReply | None = None
         routed = (*default_routes(parents), *extension_routes(parents))
         offered = (route for route in routed if route.rpc in self.offered)
         self.verb_routes: Sequence[Route] = tuple(offered)
@@ -721,8 +726,9 @@ class OperationsEdge:
             self._verb_table, start_handlers(service, starts)
         )
         routes = [*self.verb_routes, *self.start_routes]
-        if self._document is not None:
-            routes.append(_document_route(self.verb_routes, self._document.path))
+        if openapi is not None:
+            path = getattr(openapi, "path", openapi)
+            routes.append(_page_route(self.verb_routes, path))
         self._routes = RouteTable(routes)
         self._own_starts: dict[str, StartHandler[Any]] = {}
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
@@ -790,8 +796,8 @@ class OperationsEdge:
                 check_site(request.headers, request.scheme, self._trusted_origins)
             start = self._starts.get(found.rpc)
             if start is None:
-                if found.rpc is _DOCUMENT:
-                    return self._documented(request)
+                if found.rpc is _PAGE:
+                    return self._page(request)
                 self.service.require(found.rpc)
             caller = yield from self._caller(request)
             if start is not None:
@@ -803,26 +809,16 @@ class OperationsEdge:
             return self.refusal(request, exc)
         return reply.headless if request.method == "HEAD" else reply
 
-    def openapi(self, document: Document | None = None) -> dict[str, Json]:
-        """The OpenAPI document of what this edge serves.
-
-        ``document`` says what stands beside the paths; by default it is the option ``openapi``.
-        """
-        said = document or self._document or Document()
-        return make_document(self.service, self._served, self._parents, said, streams=self.streams)
-
-    def describe_in(self, describer: Describer, heading: str) -> None:
-        """Have a describer describe what this edge serves: see ``Describer.add``."""
-        describer.add(self._served, self._parents, streams=self.streams, heading=heading)
-
     @property
-    def _served(self) -> Sequence[tuple[str, HttpRule]]:
-        return [(start.full_name, start.rule) for start in self._starts.values()]
+    def start_handlers(self) -> Sequence[StartHandler[Any]]:
+        """The starts that this edge serves."""
+        return tuple(self._starts.values())
 
-    def _documented(self, request: HttpRequest) -> HttpReply:
-        if self._document_reply is None:
-            self._document_reply = json_reply(200, self.openapi())
-        reply = self._document_reply
+    def _page(self, request: HttpRequest) -> HttpReply:
+        if self._page_reply is None:
+            assert self.openapi is not None
+            self._page_reply = self.openapi.reply(self)
+        reply = self._page_reply
         return reply.headless if request.method == "HEAD" else reply
 
     def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -262,14 +262,15 @@ def openapi(source: str, parents: tuple[str, ...], out: str | None) -> None:
     """
     from lro.openapi import describe  # what other commands do not need
 
-    found = read_object(source)
+    found: Any = read_object(source)
     if isinstance(found, Service):
         text = json.dumps(describe(found, parents=parents), indent=2)
-    elif callable(own := getattr(found, "openapi", None)):
+    elif hasattr(found, "edge") or callable(getattr(found, "openapi", None)):
         if parents:
             raise InvalidArgument("--parent", "is for a service alone: an application has its own")
         try:
-            text = json.dumps(own(), indent=2)
+            own = describe(found) if hasattr(found, "edge") else found.openapi()
+            text = json.dumps(own, indent=2)
         except Exception as exc:  # of an application, which may be anything
             raise InvalidArgument(source, f"{type(exc).__name__}: {exc}") from exc
     else:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from lro._http.document import OperationSchemas
+from lro.openapi._document import OperationSchemas
 
 _TYPES: Final = "x-aep-long-running-operation"
 _SCHEMAS: Final = "#/components/schemas/"

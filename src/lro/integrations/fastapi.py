@@ -16,7 +16,6 @@ from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.document import Describer, OperationSchemas
 from lro._http.edge import OperationsEdge, Starts
 from lro._http.requests import read_object
 from lro._http.responses import HttpReply
@@ -37,6 +36,7 @@ from lro.integrations._base import (
     path_rules,
     rules_by_path,
 )
+from lro.openapi._document import Describer, OperationSchemas
 
 try:
     from fastapi import APIRouter, Depends, Request, Response
@@ -158,7 +158,9 @@ class Operations:
         edge = self._make_edge(starts)
         options = {"tags": ["Operations"], **options}
         heading = [getattr(tag, "value", tag) for tag in options["tags"] or ["Operations"]]
-        edge.describe_in(self._describer, heading[0])
+        self._describer.add(
+            edge.start_handlers, edge.parents, streams=edge.streams, heading=heading[0]
+        )
         options["responses"] = {"default": self._error, **options.get("responses", {})}
         known = {"edge": edge, "describer": self._describer}
         options.setdefault("route_class", type("OperationsRoute", (OperationsRoute,), known))

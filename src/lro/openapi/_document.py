@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from lro._base.arguments import check, check_text, check_texts
-from lro._base.status import WRAPPED_TYPES, Code, Json
-from lro._engine.notifications import EVENTS
-from lro._engine.service import Service
-from lro._http.routes import Route, default_routes, extension_routes, parameter_names
-from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Kind, Label, Shape, docstring
-from lro._model.description import DescribeOperationsResponse
-from lro._model.http_rules import Literal, Template, path_template
-from lro._model.method_names import MethodName
-from lro._model.operation import MAX_NAMES
-from lro._model.signatures import ID, SIGNATURE, TIMESTAMP
-from lro._model.transcoding import AS_TEXT, WHOLE, FieldPath, HttpRule, RequestBinding
+from lro import Code, DescribeOperationsResponse, Service
+from lro.adapters import EVENTS
+from lro.errors import DeclarationError, check, check_instance, check_text, check_texts
+from lro.http import (
+    DURATION_SCHEMA,
+    HttpReply,
+    MessageSchemas,
+    OperationsEdge,
+    Schema,
+    StartHandler,
+    Starts,
+    docstring,
+    json_reply,
+    or_null,
+    parameter_names,
+    start_handlers,
+)
+from lro.types import WRAPPED_TYPES, Json, Kind, Label, MethodName, Shape, TypeRegistry
+from lro.wire import (
+    AS_TEXT,
+    MAX_NAMES,
+    WEBHOOK_HEADERS,
+    FieldPath,
+    Literal,
+    Route,
+    Template,
+    default_routes,
+    extension_routes,
+    path_template,
+)
 
 _Part: TypeAlias = dict[str, Any]
 """A part of the document, as JSON."""
@@ -108,10 +124,14 @@ _WEBHOOK_HEADERS: Final[tuple[_Part, ...]] = tuple(
         "description": text,
         "schema": {"type": "string"},
     }
-    for name, text in (
-        (ID, "The same each time that this event is sent."),
-        (TIMESTAMP, "When it is sent, in Unix seconds."),
-        (SIGNATURE, "HMAC-SHA256 of id, timestamp and body: v1,BASE64, several after spaces."),
+    for name, text in zip(
+        WEBHOOK_HEADERS,
+        (
+            "The same each time that this event is sent.",
+            "When it is sent, in Unix seconds.",
+            "HMAC-SHA256 of id, timestamp and body: v1,BASE64, several after spaces.",
+        ),
+        strict=True,
     )
 )
 _MANY: Final[_Part] = {
@@ -163,23 +183,65 @@ class Document:
         fine = fine and all(isinstance(one, Mapping) for one in self.security.values())
         check("security", self.security, wanted, fine=fine)
 
+    def reply(self, edge: OperationsEdge) -> HttpReply:
+        """Make the reply that serves the document: see :class:`lro.http.ExtraPage`."""
+        return json_reply(200, describe(edge, document=self))
 
-def make_document(
+
+class HasEdge(Protocol):
+    """An application of :mod:`lro.asgi` or :mod:`lro.wsgi`."""
+
+    edge: OperationsEdge
+
+
+Served: TypeAlias = Service | OperationsEdge | HasEdge
+"""A service, an edge or an application that a document can describe."""
+
+
+def describe(
+    served: Served,
+    *,
+    starts: Starts | None = None,
+    parents: Sequence[str] = (),
+    document: Document | None = None,
+) -> dict[str, Json]:
+    """Return the OpenAPI document of an application or a service: of its verbs and its starts.
+
+    ``document`` has the parts of it that are not paths; by default it is the option ``openapi`` of
+    the application. For a service alone, ``starts`` and ``parents`` are as ``OperationsApp`` takes
+    them; without ``starts``, its methods that have been declared with ``path=`` are described.
+
+    Raises:
+        DeclarationError: An argument is not of its type, or as for ``OperationsApp``.
+    """
+    if document is not None:
+        check_instance("document", document, Document, "an lro.openapi.Document")
+    if isinstance(served, Service):
+        check_texts("parents", parents)
+        if starts is None:
+            starts = any(spec.options.path for spec in served.specs.values())
+        handlers = start_handlers(served, starts)
+        return _described(served, handlers, parents, document or Document(), streams=True)
+    edge = served if isinstance(served, OperationsEdge) else getattr(served, "edge", None)
+    if not isinstance(edge, OperationsEdge):
+        raise DeclarationError("served", "must be a Service, or an application of lro.asgi")
+    fine = starts is None and not parents
+    check("starts", starts, "left out for an application, which has its own", fine=fine)
+    if document is None:
+        document = edge.openapi if isinstance(edge.openapi, Document) else Document()
+    return _described(
+        edge.service, edge.start_handlers, edge.parents, document, streams=edge.streams
+    )
+
+
+def _described(
     service: Service,
-    starts: Sequence[tuple[str, HttpRule]],
+    starts: Sequence[StartHandler[Any]],
     parents: Sequence[str],
     said: Document,
     *,
-    streams: bool = True,
+    streams: bool,
 ) -> dict[str, Json]:
-    """The OpenAPI document of the verbs that a service offers, and of its starts.
-
-    ``starts`` are the full names of the methods that are started, and how; ``parents`` are as
-    ``default_routes`` takes them; ``streams`` says whether Watch is served.
-
-    Raises:
-        DeclarationError: A parent is not such a pattern.
-    """
     made = Describer(service)
     made.add(starts, parents, streams=streams)
     info: _Part = {"title": said.title or service.domain, "version": said.version}
@@ -277,22 +339,23 @@ class Describer:
 
     def add(
         self,
-        starts: Sequence[tuple[str, HttpRule]],
+        starts: Sequence[StartHandler[Any]],
         parents: Sequence[str],
         *,
         streams: bool,
         heading: str = "Operations",
     ) -> None:
-        """Describe the verbs that the service offers, and starts: see :func:`make_document`.
+        """Describe the verbs that the service offers, and starts.
 
+        ``parents`` are as ``default_routes`` takes them. Without ``streams`` Watch is left out.
         ``heading`` is the tag of the verbs, with which their ids begin.
         """
         self.paths, self._heading = {}, heading
         for route in (*default_routes(parents), *extension_routes(parents)):
             offered = self._service.access.offers(route.rpc)
             if offered and (streams or route.rpc != "WatchOperations"):
-                self.add_verb(route)  # first, since links go by the ids of the verbs
-        first = [self.add_start(full_name, rule) for full_name, rule in starts]
+                self._add_verb(route)  # first, since links go by the ids of the verbs
+        first = [self._add_start(start) for start in starts]
         self.paths = {path: self.paths[path] for path in (*first, *self.paths)}
 
     def webhooks(self) -> _Part:
@@ -322,8 +385,7 @@ class Describer:
             found[event] = {"post": call}
         return found
 
-    def add_verb(self, route: Route) -> None:
-        """Add a verb at the path of a route."""
+    def _add_verb(self, route: Route) -> None:
         path, parameters, parents = _flat(route.template)
         name = route.rpc.removesuffix("s").removesuffix("Operation")
         if name == "Watch" and route.method == "POST":
@@ -335,13 +397,13 @@ class Describer:
         if not parents:
             self._linked[name] = added
 
-    def add_start(self, full_name: str, rule: HttpRule) -> str:
-        """Add the call that starts a method; its path."""
+    def _add_start(self, handler: StartHandler[Any]) -> str:
+        rule, full_name = handler.rule, handler.full_name
         path, parameters, _ = _flat(rule.template)
         spec = self._service.specs[full_name]
         name = MethodName.parse(full_name)
         text = docstring(spec.function) if spec.function is not None else ""
-        asked = self._asked(spec.request, rule, parameters)
+        asked = self._asked(spec.request, handler, parameters)
         said = self.started(spec.response, spec.metadata, full_name)
         start: _Part = {
             "summary": text.partition("\n\n")[0].replace("\n", " ") or f"Start {full_name}.",
@@ -386,15 +448,13 @@ class Describer:
             "x-aep-long-running-operation": written,
         }
 
-    def _asked(self, cls: type, rule: HttpRule, parameters: list[_Part]) -> _Part:
-        """The parameters and the body of a start (spec §5.16)."""
-        types = self._service.types
-        name = types.name_of(cls)
-        binding = RequestBinding.of(rule, types.codec(name).shape, name)
+    def _asked(self, cls: type, handler: StartHandler[Any], parameters: list[_Part]) -> _Part:
+        """Describe the parameters and the body of a start (spec §5.16)."""
+        name, binding = self._service.types.name_of(cls), handler.binding
         if binding is None:
             return _body(self.schemas.read(cls, ".Start", _START_FIELDS), required=True)
         paths = [*binding.variables.values()]
-        if rule.body == WHOLE:
+        if handler.rule.body == "*":  # the whole request
             bound = frozenset(path[0].json_name for path in paths if len(path) == 1)
             body = self.schemas.read(cls, ".Start", _START_FIELDS, bound)
             return {"parameters": parameters, **_body(body)}
