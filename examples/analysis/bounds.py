@@ -17,11 +17,7 @@ def between(
 ) -> Callable[[object, attrs.Attribute[Number], Number], None]:
     """A validator for numbers from ``low`` to ``high``.
 
-    ``above`` and ``below`` leave out the lower and the upper bound itself. NaN is never within.
-
-    Raises:
-        InvalidArgument: From the validator, naming the field, its bounds and the value found.
-    """
+    ``above`` and ``below`` leave out the lower and the upper bound itself. NaN is never within."""
 
     if above or below:
         lower = f"greater than {low}" if above else f"at least {low}"
@@ -40,11 +36,7 @@ def between(
 
 
 def length_between(low: int, high: int) -> Callable[[object, attrs.Attribute[str], str], None]:
-    """A validator for texts of ``low`` to ``high`` characters.
-
-    Raises:
-        InvalidArgument: From the validator, naming the field, its bounds and the length found.
-    """
+    """A validator for texts of ``low`` to ``high`` characters."""
 
     def check(_: object, field: attrs.Attribute[str], value: str) -> None:
         if not low <= len(value) <= high:

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import attrs
+
 from examples.analysis.deployment import Deployment
 from examples.analysis.methods import register
 
-deployment = Deployment.of_environment()
+deployment = attrs.evolve(Deployment.of_environment(), executor="celery")
 app = deployment.celery
 service = deployment.make_service()
 register(service)

@@ -104,12 +104,7 @@ def sample(verb: str) -> Any:
 
 
 def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
-    """The sample, but with these pictures if there are any, and these fields in JSON.
-
-    Raises:
-        InvalidArgument: The analysis takes no such field, or not so many pictures.
-        ValueError: The options are not a JSON object.
-    """
+    """The sample, but with these pictures if there are any, and these fields in JSON."""
     types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
     body, pictures = types.dump(found), [types.dump(file) for file in files]
     if not isinstance(body, dict) or not isinstance(fields, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -27,42 +27,38 @@ _SQLITE: Final = "sqlite:///"
 class Deployment:
     """``store``: ``sqlite:///PATH`` or ``postgresql://...``. ``executor``: one of EXECUTORS.
 
-    ``concurrency`` is how many analyses run at once in a process; with Celery, that is its worker's
-    choice. ``broker`` is Celery's. ``lease_seconds`` is how long a worker may be silent before its
-    work counts as lost.
+    ``broker`` is Celery's. ``concurrency`` is how many analyses run at once in a process; with
+    Celery, its worker says that. ``lease`` is how many seconds a worker may be silent before its
+    work counts as lost. ``grpc`` is the address for gRPC; empty: none.
     """
 
     store: str = "sqlite:///operations.db"
     executor: str = "threads"
     broker: str = "redis://localhost:6379/0"
     concurrency: int = 2
-    lease_seconds: float = 15.0
+    lease: float = 15.0
+    grpc: str = ""
 
     @classmethod
     def of_environment(cls) -> Deployment:
-        """What ``ANALYSIS_STORE``, ``_BROKER`` and ``_LEASE`` say, for a worker of Celery."""
-        plain = cls()
-        return cls(
-            store=os.environ.get("ANALYSIS_STORE", plain.store),
-            broker=os.environ.get("ANALYSIS_BROKER", plain.broker),
-            executor="celery",
-            lease_seconds=float(os.environ.get("ANALYSIS_LEASE", plain.lease_seconds)),
-        )
+        """The deployment that ``ANALYSIS_STORE``, ``ANALYSIS_LEASE`` and so on describe."""
+        plain: dict[str, Any] = attrs.asdict(cls())
+        given = {name: os.environ.get(_variable(name), plain[name]) for name in plain}
+        return cls(**{name: type(plain[name])(text) for name, text in given.items()})
+
+    def environment(self) -> dict[str, str]:
+        """The variables that describe this deployment to other processes."""
+        return {_variable(name): str(value) for name, value in attrs.asdict(self).items()}
 
     def make_service(self) -> Service:
-        """The service, which has no methods yet.
-
-        Raises:
-            LroError: The store cannot be opened, or there is no such store or executor.
-            ValueError: Nothing is to run at once.
-        """
+        """The service, which has no methods yet."""
         store = self._make_store()
         try:
             return Service(
                 store,
                 self._make_executor(),
                 domain="analysis.lro.example",
-                lease=timedelta(seconds=self.lease_seconds),
+                lease=timedelta(seconds=self.lease),
                 limits=Limits(backlog=BACKLOG),
             )
         except BaseException:
@@ -100,3 +96,7 @@ class Deployment:
 
             return CeleryExecutor(self.celery)
         raise DeclarationError(repr(self.executor), f"is none of {', '.join(EXECUTORS)}")
+
+
+def _variable(name: str) -> str:
+    return f"ANALYSIS_{name.upper()}"

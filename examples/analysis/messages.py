@@ -23,9 +23,6 @@ from lro import Int32, message
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
-# --- parts shared by several verbs ---------------------------------------------------------------
-
-
 @message("lro.examples.analysis.v1.Image")
 @attrs.frozen(kw_only=True)
 class Image:
@@ -87,9 +84,6 @@ class AnalysisResponse:
     image_height: Int32 = 0
 
 
-# --- detect --------------------------------------------------------------------------------------
-
-
 @message("lro.examples.analysis.v1.DetectRequest")
 @attrs.frozen(kw_only=True)
 class DetectRequest:
@@ -116,9 +110,6 @@ class DetectResponse(AnalysisResponse):
     """The faces, best support first."""
 
     faces: tuple[Face, ...] = ()
-
-
-# --- verify --------------------------------------------------------------------------------------
 
 
 @message("lro.examples.analysis.v1.VerifyRequest")
@@ -151,9 +142,6 @@ class VerifyResponse(AnalysisResponse):
     reference_keypoints: Int32 = 0
     required_inliers: float = 0.0
     homography: tuple[float, ...] = ()
-
-
-# --- compare -------------------------------------------------------------------------------------
 
 
 @message("lro.examples.analysis.v1.CompareRequest")
@@ -193,9 +181,6 @@ class CompareResponse(AnalysisResponse):
     identical: bool = False
     changed_fraction: float = 0.0
     changed_regions: tuple[ChangedRegion, ...] = ()
-
-
-# --- segment -------------------------------------------------------------------------------------
 
 
 class SegmentMethod(enum.Enum):
@@ -256,9 +241,6 @@ class SegmentResponse(AnalysisResponse):
     label_map: Image | None = None
 
 
-# --- classify ------------------------------------------------------------------------------------
-
-
 @message("lro.examples.analysis.v1.Example")
 @attrs.frozen(kw_only=True)
 class Example:
@@ -300,9 +282,6 @@ class ClassifyResponse(AnalysisResponse):
     training_tiles: Int32 = 0
 
 
-# --- explain -------------------------------------------------------------------------------------
-
-
 @message("lro.examples.analysis.v1.ExplainRequest")
 @attrs.frozen(kw_only=True)
 class ExplainRequest:
@@ -341,9 +320,6 @@ class ExplainResponse(AnalysisResponse):
     heatmap: Image | None = None
 
 
-# --- authenticate --------------------------------------------------------------------------------
-
-
 class Scope(enum.Enum):
     """What was signed: the bytes of the file, or the pixels in it."""
 
@@ -376,9 +352,6 @@ class AuthenticateResponse(AnalysisResponse):
     payload_sha256: str = ""
 
 
-# --- score ---------------------------------------------------------------------------------------
-
-
 @message("lro.examples.analysis.v1.ScoreRequest")
 @attrs.frozen(kw_only=True)
 class ScoreRequest:
@@ -408,9 +381,6 @@ class ScoreResponse(AnalysisResponse):
     entropy_bits: float = 0.0
     colorfulness: float = 0.0
     mean_luminance: float = 0.0
-
-
-# --- extract -------------------------------------------------------------------------------------
 
 
 class Feature(enum.Enum):
@@ -472,9 +442,6 @@ class ExtractResponse(AnalysisResponse):
     palette: tuple[PaletteColor, ...] = ()
     fingerprint: Fingerprint | None = None
     metadata: EmbeddedMetadata | None = None
-
-
-# --- track ---------------------------------------------------------------------------------------
 
 
 @message("lro.examples.analysis.v1.TrackRequest")

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, Image
-from examples.analysis.progress import QUEUED, JobProgress, settle, target_of
+from examples.analysis.progress import QUEUED, Progress, settle, target_of
 from examples.analysis.router import NAMES
 from lro import Job, Method, Service
 
@@ -96,7 +96,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
 def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
     module = _module(verb)
     # job.metadata may be the progress of a lost worker, which must not fall.
-    progress = JobProgress(job, job.metadata or first_metadata(verb, request), module.STAGES)
+    progress = Progress(job, job.metadata or first_metadata(verb, request), module.STAGES)
     response: _Response = getattr(module, verb)(request, progress)
     return response
 

@@ -28,11 +28,7 @@ x-content-type-options: nosniff"""
 
 
 def answer(service: Service, path: str, query: str) -> HttpReply:
-    """The reply to a GET of a path that ``PATHS`` matches; to be called in a thread.
-
-    Raises:
-        LroError: There is no such thing, or the operation has no response to draw.
-    """
+    """The reply to a GET of a path that ``PATHS`` matches; to be called in a thread."""
     if (name := path[1:]) in TYPES:
         return _reply(TYPES[name], (FOLDER / (name or "page.html")).read_bytes())
     from examples.analysis import demo, drawing  # slow, and the page is to be there at once

@@ -11,7 +11,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import numpy as np
@@ -21,6 +21,7 @@ from PIL import ExifTags, ImageOps
 from skimage.color import rgb2gray
 
 from examples.analysis.messages import BoundingBox, Image
+from examples.analysis.progress import DECODING, Progress
 from lro import InvalidArgument
 
 Levels: TypeAlias = npt.NDArray[np.uint8]
@@ -62,11 +63,7 @@ def check_header(image: Image | None, field: str, *, min_side: int, longest: int
     """Everything that can be found wrong without decoding a pixel.
 
     ``min_side`` is the least working side in pixels, ``longest`` the longest side of the working
-    copy. ``field`` is the path of ``image`` in its request.
-
-    Raises:
-        InvalidArgument: ``<field>.content`` or ``<field>.mime_type`` is outside the limits.
-    """
+    copy. ``field`` is the path of ``image`` in its request."""
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
         form = _format(picture)
@@ -90,11 +87,7 @@ def check_header(image: Image | None, field: str, *, min_side: int, longest: int
 
 
 def decode(image: Image | None, field: str) -> PIL.Image.Image:
-    """The first picture of a file: upright, opaque, 8 bits, mode ``L`` (grey) or ``RGB``.
-
-    Raises:
-        InvalidArgument: ``<field>.content`` is cut off or broken.
-    """
+    """The first picture of a file: upright, opaque, 8 bits, mode ``L`` (grey) or ``RGB``."""
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
         _check_sums(picture, content, path)
@@ -117,11 +110,7 @@ def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
     """All pictures of an animated file or of one with several pages, each as :func:`decode`.
 
     The size of every frame is checked after seeking to it and before it is decoded: a TIFF's
-    second page may be larger than its first.
-
-    Raises:
-        InvalidArgument: ``<field>.content`` is broken, or has too many frames or pixels.
-    """
+    second page may be larger than its first."""
     content, path = _content(image, field), f"{field}.content"
     total = 0
     with _opened(content, path) as picture:
@@ -140,11 +129,7 @@ def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
 
 
 def count_frames(image: Image | None, field: str) -> int:
-    """How many pictures the file shows; counting stops at 65, which means more than 64.
-
-    Raises:
-        InvalidArgument: ``<field>.content`` is broken, or one of its frames is too large.
-    """
+    """How many pictures the file shows; counting stops at 65, which means more than 64."""
     path = f"{field}.content"
     with _opened(_content(image, field), path) as picture:
         if _format(picture) == "JPEG":  # the further pictures of a phone's file are previews
@@ -170,6 +155,32 @@ def working_copy(picture: PIL.Image.Image, longest: int) -> tuple[PIL.Image.Imag
         return picture, 1.0
     copy = picture.resize(size, PIL.Image.Resampling.LANCZOS, reducing_gap=2.0)
     return copy, max(size) / max(picture.size)
+
+
+@attrs.frozen
+class Work:
+    """A decoded picture, the copy to work on, and the scale of the copy."""
+
+    original: PIL.Image.Image
+    copy: PIL.Image.Image
+    scale: float
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The fields that every response has."""
+        width, height = self.original.size
+        return {"scale": self.scale, "image_width": width, "image_height": height}
+
+
+def opened(longest: int, progress: Progress, **images: Image | None) -> list[Work]:
+    """Decode the pictures of a request, given by their fields: the stage DECODING."""
+    progress.stage(DECODING, len(images))
+    found = []
+    for field, image in images.items():
+        original = decode(image, field)
+        found.append(Work(original, *working_copy(original, longest)))
+        progress.step()
+    return found
 
 
 def array(picture: PIL.Image.Image) -> Levels:

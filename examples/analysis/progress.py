@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
 from examples.analysis.messages import AnalysisMetadata, Image
+from lro import Job
 
 QUEUED: Final = "QUEUED"
 DECODING: Final = "DECODING"
@@ -21,47 +22,7 @@ REPORT_SECONDS: Final = 0.05
 """Least time between two reports within a stage."""
 
 
-class Progress(Protocol):
-    """What a verb reports to. Each call is also a place where cancellation arrives."""
-
-    def stage(self, name: str, total: int = 0) -> None:
-        """Enter a stage of ``total`` units; 0: the number is not known.
-
-        Raises:
-            Cancelled: The work was asked to stop.
-        """
-        ...
-
-    def step(self, units: int = 1) -> None:
-        """So many further units of the stage are done.
-
-        Raises:
-            Cancelled: The work was asked to stop.
-        """
-        ...
-
-
-class Job(Protocol):
-    """The part of ``lro.Job`` that progress needs."""
-
-    def report(self, metadata: AnalysisMetadata) -> None:
-        """Replace the metadata of the operation.
-
-        Raises:
-            Cancelled: The work was asked to stop.
-        """
-        ...
-
-    def raise_if_cancelled(self) -> None:
-        """Look whether the work was asked to stop.
-
-        Raises:
-            Cancelled: It was.
-        """
-        ...
-
-
-class JobProgress:
+class Progress:
     """Progress as metadata of a job.
 
     Every stage is an equal part of the whole. The percentage never falls and stays below 100: the
@@ -71,7 +32,7 @@ class JobProgress:
 
     def __init__(
         self,
-        job: Job,
+        job: Job[AnalysisMetadata],
         metadata: AnalysisMetadata,
         stages: Sequence[str],
         clock: Callable[[], float] = time.monotonic,

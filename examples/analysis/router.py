@@ -62,13 +62,7 @@ Answer: TypeAlias = ToRouter | ToHealth | Allowed
 
 
 def route(method: str, path: str) -> Answer:
-    """Who answers this method and raw path without query (spec §10.2, §10.3).
-
-    Raises:
-        MalformedRequest: The path has a malformed escape or bytes that are not UTF-8.
-        RouteNotFound: The path is not below a sub-router, and not that of the health report.
-        HttpMethodNotAllowed: The health report was asked for with another method.
-    """
+    """Who answers this method and raw path without query (spec §10.2, §10.3)."""
     _check_escapes(path)
     # The boundary of a prefix is a raw slash, so the split comes before the decoding.
     first, *raw = path.split("/", 3)
@@ -90,13 +84,7 @@ def route(method: str, path: str) -> Answer:
 def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
     """The handler of a sub-router's POST endpoint, by the rules of the default sub-router.
 
-    Its root is ``""`` and ``"/"``; there only POST is taken (spec §10.2).
-
-    Raises:
-        RouteNotFound: The path is deeper than the root.
-        HttpMethodNotAllowed: The method is not POST.
-        MethodNotSupported: The application has given no handler.
-    """
+    Its root is ``""`` and ``"/"``; there only POST is taken (spec §10.2)."""
     path = f"/v1/{to.name}{to.rest}"
     if to.rest not in ("", "/"):
         raise RouteNotFound(path)
@@ -112,11 +100,7 @@ def health(
 ) -> tuple[int, dict[str, Json]]:
     """The HTTP status and the JSON body of the health report, keys in order (spec §10.3).
 
-    ``now`` is the moment of the response; ``status`` says ``operational`` if and only if ``ok``.
-
-    Raises:
-        ValueError: ``now`` has no time zone, or ``ok`` and ``status`` disagree.
-    """
+    ``now`` is the moment of the response; ``status`` says ``operational`` if and only if ``ok``."""
     if now.tzinfo is None:
         raise ValueError(f"the moment of the response needs a time zone, got {now!r}")
     if ok != (status == OPERATIONAL):

@@ -7,10 +7,13 @@ import asyncio
 import contextlib
 import functools
 import gc
+import multiprocessing
+import os
 import re
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,7 +28,6 @@ from examples.analysis.deployment import EXECUTORS, Deployment
 from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
-from examples.analysis.workers import Workers
 from lro import LroError, Service
 from lro.asgi import EdgeApp, OperationsApp
 from lro.console import ConsoleEdge
@@ -39,6 +41,11 @@ DOCUMENT: Final = Document(title="Image analysis", description="Ten analyses of 
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
 STOP_SECONDS: Final = 3
 """How long calls in flight, such as a Wait, may hold up the end of the server."""
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "log_level": "warning",
+    "ws": "none",
+    "timeout_graceful_shutdown": STOP_SECONDS,
+}
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,6 +66,8 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, service.close)
             service.start_maintenance()  # before the first request
+            gc.collect()
+            gc.freeze()  # what is imported by now stays: no collection of garbage need look at it
             if grpc_address:
                 await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
             yield
@@ -170,7 +179,7 @@ def _parent(request: HttpRequest) -> str:
 
 def main(arguments: list[str]) -> None:
     """Serve until a signal stops it: ``python -m examples.analysis serve --port 8000``."""
-    plain = Deployment()
+    plain = Deployment.of_environment()
     parser = argparse.ArgumentParser(
         prog="python -m examples.analysis serve",
         description="Serve the ten analyses over HTTP; prints the address when it is ready.",
@@ -183,32 +192,46 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--concurrency", type=int, default=2, help="analyses at once in a process")
     parser.add_argument("--workers", type=int, default=1, help="server processes on the store")
     parser.add_argument("--grpc", type=int, help="a port for gRPC too; 0: any that is free")
-    parser.add_argument("--lease", type=float, default=15.0, help="seconds of silence allowed")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--lease", type=float, default=plain.lease, help="allowed silence in s")
+    options = vars(parser.parse_args(arguments))
+    host, port, workers = (options.pop(name) for name in ("host", "port", "workers"))
+    grpc_port = options.pop("grpc")
     try:
-        listener = socket.create_server((options.host, options.port))
+        listener = socket.create_server((host, port))
     except (OSError, OverflowError) as exc:
         parser.error(f"cannot listen: {exc}")
-    if options.grpc == 0 and options.workers > 1:
+    if grpc_port == 0 and workers > 1:
         parser.error("--grpc: several workers share a port, which must be given")
-    deployment = Deployment(
-        store=options.store,
-        executor=options.executor,
-        broker=options.broker,
-        concurrency=options.concurrency,
-        lease_seconds=options.lease,
-    )
+    grpc_address = "" if grpc_port is None else f"{host}:{grpc_port}"
+    deployment = Deployment(grpc=grpc_address, **options)
     try:
         service = deployment.make_service()
     except (LroError, ValueError) as exc:
-        parser.error(f"cannot serve {options.store}: {exc}")
+        parser.error(f"cannot serve {deployment.store}: {exc}")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
-    grpc_address = "" if options.grpc is None else f"{options.host}:{options.grpc}"
-    if options.workers == 1:
+    if workers == 1:
         serve(service, listener, grpc_address)
         return
     service.close()
-    Workers(deployment, listener, options.workers, grpc_address).run()
+    # The processes need not know of each other: the store is where they meet.
+    os.environ.update(deployment.environment())
+    factory = f"{__name__}:{worker_app.__name__}"
+    uvicorn.run(factory, factory=True, workers=workers, fd=listener.fileno(), **_OPTIONS)
+
+
+def worker_app() -> Starlette:
+    """The application of one of several server processes, which ends when its parent does."""
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        # A parent that was killed stops no child, and its children would keep the socket.
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+    deployment = Deployment.of_environment()
+    return make_app(deployment.make_service(), deployment.grpc)
 
 
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
@@ -218,13 +241,6 @@ def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> 
     gets no signal that it does not handle. uvicorn has its own handler while it runs.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    config = uvicorn.Config(
-        make_app(service, grpc_address),
-        log_level="warning",
-        ws="none",
-        timeout_graceful_shutdown=STOP_SECONDS,
-    )
-    gc.collect()
-    gc.freeze()  # what is imported by now stays: no collection of garbage need look at it
+    config = uvicorn.Config(make_app(service, grpc_address), **_OPTIONS)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])

@@ -109,12 +109,7 @@ class Textures:
 
 
 def check_examples(examples: Sequence[Example]) -> frozenset[str]:
-    """Refuse examples that nothing can be learned from; gives the labels that will be known.
-
-    Raises:
-        InvalidArgument: There are too few or too many, all have one label, or one has no picture
-            that could be worked on.
-    """
+    """Refuse examples that nothing can be learned from; gives the labels that will be known."""
     if not examples:
         return frozenset(BUILT_IN)
     if not 2 <= len(examples) <= 64:
@@ -132,11 +127,7 @@ def check_examples(examples: Sequence[Example]) -> frozenset[str]:
 
 
 def learn(examples: Sequence[Example], progress: Progress) -> Textures:
-    """Learn the examples, or the built-in set if there are none: the stage LEARNING.
-
-    Raises:
-        InvalidArgument: The picture of an example cannot be decoded.
-    """
+    """Learn the examples, or the built-in set if there are none: the stage LEARNING."""
     progress.stage(LEARNING, len(examples) or len(BUILT_IN))
     if not examples:
         learned = built_in()

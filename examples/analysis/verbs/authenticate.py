@@ -42,12 +42,6 @@ anyone can make a signature that holds for any picture."""
 
 
 def check(request: AuthenticateRequest) -> None:
-    """Everything that can be found wrong without decoding a pixel.
-
-    Raises:
-        InvalidArgument: The picture is outside the limits, the signature or a key has the wrong
-            length, there are no keys or too many, or a key is of small order.
-    """
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     if len(request.signature) != SIGNATURE_BYTES:
         raise InvalidArgument(
@@ -73,12 +67,7 @@ def check(request: AuthenticateRequest) -> None:
 def authenticate(request: AuthenticateRequest, progress: Progress) -> AuthenticateResponse:
     """The first key for which the signature of the picture holds, if any.
 
-    With CONTENT no pixel is decoded: the file is what was signed, whatever is in it.
-
-    Raises:
-        InvalidArgument: The scope is PIXELS and the picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
+    With CONTENT no pixel is decoded: the file is what was signed, whatever is in it."""
     progress.stage(DECODING, 1)
     header = check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     content = request.image.content if request.image is not None else b""

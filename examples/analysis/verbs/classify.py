@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from examples.analysis.messages import ClassifyRequest, ClassifyResponse, LabelScore
-from examples.analysis.pictures import check_header, decode, grey, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import check_header, grey, opened
+from examples.analysis.progress import Progress
 from examples.analysis.textures import (
     LEARNING,
     LONGEST,
@@ -28,29 +28,16 @@ KNOWN_UP_TO: Final = 2.0
 
 
 def check(request: ClassifyRequest) -> None:
-    """Everything that can be found wrong without decoding a pixel.
-
-    Raises:
-        InvalidArgument: A picture is outside the limits, or the examples have not two labels.
-    """
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     check_examples(request.examples)
 
 
 def classify(request: ClassifyRequest, progress: Progress) -> ClassifyResponse:
-    """The probability of each label for the picture as a whole.
-
-    Raises:
-        InvalidArgument: A picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 1)
-    original = decode(request.image, "image")
-    picture, scale = working_copy(original, LONGEST)
-    progress.step()
+    """The probability of each label for the picture as a whole."""
+    (work,) = opened(LONGEST, progress, image=request.image)
     textures = learn(request.examples, progress)
     progress.stage(DESCRIBING, 1)
-    codes = lbp_codes(grey(picture), lambda: progress.step(0))
+    codes = lbp_codes(grey(work.copy), lambda: progress.step(0))
     description = histograms(count(codes)[np.newaxis])
     progress.step()
     progress.stage(PREDICTING, 1)
@@ -66,7 +53,5 @@ def classify(request: ClassifyRequest, progress: Progress) -> ClassifyResponse:
         novelty=novelty,
         known=novelty <= KNOWN_UP_TO,
         training_tiles=textures.tile_count,
-        scale=scale,
-        image_width=original.width,
-        image_height=original.height,
+        **work.sizes,
     )

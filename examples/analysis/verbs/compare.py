@@ -15,8 +15,8 @@ from skimage.measure import label
 from skimage.metrics import structural_similarity
 
 from examples.analysis.messages import ChangedRegion, CompareRequest, CompareResponse
-from examples.analysis.pictures import array, check_header, decode, grey, original_box, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import array, check_header, grey, opened, original_box
+from examples.analysis.progress import Progress
 from lro import InvalidArgument
 
 STAGES: Final = ("STRUCTURE", "DIFFERENCE", "REGIONS")
@@ -27,42 +27,32 @@ Edges: TypeAlias = tuple[int, int, int, int]
 
 
 def check(request: CompareRequest) -> None:
-    """What can be found wrong before any pixel is decoded.
-
-    Raises:
-        InvalidArgument: A picture is missing or outside the limits.
-    """
     check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
     check_header(request.reference, "reference", min_side=SMALLEST, longest=LONGEST)
 
 
 def compare(request: CompareRequest, progress: Progress) -> CompareResponse:
-    """The difference as numbers of the whole, and the regions that changed, largest first.
-
-    Raises:
-        InvalidArgument: A picture cannot be decoded, or the sizes differ.
-        Cancelled: The work was asked to stop.
-    """
-    picture, reference = _pair(request, progress)
-    copy, scale = working_copy(picture, LONGEST)
-    reference_copy, _ = working_copy(reference, LONGEST)
+    """The difference as numbers of the whole, and the regions that changed, largest first."""
+    image, reference = opened(LONGEST, progress, image=request.image, reference=request.reference)
+    if image.original.size != reference.original.size:
+        ours, others = ("{} x {}".format(*one.original.size) for one in (image, reference))
+        raise InvalidArgument("image", f"is {ours} pixels, but reference is {others}")
     progress.stage("STRUCTURE")
-    ssim = _ssim(copy, reference_copy)
+    ssim = _ssim(image.copy, reference.copy)
     progress.stage("DIFFERENCE")
-    difference = _difference(copy, reference_copy)
+    difference = _difference(image.copy, reference.copy)
     mse = float(np.mean(np.square(difference, dtype=np.float64)))
     changed = difference.max(axis=2) > request.tolerance * 255
     progress.stage("REGIONS")
     regions = [
         ChangedRegion(
-            bounding_box=original_box(edges, scale, picture.size), area_px=round(area / scale**2)
+            bounding_box=original_box(edges, image.scale, image.original.size),
+            area_px=round(area / image.scale**2),
         )
         for edges, area in _regions(changed)[: request.max_regions]
     ]
     return CompareResponse(
-        scale=scale,
-        image_width=picture.width,
-        image_height=picture.height,
+        **image.sizes,
         ssim=ssim,
         mse=mse,
         psnr_db=10 * math.log10(255**2 / mse) if mse else None,
@@ -70,18 +60,6 @@ def compare(request: CompareRequest, progress: Progress) -> CompareResponse:
         changed_fraction=float(changed.mean()),
         changed_regions=tuple(regions),
     )
-
-
-def _pair(request: CompareRequest, progress: Progress) -> tuple[PIL.Image.Image, PIL.Image.Image]:
-    progress.stage(DECODING, 2)
-    picture = decode(request.image, "image")
-    progress.step()
-    reference = decode(request.reference, "reference")
-    progress.step()
-    if picture.size != reference.size:
-        sizes = [f"{one.width} x {one.height}" for one in (picture, reference)]
-        raise InvalidArgument("image", f"is {sizes[0]} pixels, but reference is {sizes[1]}")
-    return picture, reference
 
 
 def _ssim(picture: PIL.Image.Image, reference: PIL.Image.Image) -> float:

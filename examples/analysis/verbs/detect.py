@@ -13,8 +13,8 @@ from skimage.data import lbp_frontal_face_cascade_filename
 from skimage.feature import Cascade
 
 from examples.analysis.messages import DetectRequest, DetectResponse, Face
-from examples.analysis.pictures import Grey, check_header, decode, grey, original_box, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import Grey, check_header, grey, opened, original_box
+from examples.analysis.progress import Progress
 
 STAGES: Final = ("SCANNING", "GROUPING")
 LONGEST: Final = 640
@@ -27,34 +27,19 @@ Boxes: TypeAlias = npt.NDArray[np.float64]
 
 
 def check(request: DetectRequest) -> None:
-    """What can be found wrong before any pixel is decoded.
-
-    Raises:
-        InvalidArgument: The picture is missing or outside the limits.
-    """
     check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
 
 
 def detect(request: DetectRequest, progress: Progress) -> DetectResponse:
-    """The frontal faces, best support first.
-
-    Raises:
-        InvalidArgument: The picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 1)
-    picture = decode(request.image, "image")
-    copy, scale = working_copy(picture, LONGEST)
-    progress.step()
-    hits = _scan(grey(copy), max(request.min_size_px * scale, SMALLEST), progress)
+    """The frontal faces, best support first."""
+    (work,) = opened(LONGEST, progress, image=request.image)
+    hits = _scan(grey(work.copy), max(request.min_size_px * work.scale, SMALLEST), progress)
     progress.stage("GROUPING")
     faces = [
-        Face(bounding_box=original_box(tuple(box), scale, picture.size), support=support)
+        Face(bounding_box=original_box(tuple(box), work.scale, work.original.size), support=support)
         for box, support in _group(hits, request.min_neighbors)[: request.max_results]
     ]
-    return DetectResponse(
-        scale=scale, image_width=picture.width, image_height=picture.height, faces=tuple(faces)
-    )
+    return DetectResponse(**work.sizes, faces=tuple(faces))
 
 
 @functools.cache

@@ -19,8 +19,8 @@ from examples.analysis.messages import (
     Image,
     RegionWeight,
 )
-from examples.analysis.pictures import as_png, check_header, decode, grey, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import as_png, check_header, grey, opened
+from examples.analysis.progress import Progress
 from examples.analysis.textures import (
     LEARNING,
     LONGEST,
@@ -47,12 +47,6 @@ _NO_WEIGHT: Final = 1e-9
 
 
 def check(request: ExplainRequest) -> None:
-    """Everything that can be found wrong without decoding a pixel.
-
-    Raises:
-        InvalidArgument: A picture is outside the limits, the examples have not two labels, or
-            none has the label that is to be explained.
-    """
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     labels = check_examples(request.examples)
     if request.label and request.label not in labels:
@@ -62,20 +56,12 @@ def check(request: ExplainRequest) -> None:
 
 
 def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
-    """The weight of each part of the picture, in a grid of about ``segment_count`` parts.
-
-    Raises:
-        InvalidArgument: A picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 1)
-    original = decode(request.image, "image")
-    picture, scale = working_copy(original, LONGEST)
-    progress.step()
+    """The weight of each part of the picture, in a grid of about ``segment_count`` parts."""
+    (work,) = opened(LONGEST, progress, image=request.image)
     textures = learn(request.examples, progress)
     progress.stage(PERTURBING, request.sample_count)
     side = round(request.segment_count**0.5)
-    parts = _count_parts(lbp_codes(grey(picture), lambda: progress.step(0)), side)
+    parts = _count_parts(lbp_codes(grey(work.copy), lambda: progress.step(0)), side)
     whole = textures.probabilities(histograms(parts.sum(0, keepdims=True)))[0]
     label = request.label or textures.labels[int(whole.argmax())]
     column = textures.labels.index(label)
@@ -88,11 +74,9 @@ def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
         label=label,
         score=float(whole[column]),
         fidelity=fidelity,
-        regions=_regions(weights, original.size, side),
-        heatmap=_heatmap(weights, picture.size, side),
-        scale=scale,
-        image_width=original.width,
-        image_height=original.height,
+        regions=_regions(weights, work.original.size, side),
+        heatmap=_heatmap(weights, work.copy.size, side),
+        **work.sizes,
     )
 
 

@@ -58,11 +58,6 @@ Blocks: TypeAlias = tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]
 
 
 def check(request: ExtractRequest) -> None:
-    """Everything that can be found wrong without decoding a pixel.
-
-    Raises:
-        InvalidArgument: The picture is outside the limits, or a feature is named twice.
-    """
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     for index, feature in enumerate(request.features):
         if feature in request.features[:index]:
@@ -72,12 +67,7 @@ def check(request: ExtractRequest) -> None:
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
-    """The features that were asked for, or all.
-
-    Raises:
-        InvalidArgument: The picture cannot be decoded, or one of its frames is too large.
-        Cancelled: The work was asked to stop.
-    """
+    """The features that were asked for, or all."""
     progress.stage(DECODING, 1)
     picture = decode(request.image, "image")
     image = request.image or Image()

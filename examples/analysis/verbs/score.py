@@ -16,8 +16,8 @@ import PIL.Image
 from skimage.measure import blur_effect, shannon_entropy
 
 from examples.analysis.messages import ScoreRequest, ScoreResponse
-from examples.analysis.pictures import Levels, array, check_header, decode, grey, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import Levels, array, check_header, grey, opened
+from examples.analysis.progress import Progress
 
 MEASURING: Final = "MEASURING"
 STAGES: Final[tuple[str, ...]] = (MEASURING,)
@@ -26,26 +26,13 @@ LONGEST: Final = 2048
 
 
 def check(request: ScoreRequest) -> None:
-    """Everything that can be found wrong without decoding a pixel.
-
-    Raises:
-        InvalidArgument: The picture is outside the limits.
-    """
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
 
 
 def score(request: ScoreRequest, progress: Progress) -> ScoreResponse:
-    """Four qualities and their geometric mean, from seven measures.
-
-    Raises:
-        InvalidArgument: The picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 1)
-    original = decode(request.image, "image")
-    picture, scale = working_copy(original, LONGEST)
-    progress.step()
-    blur, noise, contrast_range, clipped, entropy, colour, luminance = _measure(picture, progress)
+    """Four qualities and their geometric mean, from seven measures."""
+    (work,) = opened(LONGEST, progress, image=request.image)
+    blur, noise, contrast_range, clipped, entropy, colour, luminance = _measure(work.copy, progress)
     sharpness = min(max((0.9 - blur) / 0.6, 0.0), 1.0)
     cleanness = math.exp(-noise / 20)
     contrast = min(1.0, contrast_range / 0.5)
@@ -63,9 +50,7 @@ def score(request: ScoreRequest, progress: Progress) -> ScoreResponse:
         entropy_bits=entropy,
         colorfulness=colour,
         mean_luminance=luminance,
-        scale=scale,
-        image_width=original.width,
-        image_height=original.height,
+        **work.sizes,
     )
 
 

@@ -29,13 +29,12 @@ from examples.analysis.pictures import (
     array,
     as_png,
     check_header,
-    decode,
     grey,
     hex_color,
+    opened,
     original_box,
-    working_copy,
 )
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.progress import Progress
 
 STAGES: Final = ("CLUSTERING", "LABELLING", "MEASURING")
 LONGEST: Final = 1024
@@ -49,37 +48,22 @@ Labels: TypeAlias = npt.NDArray[np.int64]
 
 
 def check(request: SegmentRequest) -> None:
-    """What can be found wrong before any pixel is decoded.
-
-    Raises:
-        InvalidArgument: The picture is missing or outside the limits.
-    """
     check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
 
 
 def segment(request: SegmentRequest, progress: Progress) -> SegmentResponse:
-    """The regions in the order of their labels, and the map of the labels.
-
-    Raises:
-        InvalidArgument: The picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 1)
-    picture = decode(request.image, "image")
-    copy, scale = working_copy(picture, LONGEST)
-    progress.step()
+    """The regions in the order of their labels, and the map of the labels."""
+    (work,) = opened(LONGEST, progress, image=request.image)
     if request.method is SegmentMethod.OBJECTS:
-        labels = _objects(request, grey(copy), scale, progress)
+        labels = _objects(request, grey(work.copy), work.scale, progress)
     else:
-        labels = _superpixels(request, copy, progress)
+        labels = _superpixels(request, work.copy, progress)
     labels[labels > MAX_LABEL] = 0  # the map has 16 bits
     progress.stage("MEASURING")
     return SegmentResponse(
-        scale=scale,
-        image_width=picture.width,
-        image_height=picture.height,
+        **work.sizes,
         region_count=int(labels.max()),
-        regions=_measured(labels, copy, scale, picture.size),
+        regions=_measured(labels, work.copy, work.scale, work.original.size),
         foreground_fraction=float((labels > 0).mean()),
         label_map=as_png(labels.astype(np.uint16)),
     )

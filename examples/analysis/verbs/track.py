@@ -39,13 +39,6 @@ LEARNING_RATE: Final = 0.1
 
 
 def check(request: TrackRequest) -> None:
-    """What can be found wrong before any pixel is decoded.
-
-    Raises:
-        InvalidArgument: Not exactly one source, too few or too many frames, a picture outside
-            the limits, no box, one with a side under 4 pixels, or one that begins outside of any
-            picture.
-    """
     if bool(request.frames) == (request.image is not None):
         raise InvalidArgument("frames", "exactly one of frames and image is required")
     if request.image is not None:
@@ -68,12 +61,7 @@ def check(request: TrackRequest) -> None:
 
 
 def track(request: TrackRequest, progress: Progress) -> TrackResponse:
-    """Where the box is in every frame; the first position is the given one, with score 1.
-
-    Raises:
-        InvalidArgument: A frame cannot be decoded, sizes differ, or the box is not inside.
-        Cancelled: The work was asked to stop.
-    """
+    """Where the box is in every frame; the first position is the given one, with score 1."""
     pictures, size, scale = _working_frames(request, progress)
     box = _inside(request.box, size)
     target = _Target.marked(grey(pictures[0]), box, scale, request.search_margin_px)

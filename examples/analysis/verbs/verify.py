@@ -14,8 +14,8 @@ from skimage.measure import ransac
 from skimage.transform import ProjectiveTransform
 
 from examples.analysis.messages import VerifyRequest, VerifyResponse
-from examples.analysis.pictures import Grey, check_header, decode, grey, working_copy
-from examples.analysis.progress import DECODING, Progress
+from examples.analysis.pictures import Grey, check_header, grey, opened
+from examples.analysis.progress import Progress
 
 STAGES: Final = ("EXTRACTING", "MATCHING", "FITTING")
 LONGEST: Final = 800
@@ -34,33 +34,17 @@ class Keypoints:
 
 
 def check(request: VerifyRequest) -> None:
-    """What can be found wrong before any pixel is decoded.
-
-    Raises:
-        InvalidArgument: A picture is missing or outside the limits.
-    """
     check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
     check_header(request.reference, "reference", min_side=SMALLEST, longest=LONGEST)
 
 
 def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
-    """Whether one projective map takes enough of the reference's keypoints into the image.
-
-    Raises:
-        InvalidArgument: A picture cannot be decoded.
-        Cancelled: The work was asked to stop.
-    """
-    progress.stage(DECODING, 2)
-    picture = decode(request.image, "image")
-    progress.step()
-    reference = decode(request.reference, "reference")
-    progress.step()
-    copy, scale = working_copy(picture, LONGEST)
-    reference_copy, reference_scale = working_copy(reference, LONGEST)
+    """Whether one projective map takes enough of the reference's keypoints into the image."""
+    image, reference = opened(LONGEST, progress, image=request.image, reference=request.reference)
     progress.stage("EXTRACTING", 2)
-    there = _keypoints(grey(copy))
+    there = _keypoints(grey(image.copy))
     progress.step()
-    here = _keypoints(grey(reference_copy))
+    here = _keypoints(grey(reference.copy))
     progress.step()
     progress.stage("MATCHING")
     source, target = _matches(here, there, request.ratio)
@@ -70,11 +54,9 @@ def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
     if model is None or inliers <= required or not _keeps_orientation(model):
         homography: tuple[float, ...] = ()
     else:
-        homography = _in_original(model, scale, reference_scale)
+        homography = _in_original(model, image.scale, reference.scale)
     return VerifyResponse(
-        scale=scale,
-        image_width=picture.width,
-        image_height=picture.height,
+        **image.sizes,
         verified=bool(homography),
         inlier_count=inliers,
         match_count=len(source),

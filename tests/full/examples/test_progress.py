@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.analysis.messages import AnalysisMetadata
-from examples.analysis.progress import DECODING, JobProgress, settle
+from examples.analysis.progress import DECODING, Progress, settle
 from lro import Cancelled
 from lro_client.testing import VirtualClock
 
@@ -34,8 +34,8 @@ class Job:
 START = AnalysisMetadata(verb="detect", target="images/ab", stage="QUEUED")
 
 
-def progress_of(job: Job, clock: VirtualClock | None = None) -> JobProgress:
-    return JobProgress(job, START, ("SCANNING", "GROUPING"), clock or VirtualClock())
+def progress_of(job: Job, clock: VirtualClock | None = None) -> Progress:
+    return Progress(job, START, ("SCANNING", "GROUPING"), clock or VirtualClock())
 
 
 def test_stages_are_reported_at_once() -> None:
