@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import graphlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -52,16 +53,19 @@ UNFINISHED: Final = {"cli", "integrations"}
 """Packages of the outer ring that still use private names of the core."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
-"""What ``lro_client`` may use of ``lro``."""
+"""Modules of ``lro`` that ``lro_client`` may use, but for its test server and its command."""
 
 DEPTH_AT_MOST: Final = 12
 """So many packages, of both distributions, may lie on the longest way from an import down."""
 
-SERVED: Final = {"adapters", "http", "stores.memory", "executors.inline"}
-"""What ``lro_client.testing`` may use besides: its server is the real edge over a real service."""
+SERVERS: Final = {("lro_client", "lro", "testing"), ("lro_client", "lro", "cli")}
+"""Packages that may use all of another one: the test server, and the command with the console."""
 
-SHOWN: Final = {"console", "http"}
-"""What the command ``lro console`` may use besides: it serves the page of the server."""
+FULL_TIER: Final = re.compile(
+    r"^\s*(from|import) (tests\.services(\.| import )(npm|redis)|tests\.full|playwright)\b",
+    re.MULTILINE,
+)
+"""An import of what starts a browser, a broker or npm."""
 
 PURE: Final = ("_base", "_messages", "_model", "_filters")
 """Values and pure functions."""
@@ -133,16 +137,16 @@ def test_imports_point_down() -> None:
 
 
 def is_outer(package: str, name: str) -> bool:
-    """Return True for a module of the outer ring."""
-    return package in ("lro_conform", "pytest_lro") or name.partition(".")[0] in OUTER
+    """Return True for a module of the outer ring, and for other packages than ``lro``."""
+    return package != "lro" or name.partition(".")[0] in OUTER
 
 
-def test_outer_ring_uses_only_public_names_of_the_core() -> None:
-    """A third-party package could do what the outer ring does."""
+def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
+    """A third-party package could do what the outer ring and the client do."""
     found = {
         (name, module, imported)
         for package, name, path in (*modules(), *modules_of("pytest_lro"))
-        if package != "lro_client" and is_outer(package, name)
+        if is_outer(package, name)
         for module, imported in source(path).imports
         if module.partition(".")[0] == "lro"
         and not is_outer("lro", module.removeprefix("lro.") + ".")
@@ -199,21 +203,29 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_the_packages_meet_at_the_face() -> None:
-    """``lro_client`` sees the face of ``lro`` and nothing behind it; ``lro`` sees no client.
+    """``lro_client`` needs no server, and ``lro`` no client.
 
-    ``lro_conform`` is independent of both, which it may judge: it sees only the errors.
+    ``lro_conform`` may judge both, so it uses only the errors of ``lro``.
     """
+    allowed = {"lro": set[str](), "lro_client": PUBLIC, "lro_conform": {"errors"}}
     behind = [
-        (package, name, other)
+        (package, name, owner, other)
         for package, name, path in modules()
         for owner, other in ours(path)
         if owner != package
-        and (package != "lro_client" or owner != "lro" or other not in PUBLIC)
-        and (package, owner, other) != ("lro_conform", "lro", "errors")
-        and not (name.startswith("testing.") and other in SERVED)
-        and not (name == "cli._console" and other in SHOWN)
+        and (owner != "lro" or other not in allowed[package])
+        and (package, owner, name.partition(".")[0]) not in SERVERS
     ]
     assert behind == []
+
+
+def test_core_tests_start_no_browser_broker_or_npm() -> None:
+    """The tests that do are in tests/full, which the default tier leaves out."""
+    tests = Path(__file__).parent
+    left_out = {tests / "full", tests / "services", tests / "chaos"}
+    core = [path for path in tests.rglob("*.py") if left_out.isdisjoint(path.parents)]
+    assert len(core) > 300
+    assert [path for path in core if FULL_TIER.search(path.read_text())] == []
 
 
 def test_values_have_no_effects() -> None:
