@@ -184,26 +184,26 @@ def debts_removed(self, limit):
 
 
 BROKEN = [
-    ("a_limit_is_kept", {"claim": claimed_beyond_limits}),
-    ("a_limit_is_kept_by_many_at_once", {"claim": claimed_beyond_limits}),
-    ("what_is_left_out_is_not_claimed", {"claim": claimed_again}),
-    ("a_claim_for_nobody_puts_off", {"claim": claimed_by_nobody}),
-    ("names_are_sent_within_limits", {"claim": sent_beyond_limits}),
-    ("one_operation_can_be_claimed", {"claim": claimed_early}),
-    ("one_whose_name_was_sent_can_be_claimed", {"claim": claimed_early}),
-    ("the_earliest_due_are_claimed_first", {"claim": claimed_by_name}),
-    ("many_at_once_keep_the_order", {"claim": claimed_last}),
-    ("what_is_due_is_claimed", {"claim_due": due_to_all}),
-    ("expiry_waits_for_debts", {"expire": debts_kept_for_ever}),
-    ("expiry_waits_for_debts", {"expire": debts_removed}),
-    ("records_are_found_by_their_names", {"find": visible_alone}),
-    ("records_are_found_by_their_names", {"find": as_often_as_asked}),
-    ("a_record_comes_back_as_it_went_in", {"request": forgotten}),
-    ("a_check_makes_every_check", {"insert": inserted_anyway}),
-    ("pages_leave_out_what_callers_cannot_see", {"page": all_there_are}),
-    ("a_page_has_all_that_meets_a_narrowing", {"page": covered_alone}),
+    ("limit_of_a_method_holds", {"claim": claimed_beyond_limits}),
+    ("limit_holds_for_concurrent_claims", {"claim": claimed_beyond_limits}),
+    ("excluded_names_are_not_claimed", {"claim": claimed_again}),
+    ("claim_without_owner_postpones", {"claim": claimed_by_nobody}),
+    ("sent_names_count_for_limits", {"claim": sent_beyond_limits}),
+    ("one_operation_is_claimed_by_name", {"claim": claimed_early}),
+    ("sent_operation_is_claimed_before_it_is_due", {"claim": claimed_early}),
+    ("earliest_due_is_claimed_first", {"claim": claimed_by_name}),
+    ("concurrent_claims_keep_the_order", {"claim": claimed_last}),
+    ("due_notifications_are_claimed", {"claim_due": due_to_all}),
+    ("expiry_waits_for_notifications", {"expire": debts_kept_for_ever}),
+    ("expiry_waits_for_notifications", {"expire": debts_removed}),
+    ("records_are_found_by_name", {"find": visible_alone}),
+    ("records_are_found_by_name", {"find": as_often_as_asked}),
+    ("every_field_is_stored", {"request": forgotten}),
+    ("check_makes_every_check", {"insert": inserted_anyway}),
+    ("pages_exclude_hidden_and_expired_records", {"page": all_there_are}),
+    ("page_has_all_matching_records", {"page": covered_alone}),
     (
-        "pages_go_on_after_a_place",  # but look at the same records over and over
+        "page_continues_after_a_cursor",  # but look at the same records over and over
         {"page": lambda self, parent, after, *more: MemoryStore.page(self, parent, None, *more)},
     ),
     (
@@ -211,10 +211,10 @@ BROKEN = [
         {"page": lambda self, *given: MemoryStore.page(self, *given[:5])},
     ),
     (
-        "what_is_found_is_bounded_in_bytes",
+        "found_records_are_bounded_in_bytes",
         {"find": lambda self, names, *_: MemoryStore.find(self, names)},
     ),
-    ("updates_are_serialised", {"update": change_of_before}),
+    ("concurrent_updates_are_serialised", {"update": change_of_before}),
 ]
 
 
@@ -227,7 +227,7 @@ def test_a_broken_store_is_found(promise, methods):
 
 
 def test_one_broken_promise_fails_all_checks():
-    with pytest.raises(AssertionError, match="a_record_comes_back_as_it_went_in: KeyError"):
+    with pytest.raises(AssertionError, match="every_field_is_stored: KeyError"):
         testing.check_store(type("Broken", (MemoryStore,), {"request": forgotten}))
 
 

@@ -1,9 +1,9 @@
-"""The contracts of stores and executors as code: run them over an adapter of your own.
+"""The contracts of stores and executors as code: run them on your own adapters.
 
-Nothing here needs a test framework. :func:`check_store` and :func:`check_executor` run every check
-and fail with an AssertionError that names the promise which was not kept; with pytest, parametrise
-over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a
-job for tests that call the function of a method by itself.
+They need no test framework. :func:`check_store` and :func:`check_executor` run all checks and raise
+an AssertionError that names the broken promise. With pytest, parametrise over ``STORE_CHECKS`` and
+``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a job for tests that call the
+function of a method by itself.
 """
 
 from lro.testing._executors import (

@@ -1,4 +1,4 @@
-"""Checks of stores: what waits is claimed, in order, within limits, and once (spec §2.8)."""
+"""Checks of stores: claims take waiting work once, in order and within limits (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEASE: Final = timedelta(seconds=15)
 def _waiting(
     clock: ManualClock, unique_id: str = "a", *, seconds: float = 0, **fields: Any
 ) -> Record:
-    """A new record that is due in these seconds."""
+    """Return a new record that is due in these seconds."""
     due = clock() + timedelta(seconds=seconds)
     return record_of(clock, unique_id, lease_until=due, **fields)
 
@@ -49,17 +49,17 @@ def _claim(
 
 
 def _said(found: Claimed) -> tuple[list[str], bool, datetime | None]:
-    """What a claim says, with ids in place of works."""
+    """Return the result of a claim, with ids in place of works."""
     return ids([record for record, _ in found.works]), found.more, found.next_due
 
 
 def _claimed(*given: Any, **more: Any) -> list[str]:
-    """The ids of what a claim gets."""
+    """Return the ids of the claimed operations."""
     return ids([record for record, _ in _claim(*given, **more).works])
 
 
-def a_claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
-    """The record that it gives is the one that is stored, and the request comes with it."""
+def claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
+    """A claim returns the stored record, as attempt n + 1, with its request."""
     record = _waiting(clock, lost_attempts=1, caller="ann", metadata=REQUEST)
     store.insert(record, AnyMessage("x/a.Request", {"n": 1}), None)
     insert(store, _waiting(clock, "b"))
@@ -77,8 +77,8 @@ def a_claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), ended, "the record after its end")
 
 
-def a_second_attempt_keeps_the_first_start(store: Store, clock: ManualClock) -> None:
-    """Work that was handed back is due at once, and work that was lost when it is said to be."""
+def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> None:
+    """Released work is due at once, lost work at its new due time; both keep their start time."""
     record = _waiting(clock)
     insert(store, record)
     began = clock.advance(1)
@@ -94,8 +94,8 @@ def a_second_attempt_keeps_the_first_start(store: Store, clock: ManualClock) -> 
     same(store.get(record.name), found, "the record")
 
 
-def a_claim_of_nothing_only_looks(store: Store, clock: ManualClock) -> None:
-    """It says whether there is more, as its limits allow, and when the next is due."""
+def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
+    """With ``most=0`` it only says whether more is due within the limits, and what is due next."""
     same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
     record = _waiting(clock, seconds=2)
     insert(store, record)
@@ -109,8 +109,8 @@ def a_claim_of_nothing_only_looks(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), record, "the record")
 
 
-def only_what_waits_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Nothing that has an owner, is done outside, has ended, or is of another method."""
+def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
+    """Work with an owner, done outside, ended, or of another method is not claimed."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))
@@ -127,7 +127,7 @@ def only_what_waits_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """So is work that is asked to stop: what becomes of it is for the service to say."""
+    """So is work with a cancel request: the service decides how that ends."""
     insert(store, _waiting(clock, "hidden", target="t"))
     store.update("operations/hidden", delete(clock()))
     insert(store, _waiting(clock, "stop"))
@@ -137,8 +137,8 @@ def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
     same((state.value, asked.cancel_requested), ("HIDDEN", True), "what it is")
 
 
-def the_earliest_due_are_claimed_first(store: Store, clock: ManualClock) -> None:
-    """Of whichever method; of one moment they go by name, in which UTF-16 would err."""
+def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
+    """Over all methods; with equal due times by name, in code point order."""
     for unique_id, seconds in (("late", 9), ("z", 3), ("\U00010000", 2), ("\uffff", 2), ("B", 2)):
         method = "N" if unique_id in "zB" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method))
@@ -154,8 +154,8 @@ def the_earliest_due_are_claimed_first(store: Store, clock: ManualClock) -> None
     same(_said(found)[:2], (["z"], False), "the last one")
 
 
-def work_is_claimed_when_it_is_due(store: Store, clock: ManualClock) -> None:
-    """From exactly then on; until then the claim says when that is."""
+def work_is_claimed_from_its_due_time(store: Store, clock: ManualClock) -> None:
+    """Until then the claim returns the due time."""
     moments = [clock() + timedelta(seconds=seconds) for seconds in (1, 2, 3)]
     insert(store, _waiting(clock, "a", seconds=1))
     insert(store, _waiting(clock, "b", seconds=2))
@@ -174,8 +174,8 @@ def work_is_claimed_when_it_is_due(store: Store, clock: ManualClock) -> None:
     same(_claim(store, clock, limits={"O": None}).next_due, None, "of another method")
 
 
-def a_limit_is_kept(store: Store, clock: ManualClock) -> None:
-    """It counts what has an owner, whichever, and holds up no other method's work."""
+def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
+    """It counts all work that has an owner, and does not hold up other methods."""
     for number in range(5):
         insert(store, _waiting(clock, f"a{number}"))
     insert(store, _waiting(clock, "n", method="N"))
@@ -197,8 +197,8 @@ def a_limit_is_kept(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, {"M": None}), ["a4"], "without a limit")
 
 
-def one_operation_can_be_claimed(store: Store, clock: ManualClock) -> None:
-    """If it waits and is due, is of these methods and within the limit."""
+def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
+    """Only if it waits, is due, belongs to these methods, and is within the limit."""
     insert(store, _waiting(clock, "a"))
     insert(store, _waiting(clock, "b"))
     insert(store, _waiting(clock, "later", seconds=99))
@@ -223,8 +223,8 @@ def one_operation_can_be_claimed(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock), ["a"], "what is left")
 
 
-def one_whose_name_was_sent_can_be_claimed(store: Store, clock: ManualClock) -> None:
-    """From when it is put off, whenever it is to be sent again; not when it waits anew."""
+def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock) -> None:
+    """Work whose name was sent can be claimed by name at once, until it waits anew."""
     insert(store, _waiting(clock, "a", seconds=2))
     insert(store, _waiting(clock, "started", seconds=60, sent_time=clock()))
     same(_claimed(store, clock, only="operations/started"), ["started"], "sent by its start")
@@ -246,8 +246,8 @@ def one_whose_name_was_sent_can_be_claimed(store: Store, clock: ManualClock) -> 
     same(store.get(name).lease_until, due, "when it is due, called back again")
 
 
-def names_are_sent_within_limits(store: Store, clock: ManualClock) -> None:
-    """Each that was sent takes a place until it is sent again, in its lane if keyed."""
+def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
+    """Each sent name takes a place until it is due again, in its lane if it has a key."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     insert(store, held(clock, "held", lane=2))
@@ -265,8 +265,8 @@ def names_are_sent_within_limits(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, limit, ""), ["a0", "a3"], "what is sent again")
 
 
-def what_is_left_out_is_not_claimed(store: Store, clock: ManualClock) -> None:
-    """It keeps nothing else from being claimed."""
+def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
+    """An excluded name does not keep other work from being claimed."""
     for unique_id in "abcd":
         insert(store, _waiting(clock, unique_id))
     without = ["operations/a", "operations/c", "operations/never", "operations/\ud800"]
@@ -277,8 +277,8 @@ def what_is_left_out_is_not_claimed(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, without=()), ["a", "c"], "the others")
 
 
-def a_claim_for_nobody_puts_off(store: Store, clock: ManualClock) -> None:
-    """Nothing is begun: it is due again after the lease, or after as long as since it was sent."""
+def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
+    """It begins nothing; the work is due again after the lease or the time since it was sent."""
     record = _waiting(clock)
     insert(store, record)
     insert(store, held(clock, "held"))
@@ -298,8 +298,8 @@ def a_claim_for_nobody_puts_off(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock), ["a"], "what is claimed then")
 
 
-def many_at_once_share_what_waits(store: Store, clock: ManualClock) -> None:
-    """Each operation is claimed by one of them, and none is left."""
+def concurrent_claims_share_the_work(store: Store, clock: ManualClock) -> None:
+    """Each operation is claimed once, and all are claimed."""
     for number in range(60):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 2]))
 
@@ -321,8 +321,8 @@ def many_at_once_share_what_waits(store: Store, clock: ManualClock) -> None:
             same(store.get(record.name), record, "the record")
 
 
-def many_at_once_keep_the_order(store: Store, clock: ManualClock) -> None:
-    """A claim is ahead of what others are claiming just then, and of nothing else."""
+def concurrent_claims_keep_the_order(store: Store, clock: ManualClock) -> None:
+    """A claim may only overtake operations that others are claiming at the same time."""
     claimers, waiting = 8, 80
     for number in range(waiting):
         insert(store, _waiting(clock, f"{number:02}", seconds=number - waiting))
@@ -341,8 +341,8 @@ def many_at_once_keep_the_order(store: Store, clock: ManualClock) -> None:
     expect(max(ahead_of) < claimers, f"{claimers} claimed, one ahead of {max(ahead_of)} operations")
 
 
-def a_limit_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
-    """However many claim, end and claim again; and all of it is done."""
+def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
+    """However many claim and end at the same time; and all work is done."""
     for number in range(40):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 4 == 0]))
     seen: list[int] = []
@@ -365,16 +365,16 @@ def a_limit_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
     expect(max(seen) <= 3, f"{max(seen)} of a method with a limit of 3 ran at once")
 
 
-def a_notification_of_work_is_harmless(store: Store, clock: ManualClock) -> None:
-    """It is no name of a record, and changes none."""
+def notification_of_work_changes_no_record(store: Store, clock: ManualClock) -> None:
+    """``WORK_WAITS`` is not the name of a record."""
     record = _waiting(clock)
     insert(store, record)
     store.notify_others(WORK_WAITS)
     same(store.get(record.name), record, "the record")
 
 
-def a_claim_uses_the_time_of_the_store(store: Store, clock: ManualClock) -> None:
-    """What is due is so by the store's clock, whichever lease is asked for."""
+def claim_uses_the_clock_of_the_store(store: Store, clock: ManualClock) -> None:
+    """The store's clock decides what is due, whatever the lease of the claim."""
     insert(store, _waiting(clock, seconds=1))
     until: datetime = clock() + timedelta(days=999)
     same(list(store.claim(Claim("us", until, _ANY, 9)).works), [], "what is due")
@@ -383,8 +383,8 @@ def a_claim_uses_the_time_of_the_store(store: Store, clock: ManualClock) -> None
     same((record.lease_until, record.start_time), (until, clock()), "lease and start")
 
 
-def suspects_are_claimed_apart(store: Store, clock: ManualClock) -> None:
-    """Work whose worker was lost twice is only given to a claim that asks for such work."""
+def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
+    """Work that lost two workers is returned only to a claim for suspects."""
     for unique_id, lost in (("a", 0), ("b", 1), ("c", 2), ("d", 3)):
         insert(store, _waiting(clock, unique_id, lost_attempts=lost))
     insert(store, _waiting(clock, "e", seconds=9, lost_attempts=2))
@@ -400,8 +400,8 @@ def suspects_are_claimed_apart(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, suspects=True), ["b"], "what has become a suspect")
 
 
-def the_lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """Whichever method it is of, and however late it was due; what is not due holds up nothing."""
+def lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
+    """Over all methods, whatever the due time; work that is not due holds up nothing."""
     for unique_id, rank, seconds in (("low", 3, 0), ("high", -3, 2), ("later", -9, 9), ("b", 0, 1)):
         method = "N" if unique_id == "b" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method, rank=rank))
@@ -416,8 +416,8 @@ def the_lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, both), ["later"], "the last one")
 
 
-def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
-    """It counts what runs in the lane, of any rank; what has no key has no limit."""
+def limit_holds_in_each_lane(store: Store, clock: ManualClock) -> None:
+    """It counts running work of any rank in the lane; work with an empty key has no limit."""
     for unique_id, lane in (("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3), ("c1", 4), ("c2", 4)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
@@ -437,8 +437,8 @@ def a_limit_is_kept_in_each_lane(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, {"M": 7}), ["a3"], "with a higher one")
 
 
-def work_that_was_stored_without_keys_is_limited(store: Store, clock: ManualClock) -> None:
-    """All of it together, after its method has got keys."""
+def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None:
+    """Work stored before its method got keys shares one limit."""
     for unique_id, lane in (("old1", 0), ("old2", 0), ("old3", 0), ("new1", 2), ("new2", 2)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
@@ -454,8 +454,8 @@ def work_that_was_stored_without_keys_is_limited(store: Store, clock: ManualCloc
     same(_claimed(store, clock, 9, {"M": None}, keyed=["M"], rates=rates), [], "within the rate")
 
 
-def work_is_found_at_any_rank(store: Store, clock: ManualClock) -> None:
-    """However much of its lane comes before it and is not due; with a limit or without one."""
+def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> None:
+    """However much work of its lane has a lower rank and is not due, with or without a limit."""
     for number in range(200):
         insert(store, _waiting(clock, f"later{number}", rank=number - 100, seconds=99))
     for rank in (101, 102, 103):
@@ -470,7 +470,7 @@ def work_is_found_at_any_rank(store: Store, clock: ManualClock) -> None:
 
 
 def lanes_take_turns(store: Store, clock: ManualClock) -> None:
-    """The first of each lane come before the second ones; a rank comes before that."""
+    """The first operations of all lanes come before the second ones; rank comes before that."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=1))
         clock.advance(1)
@@ -482,8 +482,8 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
     same(_said(found)[:2], (wanted, True), "what is claimed")
 
 
-def work_is_found_in_any_lane(store: Store, clock: ManualClock) -> None:
-    """However many lanes have work that is not due, or may not begin."""
+def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> None:
+    """However many lanes have only work that is not due or may not begin."""
     for number in range(300):
         insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
     insert(store, _waiting(clock, "low", lane=5))
@@ -503,8 +503,8 @@ def work_is_found_in_any_lane(store: Store, clock: ManualClock) -> None:
     expect(store.get("operations/put off").lease_until != due_time, "it is not put off")
 
 
-def a_rate_is_kept(store: Store, clock: ManualClock) -> None:
-    """It bounds what begins in any span of time, and says when more may; in each lane, if keyed."""
+def rate_holds(store: Store, clock: ManualClock) -> None:
+    """It bounds how many begin in any time span, per lane for keys, and says when more may."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -529,8 +529,8 @@ def a_rate_is_kept(store: Store, clock: ManualClock) -> None:
     same(_claimed(store, clock, 9, **keyed), ["a6", "a5"], "the next of each lane")
 
 
-def what_is_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """It waits and has never begun; the store says when there will be more."""
+def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
+    """It waits and never began; the store also says when the next will be too late."""
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))
@@ -546,8 +546,8 @@ def what_is_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None
     same(found.unbegun[0], store.get("operations/c"), "the record")
 
 
-def nothing_of_a_paused_method_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Not by any kind of claim, which do not say that it is due; others go on as ever."""
+def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
+    """No claim returns their work or says that it is due; other methods are not affected."""
     for id_, method, seconds in (("a", "M", 0), ("b", "N", 0), ("c", "M", 5), ("d", "N", 9)):
         insert(store, _waiting(clock, id_, method=method, seconds=seconds))
     insert(store, _waiting(clock, "s", lost_attempts=SUSPECT))
@@ -573,8 +573,8 @@ def nothing_of_a_paused_method_is_claimed(store: Store, clock: ManualClock) -> N
     same(_said(_claim(store, clock))[0], ["a"], "a claim after the pause")
 
 
-def a_pause_is_kept_by_many_at_once(store: Store, clock: ManualClock) -> None:
-    """What is claimed was claimed before the pause had returned."""
+def pause_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
+    """No claim takes work after the pause has returned."""
     for number in range(60):
         insert(store, _waiting(clock, f"{number:02}"))
     paused = threading.Event()

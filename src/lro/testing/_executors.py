@@ -15,13 +15,13 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
-"""Makes an executor, not attached yet, given how many tasks it is to run at once."""
+"""Makes an executor with this number of workers, not attached yet."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
 
 class Work:
-    """A task whose every step is known: it says when it has begun, and ends when it may."""
+    """A task that says when it has begun, and ends when :meth:`let_end` was called."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Work:
         self._may_end.set()
 
     def run(self, through: RemoteCall | None = None) -> None:  # noqa: ARG002
-        """Do the work in this thread, whatever functions are done through."""
+        """Do the work in this thread."""
         self.begun.set()
         self._may_end.wait(PATIENCE)
         self.over.set()
@@ -64,12 +64,12 @@ class Work:
             raise self._error
 
     def abandon(self) -> None:
-        """Note that the executor has given it up."""
+        """Note that the executor handed it back."""
         self.abandoned.set()
 
 
 class Attached:
-    """An executor and its service's part: it counts how often a worker has become free."""
+    """An executor with the service's callbacks: it counts how often a worker became free."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -77,23 +77,23 @@ class Attached:
         executor.attach(lambda _: None, lambda _: None, lambda: None, self._freed.release)
 
     def freed(self, times: int = 1) -> None:
-        """Return when ``freed`` has been called so often since the last time."""
+        """Return when ``freed`` was called this number of times since the last time."""
         for _ in range(times):
             expect(self._freed.acquire(timeout=PATIENCE), "the service is told of a free worker")
 
     def slot(self) -> Slot:
-        """A free worker; if there is none, after the next call of ``freed``."""
+        """Return a free worker; if there is none, wait for the next call of ``freed``."""
         while (slot := self.executor.reserve()) is None:
             self.freed()
         return slot
 
     def submit(self, *tasks: Work) -> None:
-        """Have tasks run, each when a worker is free."""
+        """Submit tasks, each when a worker is free."""
         for task in tasks:
             self.slot().submit(task)
 
     def has_room(self, wanted: int) -> list[Slot]:
-        """Reserve so many workers, and check that no other is free."""
+        """Reserve this number of workers, and check that no other is free."""
         slots = [self.executor.reserve() for _ in range(wanted)]
         found = [slot for slot in slots if slot is not None]
         same(len(found), wanted, "free workers")
@@ -104,8 +104,8 @@ class Attached:
 def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> None:
     """Run every check, each on an executor of its own.
 
-    ``background`` False: the executor does the work within the call that submits it; only the
-    checks that make sense for it are run.
+    With ``background=False`` the executor does the work within ``submit``, and only the checks that
+    make sense for it are run.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
@@ -151,8 +151,8 @@ def _ends(*tasks: Work) -> None:
         expect(task.over.wait(PATIENCE), f"{task.name} ends")
 
 
-def it_says_what_it_is(make: MakeExecutor) -> None:
-    """It says how far a cancel reaches, works in this process, and can be attached."""
+def properties_are_valid(make: MakeExecutor) -> None:
+    """The properties have the right types, and the executor can be attached."""
     executor = make(1)
     expect(
         isinstance(executor.cancel_support, CancelSupport),
@@ -162,8 +162,8 @@ def it_says_what_it_is(make: MakeExecutor) -> None:
     Attached(executor)
 
 
-def it_does_the_work(make: MakeExecutor) -> None:
-    """It runs async tasks and others."""
+def tasks_run(make: MakeExecutor) -> None:
+    """It runs async tasks and plain ones."""
     executor = make(2)
     tasks = [Work("a", held=False), Work("b", is_async=True, held=False)]
     Attached(executor).submit(*tasks)
@@ -172,8 +172,8 @@ def it_does_the_work(make: MakeExecutor) -> None:
     same([task.abandoned.is_set() for task in tasks], [False, False], "tasks given up")
 
 
-def stopped_it_takes_nothing(make: MakeExecutor) -> None:
-    """No worker is given any more; a reserved one is of no use; stopping again is harmless."""
+def stopped_executor_refuses_tasks(make: MakeExecutor) -> None:
+    """It reserves no workers, refuses tasks of reserved ones, and can be stopped twice."""
     executor = make(1)
     slot = Attached(executor).slot()
     executor.stop()
@@ -186,8 +186,8 @@ def stopped_it_takes_nothing(make: MakeExecutor) -> None:
     expect(not late.begun.is_set(), "the task that was refused never ran")
 
 
-def a_worker_can_be_given_back(make: MakeExecutor) -> None:
-    """Unused, it is free at once, and the service is told."""
+def unused_worker_is_released(make: MakeExecutor) -> None:
+    """A released worker is free at once, and the service is told."""
     attached = Attached(make(1))
     for _ in range(5):
         attached.has_room(1)[0].release()
@@ -197,8 +197,8 @@ def a_worker_can_be_given_back(make: MakeExecutor) -> None:
     _ends(task)
 
 
-def the_service_is_told_when_a_task_is_over(make: MakeExecutor) -> None:
-    """The worker is free then, whatever the task has raised."""
+def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
+    """Even if the task raised; the service is told."""
     attached = Attached(make(1))
     for is_async in (False, True):
         error = ValueError("wanted by a check") if is_async else None
@@ -212,8 +212,8 @@ def the_service_is_told_when_a_task_is_over(make: MakeExecutor) -> None:
     attached.has_room(1)[0].release()
 
 
-def as_many_run_as_it_says(make: MakeExecutor) -> None:
-    """Tasks run side by side, and no worker is free until one of them is over."""
+def tasks_run_concurrently(make: MakeExecutor) -> None:
+    """As many as the executor has workers; no worker is free until one task ends."""
     attached = Attached(make(3))
     tasks = [Work(name, is_async=name == "b") for name in "abc"]
     for slot, task in zip(attached.has_room(3), tasks, strict=True):
@@ -234,8 +234,8 @@ def as_many_run_as_it_says(make: MakeExecutor) -> None:
         slot.release()
 
 
-def no_more_are_reserved_than_run(make: MakeExecutor) -> None:
-    """Though many threads ask at once; and each slot that they get is good for a task."""
+def concurrent_reservations_stay_within_capacity(make: MakeExecutor) -> None:
+    """Each slot that is returned can run a task."""
     attached = Attached(make(3))
     slots: list[Slot] = []
 
@@ -258,8 +258,8 @@ def no_more_are_reserved_than_run(make: MakeExecutor) -> None:
     _ends(*tasks)
 
 
-def what_runs_may_end_after_the_stop(make: MakeExecutor) -> None:
-    """Joining waits for it."""
+def running_tasks_may_end_after_stop(make: MakeExecutor) -> None:
+    """``join`` waits for them."""
     executor = make(2)
     attached = Attached(executor)
     running = Work("running")
@@ -272,7 +272,7 @@ def what_runs_may_end_after_the_stop(make: MakeExecutor) -> None:
     expect(not running.abandoned.is_set(), "what has ended is not given up")
 
 
-def what_is_submitted_runs_before_a_stop(make: MakeExecutor) -> None:
+def submitted_task_runs_despite_stop(make: MakeExecutor) -> None:
     """A stop right after the submit loses no task."""
     for _ in range(20):
         executor = make(1)
@@ -283,8 +283,8 @@ def what_is_submitted_runs_before_a_stop(make: MakeExecutor) -> None:
         expect(task.over.is_set(), "the task that was submitted has run")
 
 
-def joining_is_not_stopping(make: MakeExecutor) -> None:
-    """An executor without work is joined at once, and works on."""
+def join_does_not_stop(make: MakeExecutor) -> None:
+    """Without work ``join`` returns at once, and the executor continues to work."""
     executor = make(1)
     attached = Attached(executor)
     for name in "ab":
@@ -294,7 +294,7 @@ def joining_is_not_stopping(make: MakeExecutor) -> None:
         _ends(task)
 
 
-def a_joiner_is_in_the_way_of_no_work(make: MakeExecutor) -> None:
+def join_does_not_delay_tasks(make: MakeExecutor) -> None:
     """Threads that wait for the end of one task do not delay another."""
     executor = make(2)
     attached = Attached(executor)
@@ -312,8 +312,8 @@ def a_joiner_is_in_the_way_of_no_work(make: MakeExecutor) -> None:
         joiner.join(PATIENCE)
 
 
-def a_task_that_raises_ends_alone(make: MakeExecutor) -> None:
-    """Whatever it raises: the worker goes on with the next one."""
+def error_of_a_task_does_not_stop_its_worker(make: MakeExecutor) -> None:
+    """Whatever the task raises, the worker runs the next one."""
     executor = make(1)
     errors: list[BaseException] = [ValueError("wanted by a check"), SystemExit(1)]
     tasks = [
@@ -328,38 +328,38 @@ def a_task_that_raises_ends_alone(make: MakeExecutor) -> None:
 
 
 FOREGROUND_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
-    it_says_what_it_is,
-    it_does_the_work,
-    stopped_it_takes_nothing,
-    a_worker_can_be_given_back,
-    the_service_is_told_when_a_task_is_over,
+    properties_are_valid,
+    tasks_run,
+    stopped_executor_refuses_tasks,
+    unused_worker_is_released,
+    end_of_a_task_frees_its_worker,
 )
 """The checks for an executor that does the work within ``submit``."""
 
 EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     *FOREGROUND_CHECKS,
-    as_many_run_as_it_says,
-    no_more_are_reserved_than_run,
-    what_runs_may_end_after_the_stop,
-    what_is_submitted_runs_before_a_stop,
-    joining_is_not_stopping,
-    a_joiner_is_in_the_way_of_no_work,
-    a_task_that_raises_ends_alone,
+    tasks_run_concurrently,
+    concurrent_reservations_stay_within_capacity,
+    running_tasks_may_end_after_stop,
+    submitted_task_runs_despite_stop,
+    join_does_not_stop,
+    join_does_not_delay_tasks,
+    error_of_a_task_does_not_stop_its_worker,
 )
 """Every check; the name of its function says the promise."""
 
 
 MakeRemoteExecutor: TypeAlias = Callable[[Callable[[str], None]], Executor]
-"""Gives an executor attached to this function, which workers in this process call for names.
+"""Makes an executor attached to this function, which workers in this process call with names.
 
-There are to be at least two workers. They end when the executor is stopped, or live on.
+It needs at least two workers. They may outlive the stop of the executor.
 """
 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]
 
 
 class NameReceiver:
-    """Where the names arrive: it counts them, and keeps the worker until it may go on."""
+    """Receives the names: it counts them, and blocks each worker until :meth:`let_end`."""
 
     def __init__(self, *, held: bool = False, errors: tuple[str, ...] = ()) -> None:
         self._seen: Counter[str] = Counter()
@@ -370,7 +370,7 @@ class NameReceiver:
             self._may_end.set()
 
     def work(self, name: str) -> None:
-        """What the executor is attached to."""
+        """Take a name from a worker."""
         with self._changed:
             self._seen[name] += 1
             self._changed.notify_all()
@@ -383,7 +383,7 @@ class NameReceiver:
         self._may_end.set()
 
     def arrives(self, *names: str) -> None:
-        """Return when each of the names has come at least once."""
+        """Return when each of the names has arrived at least once."""
         with self._changed:
             come = self._changed.wait_for(lambda: set(names) <= self._seen.keys(), PATIENCE)
         expect(come, f"all of {names} come, found {sorted(self._seen)}")
@@ -440,8 +440,8 @@ def _submit_named(executor: Executor, *names: str) -> list[Work]:
     return tasks
 
 
-def it_says_how_long_a_name_may_take(make: MakeRemoteExecutor) -> None:
-    """Before it counts as lost; and how far a request to cancel reaches."""
+def redelivery_is_valid(make: MakeRemoteExecutor) -> None:
+    """The time after which a name is sent again, and ``cancel_support``."""
     executor = make(NameReceiver().work)
     redelivery = executor.redelivery
     expect(redelivery is not None and redelivery > timedelta(), "a time for redelivery")
@@ -451,8 +451,8 @@ def it_says_how_long_a_name_may_take(make: MakeRemoteExecutor) -> None:
     )
 
 
-def names_come_to_a_worker(make: MakeRemoteExecutor) -> None:
-    """Each at least once, in whatever order; of the task nothing but its name is used."""
+def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
+    """Each at least once, in any order; the executor uses only the name of a task."""
     receiver = NameReceiver()
     names = [f"operations/{number}" for number in range(20)]
     tasks = _submit_named(make(receiver.work), *names)
@@ -460,24 +460,24 @@ def names_come_to_a_worker(make: MakeRemoteExecutor) -> None:
     expect(not any(task.begun.is_set() for task in tasks), "no task is run where it is submitted")
 
 
-def work_goes_on_side_by_side(make: MakeRemoteExecutor) -> None:
-    """One name does not wait for the end of another's work."""
+def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
+    """A name does not wait for the work of another to end."""
     receiver = NameReceiver(held=True)
     _submit_named(make(receiver.work), "operations/a", "operations/b")
     receiver.arrives("operations/a", "operations/b")
     receiver.let_end()
 
 
-def work_that_raises_ends_alone(make: MakeRemoteExecutor) -> None:
-    """The workers go on with the next names."""
+def error_of_work_does_not_stop_its_worker(make: MakeRemoteExecutor) -> None:
+    """The worker processes the next names."""
     receiver = NameReceiver(errors=("operations/a", "operations/b", "operations/c"))
     names = ("operations/a", "operations/b", "operations/c", "operations/d")
     _submit_named(make(receiver.work), *names)
     receiver.arrives(*names)
 
 
-def unused_room_is_given_back(make: MakeRemoteExecutor) -> None:
-    """It is as if it had not been taken."""
+def unused_slot_is_released(make: MakeRemoteExecutor) -> None:
+    """A released slot has no effect."""
     receiver = NameReceiver()
     executor = make(receiver.work)
     for _ in range(5):
@@ -486,8 +486,8 @@ def unused_room_is_given_back(make: MakeRemoteExecutor) -> None:
     receiver.arrives("operations/a")
 
 
-def stopped_it_sends_nothing(make: MakeRemoteExecutor) -> None:
-    """No room is given, and reserved room is of no use; stopping again is harmless."""
+def stopped_executor_refuses_names(make: MakeRemoteExecutor) -> None:
+    """It reserves nothing, refuses names of reserved slots, and can be stopped twice."""
     executor = make(NameReceiver().work)
     slot = _reserved(executor)
     executor.stop()
@@ -498,8 +498,8 @@ def stopped_it_sends_nothing(make: MakeRemoteExecutor) -> None:
     expect(executor.join(0), "nothing is left running, asked again")
 
 
-def joining_waits_for_what_runs_here(make: MakeRemoteExecutor) -> None:
-    """Stopped or not: what has begun in this process may end."""
+def join_waits_for_work_in_this_process(make: MakeRemoteExecutor) -> None:
+    """Whether stopped or not, work that has begun here may end."""
     receiver = NameReceiver(held=True)
     executor = make(receiver.work)
     _submit_named(executor, "operations/a")
@@ -512,12 +512,12 @@ def joining_waits_for_what_runs_here(make: MakeRemoteExecutor) -> None:
 
 
 REMOTE_CHECKS: Final[tuple[RemoteCheck, ...]] = (
-    it_says_how_long_a_name_may_take,
-    names_come_to_a_worker,
-    work_goes_on_side_by_side,
-    work_that_raises_ends_alone,
-    unused_room_is_given_back,
-    stopped_it_sends_nothing,
-    joining_waits_for_what_runs_here,
+    redelivery_is_valid,
+    names_arrive_at_workers,
+    names_are_processed_concurrently,
+    error_of_work_does_not_stop_its_worker,
+    unused_slot_is_released,
+    stopped_executor_refuses_names,
+    join_waits_for_work_in_this_process,
 )
 """Every check; the name of its function says the promise."""

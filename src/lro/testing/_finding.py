@@ -49,7 +49,7 @@ from lro.testing._samples import (
 
 
 def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
-    """Names of one moment go up by code point, in which UTF-16 would err (spec §3.4(2))."""
+    """Names of the same time are in code point order, not in UTF-16 order (spec §3.4(2))."""
     for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
         insert(store, record_of(clock, unique_id))
     clock.advance(microseconds=1)
@@ -58,8 +58,8 @@ def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> Non
     same(ids(store.page("", None, 99).records), wanted, "the whole page")
 
 
-def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
-    """A cursor needs no record: it may be gone, or have never been (spec §3.4(7))."""
+def page_continues_after_a_cursor(store: Store, clock: ManualClock) -> None:
+    """There may be no record at the cursor, or none any more (spec §3.4(7))."""
     for unique_id in "edcba":
         insert(store, record_of(clock, unique_id))
         clock.advance(seconds=1)
@@ -72,8 +72,8 @@ def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
     same(ids(store.page("", between, 9).records), ["c", "d", "e"], "after a place between two")
 
 
-def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
-    """Nothing above, nothing below, nothing that only begins alike (spec §3.3(3))."""
+def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
+    """Nothing of parents above or below, or of those with the same prefix (spec §3.3(3))."""
     parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
     for parent in parents:
         insert(store, record_of(clock, "a/b", parent=parent))
@@ -85,8 +85,8 @@ def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
     )
 
 
-def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) -> None:
-    """Hidden and expired records are not in a page, and do not use it up."""
+def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -> None:
+    """They do not use up the limit either."""
     for unique_id in "abcd":
         insert(store, record_of(clock, unique_id, target=unique_id))
     store.update("operations/a", delete(clock()))
@@ -97,8 +97,8 @@ def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) ->
     same(ids(store.page("", None, 2).records), ["c", "d"], "at the expiry")
 
 
-def pages_end_where_nothing_comes_after(store: Store, clock: ManualClock) -> None:
-    """However few records a call looks at, a walk meets all of them and comes to its end."""
+def walk_ends_after_the_last_record(store: Store, clock: ManualClock) -> None:
+    """However few records a call reads, a walk finds all of them and ends."""
     for number in range(9):
         insert(store, record_of(clock, str(number), target=str(number)))
         clock.advance(seconds=number % 2)  # some were created at one moment
@@ -112,7 +112,7 @@ def pages_end_where_nothing_comes_after(store: Store, clock: ManualClock) -> Non
 
 
 def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """A page ends before the record that would pass the bound, and goes on there (spec §3.4(9))."""
+    """A page ends before the record that would exceed the bound (spec §3.4(9))."""
     for number, size in enumerate((10, 4000, 4000, 10, 10, 9000, 10, 4000)):
         metadata = AnyMessage("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
         record = record_of(clock, str(number), metadata=metadata, keys=_keys(k1="ab"[number % 2]))
@@ -144,14 +144,14 @@ def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
         after = page.reached
 
 
-def a_page_has_all_that_meets_a_narrowing(store: Store, clock: ManualClock) -> None:
-    """It may have more; and what it has is in order."""
+def page_has_all_matching_records(store: Store, clock: ManualClock) -> None:
+    """It may have others too, and is in order."""
     _fill(store, clock)
     _compare(store, _tests(clock))
 
 
-def an_index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
-    """An index changes no page: of records before it, after it, changed, or without its key."""
+def index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
+    """It finds records stored before and after it was made, changed or not, with or without key."""
     _fill(store, clock)
     store.index({"k1"})
     store.index({"k1", "k2"})
@@ -237,7 +237,7 @@ def _keys(**values: str) -> str:
 
 
 def _tests(clock: ManualClock) -> list[Test]:
-    """Every kind of test, alone and joined."""
+    """Yield all kinds of conditions, alone and combined."""
     now = int(clock().timestamp() * 1e6)
     spans = [Span(now - 9_000_000, now), Span(low=now), Span(high=now - 5_000_000), Span()]
     kinds: list[Test] = [
@@ -266,7 +266,7 @@ def _tests(clock: ManualClock) -> list[Test]:
 
 
 def _meets(test: Test, record: Record) -> bool:
-    """What the tests mean."""
+    """Return True if the values match a condition."""
     match test:
         case AllOf(items):
             return all(_meets(item, record) for item in items)
@@ -317,8 +317,8 @@ def _number(column: Column, path: tuple[str, ...], record: Record) -> float | No
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:
-    """Those that are there, each once, just as ``get`` gives them, visible to callers or not."""
+def records_are_found_by_name(store: Store, clock: ManualClock) -> None:
+    """All that exist, each once, as ``get`` returns them, visible to callers or not."""
     names = [f"operations/{unique_id}" for unique_id in ("running", "done", "expired", "hidden")]
     for unique_id in ("running", "done", "expired", "hidden", "other"):
         insert(store, held(clock, unique_id))
@@ -335,8 +335,8 @@ def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:
     same(_found(store, ()), [], "those of no names")
 
 
-def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
-    """A record that was found is read again when it was changed, or is gone."""
+def found_records_are_current(store: Store, clock: ManualClock) -> None:
+    """A record that was changed or removed is not returned from a cache."""
     names = [insert(store, held(clock, unique_id)).record.name for unique_id in "abc"]
     store.find(names)
     store.update(names[0], request_cancel(clock()))
@@ -346,16 +346,16 @@ def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
         same(_found(store, names), wanted, f"the records, the {time} time")
 
 
-def many_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
-    """More than a statement could have parameters, odd characters in their names."""
+def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
+    """More names than a statement can have parameters, with odd characters."""
     ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
     there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
     found = _found(store, [f"operations/{unique_id}" for unique_id in ids_])
     same(found, sorted(there, key=_by_name), "those that are there")
 
 
-def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """The names that are left for another call are in ``rest``, also after records were read."""
+def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
+    """The names left for another call are in ``rest``."""
     packed = AnyMessage("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
@@ -372,8 +372,8 @@ def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
                 same(list(found.rest), [], "those left, if all were found")
 
 
-def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> None:
-    """A second one is refused; other targets, and work without one, go beside it (spec §9.5)."""
+def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None:
+    """A second one is refused; other targets and work without one are not affected (spec §9.5)."""
     insert(store, record_of(clock, target="t"))
     busy = record_of(clock, "b", target="t")
     error = refuses(TargetBusy, lambda: insert(store, busy), "the target is busy")
@@ -383,16 +383,16 @@ def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> 
         expect(insert(store, record_of(clock, str(number), target=target)).fresh, "is free")
 
 
-def the_end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
-    """However it ends."""
+def end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
+    """However the work ends."""
     for number, result in enumerate((None, Status(Code.ABORTED, ""), Status(Code.CANCELLED, ""))):
         record = record_of(clock, str(number), target="t")
         expect(insert(store, record).fresh, "the target is free")
         store.update(record.name, end_of(clock, result))
 
 
-def deleting_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
-    """The record is hidden until its work ends, and then gone for good (spec §9.5)."""
+def delete_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
+    """The record is hidden until its work ends, and then removed (spec §9.5)."""
     record = record_of(clock, target="t")
     insert(store, record)
     store.update(record.name, delete(clock()))
@@ -403,15 +403,15 @@ def deleting_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
     expect(insert(store, record_of(clock, "b", target="t")).fresh, "the target is free then")
 
 
-def one_target_at_once_starts_one(store: Store, clock: ManualClock) -> None:
-    """Of concurrent inserts for one target exactly one is stored."""
+def concurrent_inserts_for_one_target_store_one(store: Store, clock: ManualClock) -> None:
+    """Exactly one insert succeeds."""
     found = together(8, lambda n: insert(store, record_of(clock, str(n), target="t")))
     same(sum(isinstance(one, Inserted) for one in found), 1, "how many were stored")
     same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
 
 
 def records_expire(store: Store, clock: ManualClock) -> None:
-    """From exactly their moment they are removed; work in progress never (spec §9.4)."""
+    """They are removed from exactly their expiry on; work in progress never (spec §9.4)."""
     for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
         insert(store, record_of(clock, unique_id, method=f"M.{unique_id}"))
         if days is not None:
@@ -433,8 +433,8 @@ def records_expire(store: Store, clock: ManualClock) -> None:
     same(ids(store.page("", None, 9).records), ["d"], "what is left")
 
 
-def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:
-    """The secret, 64 bytes and no constant; whether its verbs block, and whether it is shared."""
+def secret_and_flags_are_stable(store: Store, clock: ManualClock) -> None:
+    """The secret is 64 random bytes; the flags are booleans."""
     said = store.secret(), store.reads_block, store.writes_block, store.shared
     same(len(said[0]), KEY_BYTES, "the length of the secret")
     expect(len(set(said[0])) > 16, "the secret is random")
@@ -444,15 +444,15 @@ def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:
     same(found, said, "all that a day later")
 
 
-def the_clock_is_the_one_given(store: Store, clock: ManualClock) -> None:
-    """It goes when that one goes, and shows UTC."""
+def store_uses_the_given_clock(store: Store, clock: ManualClock) -> None:
+    """It advances with that clock, and is in UTC."""
     same((store.now(), store.now().tzinfo), (clock(), UTC), "the moment")
     clock.advance(seconds=5)
     same(store.now(), clock(), "the moment later")
 
 
-def closing_twice_is_closing(store: Store, clock: ManualClock) -> None:
-    """``close`` is idempotent."""
+def close_is_idempotent(store: Store, clock: ManualClock) -> None:
+    """A second ``close`` does nothing."""
     record: Record = record_of(clock)
     insert(store, record)
     store.close()

@@ -1,4 +1,4 @@
-"""Checks of stores: records are kept, requests repeated, changes noticed (spec §2, §9.2)."""
+"""Checks of stores: records, request keys, updates and notifications (spec §2, §9.2)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from lro.testing._samples import (
 )
 
 
-def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
-    """Every field of a record survives, to the microsecond and the last character."""
+def every_field_is_stored(store: Store, clock: ManualClock) -> None:
+    """To the microsecond and the last character."""
     moment = datetime(2031, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
     record = record_of(
         clock,
@@ -73,8 +73,8 @@ def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
     same(store.request(record.name), REQUEST, "the request")
 
 
-def what_is_no_text_is_refused(store: Store, clock: ManualClock) -> None:
-    """U+0000 and half a surrogate pair, in any text: the error says where; nothing is stored."""
+def invalid_text_is_refused(store: Store, clock: ManualClock) -> None:
+    """U+0000 and half a surrogate pair, in any text; the error says where; nothing is stored."""
     good = record_of(clock)
     for text in ("a\0b", "\ud800", "x\udcff"):
         for field in ("parent", "method", "owner", "caller", "request_id", "target"):
@@ -88,8 +88,8 @@ def what_is_no_text_is_refused(store: Store, clock: ManualClock) -> None:
     gone(store, good.name)
 
 
-def a_name_is_taken_once(store: Store, clock: ManualClock) -> None:
-    """A second record of a name is refused, and the first one stays."""
+def second_record_of_a_name_is_refused(store: Store, clock: ManualClock) -> None:
+    """The first record does not change."""
     insert(store, record_of(clock))
     again = record_of(clock, caller="other")
     error = refuses(InvalidArgument, lambda: insert(store, again), "a name that is taken")
@@ -97,8 +97,8 @@ def a_name_is_taken_once(store: Store, clock: ManualClock) -> None:
     same(store.get(again.name), record_of(clock), "the first record")
 
 
-def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
-    """Responses, errors with details, done without a result, and payloads in binary form."""
+def results_are_stored(store: Store, clock: ManualClock) -> None:
+    """Responses, errors with details, no result, and payloads in binary form."""
     binary = AnyMessage("x/acme.Binary", bytes(range(256)))
     failed = Status(Code.NOT_FOUND, "no \u2603", (binary, AnyMessage("x/acme.Detail", {"a": [1]})))
     for number, result in enumerate((DONE, binary, failed, None, AnyMessage("x/a.Null", None))):
@@ -110,8 +110,8 @@ def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
         same(store.get(record.name).metadata, binary, "the metadata")
 
 
-def checkpoints_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
-    """Each under its key, the last one of a key, beside a record that stays as it is."""
+def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
+    """The last value of a key replaces the earlier ones; the record does not change."""
     for unique_id in "ab":
         insert(store, held(clock, unique_id, attempt=1))
     same(dict(store.checkpoints("operations/a")), {}, "the checkpoints of a new operation")
@@ -135,8 +135,8 @@ def checkpoints_come_back_as_they_went_in(store: Store, clock: ManualClock) -> N
     same(store.request("operations/a"), REQUEST, "the request")
 
 
-def only_the_current_attempt_keeps_checkpoints(store: Store, clock: ManualClock) -> None:
-    """Of work in progress, deleted for callers or not; who comes later gets what was kept."""
+def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock) -> None:
+    """Also if callers deleted the operation; later attempts read them."""
     insert(store, held(clock, attempt=1, owner="us", target="t"))
     store.checkpoint("operations/a", 1, "first", DONE)
     store.update("operations/a", release(1, clock()))
@@ -150,8 +150,8 @@ def only_the_current_attempt_keeps_checkpoints(store: Store, clock: ManualClock)
     same(dict(store.checkpoints("operations/a")), kept, "the checkpoints")
 
 
-def checkpoints_go_with_the_end(store: Store, clock: ManualClock) -> None:
-    """In the same step, however it ends, or when the record is removed; then none is kept."""
+def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
+    """In the same write, however the operation ends, or when its record is removed."""
     failed = Status(Code.NOT_FOUND, "no")
     for number, result in enumerate((DONE, failed, None)):
         _kept(store, clock, str(number))
@@ -170,8 +170,8 @@ def checkpoints_go_with_the_end(store: Store, clock: ManualClock) -> None:
     same(len(store.checkpoints("p/1/operations/others")), 2, "those of another one")
 
 
-def a_checkpoint_and_an_end_exclude_each_other(store: Store, clock: ManualClock) -> None:
-    """Of those that come at once, one is first: what has ended has no checkpoint."""
+def checkpoint_after_the_end_is_refused(store: Store, clock: ManualClock) -> None:
+    """If both come at once, an operation that has ended has no checkpoints."""
     for number in range(8):
         _kept(store, clock, str(number))
         name = f"operations/{number}"
@@ -200,8 +200,8 @@ def _checkpoint(store: Store, attempt: int, key: str) -> None:
     store.checkpoint("operations/a", attempt, key, DONE)
 
 
-def what_is_not_there_is_not_found(store: Store, _: ManualClock) -> None:
-    """Every verb that needs a record raises OperationNotFound without one."""
+def missing_record_is_not_found(store: Store, _: ManualClock) -> None:
+    """Each method that needs a record raises OperationNotFound."""
     for call in (
         lambda: store.get("operations/x"),
         lambda: store.request("operations/x"),
@@ -214,8 +214,8 @@ def what_is_not_there_is_not_found(store: Store, _: ManualClock) -> None:
     same(list(store.expire(9).names), [], "expired of nothing")
 
 
-def an_update_replaces_the_record(store: Store, clock: ManualClock) -> None:
-    """The change is given what is stored, and what it gives is stored."""
+def update_replaces_the_record(store: Store, clock: ManualClock) -> None:
+    """The change gets the stored record, and its result is stored."""
     record = record_of(clock)
     insert(store, record)
     seen: list[Record] = []
@@ -234,8 +234,8 @@ def an_update_replaces_the_record(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), changed, "the record after it")
 
 
-def an_update_may_change_nothing(store: Store, clock: ManualClock) -> None:
-    """A change may give the very record, or an equal one."""
+def update_may_change_nothing(store: Store, clock: ManualClock) -> None:
+    """A change may return the same record, or an equal one."""
     record = record_of(clock)
     insert(store, record)
     same(store.update(record.name, lambda found: found), record, "the same record")
@@ -243,8 +243,8 @@ def an_update_may_change_nothing(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), record, "the record after both")
 
 
-def an_update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> None:
-    """What a change raises comes out, and the store goes on as before."""
+def update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> None:
+    """The error is raised, and the store continues as before."""
     record = record_of(clock)
     insert(store, record)
 
@@ -256,8 +256,8 @@ def an_update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> N
     expect(store.update(record.name, end_of(clock)) is not None, "the store still takes changes")
 
 
-def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
-    """The record and its request are gone from every verb."""
+def update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
+    """No method finds the record or its request afterwards."""
     record = record_of(clock)
     insert(store, record)
     same(store.update(record.name, delete(clock())), None, "update")
@@ -269,8 +269,8 @@ def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> No
     same(list(store.orphans(METHODS, 9).overdue), [], "the owners after it")
 
 
-def what_is_handed_in_together_is_made(store: Store, clock: ManualClock) -> None:
-    """Each write is over once, by its own answer or error, whatever becomes of the others."""
+def queued_writes_complete_separately(store: Store, clock: ManualClock) -> None:
+    """Each write completes once, with its own result or error."""
     over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
     records = [record_of(clock, f"r{n}") for n in range(20)]
     insert(store, records[0])
@@ -310,8 +310,8 @@ def _put(
     over.put((number, answer, error))
 
 
-def updates_are_serialised(store: Store, clock: ManualClock) -> None:
-    """Of many changes at once none is lost (spec §2.8)."""
+def concurrent_updates_are_serialised(store: Store, clock: ManualClock) -> None:
+    """No update is lost (spec §2.8)."""
     record = record_of(clock)
     insert(store, record)
 
@@ -327,8 +327,8 @@ def updates_are_serialised(store: Store, clock: ManualClock) -> None:
     same((found.attempt, found.version), (280, 81), "attempt and version")
 
 
-def an_end_is_reached_once(store: Store, clock: ManualClock) -> None:
-    """Of many ends at once exactly one is applied."""
+def concurrent_ends_apply_once(store: Store, clock: ManualClock) -> None:
+    """Exactly one end is applied."""
     record = record_of(clock)
     insert(store, record)
     results = [Status(Code.ABORTED, str(number)) for number in range(8)]
@@ -339,8 +339,8 @@ def an_end_is_reached_once(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name).result, results[winners[0]], "whose result stands")
 
 
-def the_request_goes_with_the_success(store: Store, clock: ManualClock) -> None:
-    """It is kept through the work, and not as long as the record."""
+def success_removes_the_request(store: Store, clock: ManualClock) -> None:
+    """The request is kept while the work runs, and no longer."""
     record = record_of(clock)
     insert(store, record)
     store.update(record.name, report(DONE, None, clock()))
@@ -349,8 +349,8 @@ def the_request_goes_with_the_success(store: Store, clock: ManualClock) -> None:
     refuses(OperationNotFound, lambda: store.request(record.name), "the request after the work")
 
 
-def the_request_of_what_failed_goes_with_the_record(store: Store, clock: ManualClock) -> None:
-    """Work that failed or was cancelled can be started again, until its record is removed."""
+def failure_keeps_the_request(store: Store, clock: ManualClock) -> None:
+    """Failed and cancelled work can be started again until its record is removed."""
     ends = {"failed": Code.NOT_FOUND, "cancelled": Code.CANCELLED, "deleted": Code.ABORTED}
     for id_, code in ends.items():
         record = record_of(clock, id_)
@@ -376,8 +376,8 @@ def _yielding(change: Change) -> Change:
     return slowly
 
 
-def a_check_stores_nothing(store: Store, clock: ManualClock) -> None:
-    """``check_only`` leaves no record, no request, no key and no target behind."""
+def check_stores_nothing(store: Store, clock: ManualClock) -> None:
+    """``check_only`` stores no record, request, key or target."""
     record = record_of(clock, target="t")
     expect(insert(store, record, key_of(), check_only=True).fresh, "a check of a new one is fresh")
     gone(store, record.name)
@@ -386,8 +386,8 @@ def a_check_stores_nothing(store: Store, clock: ManualClock) -> None:
     expect(insert(store, other, key_of(fingerprint="g")).fresh, "neither key nor target is taken")
 
 
-def a_check_makes_every_check(store: Store, clock: ManualClock) -> None:
-    """``check_only`` refuses what the real insert would refuse, and finds what it would find."""
+def check_makes_every_check(store: Store, clock: ManualClock) -> None:
+    """``check_only`` raises and finds what a real insert would."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     busy = record_of(clock, "b", target="t")
@@ -398,8 +398,8 @@ def a_check_makes_every_check(store: Store, clock: ManualClock) -> None:
     same((again.record.name, again.fresh), (first.name, False), "a repeated request")
 
 
-def a_repeated_request_finds_the_first(store: Store, clock: ManualClock) -> None:
-    """The same key gives the present record of the first start (spec §9.1)."""
+def repeated_request_finds_the_first_record(store: Store, clock: ManualClock) -> None:
+    """It returns the record of the first start as it is now (spec §9.1)."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -411,23 +411,23 @@ def a_repeated_request_finds_the_first(store: Store, clock: ManualClock) -> None
     same(insert(store, record_of(clock, "c"), key_of()).record.result, DONE, "after the end")
 
 
-def a_key_with_another_request_is_a_conflict(store: Store, clock: ManualClock) -> None:
-    """Nothing is stored then (spec §9.2(3))."""
+def key_with_another_request_conflicts(store: Store, clock: ManualClock) -> None:
+    """Nothing is stored (spec §9.2(3))."""
     insert(store, record_of(clock), key_of())
     other = record_of(clock, "b")
     refuses(RequestIdConflict, lambda: insert(store, other, key_of(fingerprint="g")), "a conflict")
     gone(store, other.name)
 
 
-def a_key_is_of_one_method_and_caller(store: Store, clock: ManualClock) -> None:
-    """The same id elsewhere is another key (spec §9.2(2))."""
+def key_belongs_to_one_method_and_caller(store: Store, clock: ManualClock) -> None:
+    """The same id of another method or caller is another key (spec §9.2(2))."""
     for number, key in enumerate(
         (key_of(), key_of(method="N"), key_of(caller="c"), key_of("other"))
     ):
         expect(insert(store, record_of(clock, str(number)), key).fresh, f"{key} is new")
 
 
-def a_key_lives_for_a_day(store: Store, clock: ManualClock) -> None:
+def key_is_known_for_a_day(store: Store, clock: ManualClock) -> None:
     """Up to 24 hours it is known; from exactly then on it is new (spec §9.2(2))."""
     first = record_of(clock)
     insert(store, first, key_of())
@@ -441,7 +441,7 @@ def a_key_lives_for_a_day(store: Store, clock: ManualClock) -> None:
     same(insert(store, record_of(clock, "d"), key_of(fingerprint="g")).fresh, False, "the new key")
 
 
-def a_key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
+def key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
     """The original reply is repeated, and the record does not return (spec §9.2(4))."""
     first = record_of(clock)
     insert(store, first, key_of())
@@ -452,8 +452,8 @@ def a_key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
     gone(store, first.name)
 
 
-def a_key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
-    """So it is while the deleted record still holds its target: callers cannot see that one."""
+def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
+    """Also while the deleted record still holds its target."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -462,8 +462,8 @@ def a_key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
     same((again.record, again.fresh), (first, False), "the repeated start")
 
 
-def a_key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
-    """So it is from the moment of expiry, whether the record was removed already or not."""
+def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
+    """From the expiry on, whether the record was removed already or not."""
     first = record_of(clock)
     insert(store, first, key_of())
     store.update(first.name, end_of(clock, days=0.25))
@@ -475,8 +475,8 @@ def a_key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
     same((again.record, again.fresh), (first, False), "after the removal")
 
 
-def one_key_at_once_starts_one(store: Store, clock: ManualClock) -> None:
-    """Concurrent inserts of one key store one record (spec §9.2(5))."""
+def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) -> None:
+    """All of them return that one record (spec §9.2(5))."""
     found = together(8, lambda number: insert(store, record_of(clock, str(number)), key_of()))
     answers = [one for one in found if isinstance(one, Inserted)]
     same(len(answers), 8, f"how many were answered, of {found}")
@@ -485,8 +485,8 @@ def one_key_at_once_starts_one(store: Store, clock: ManualClock) -> None:
     same(len(store.page("", None, 9).records), 1, "how many are stored")
 
 
-def states_name_the_finished(store: Store, clock: ManualClock) -> None:
-    """Done however it ended, deleted, hidden, expired or never there; the rest is not named."""
+def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
+    """Those that ended in any way, were deleted or hidden, expired, or never existed."""
     for unique_id in ("running", "done", "failed", "deleted", "expired"):
         insert(store, record_of(clock, unique_id))
     insert(store, held(clock, "hidden", target="t"))
@@ -503,8 +503,8 @@ def states_name_the_finished(store: Store, clock: ManualClock) -> None:
     same(store.poll_states({"operations/running"}).finished, frozenset(), "the one in progress")
 
 
-def states_name_those_asked_to_cancel(store: Store, clock: ManualClock) -> None:
-    """Until the work has ended; also where its record is hidden."""
+def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
+    """Until the work has ended, also of hidden records."""
     for unique_id in "abc":
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
@@ -516,7 +516,7 @@ def states_name_those_asked_to_cancel(store: Store, clock: ManualClock) -> None:
 
 
 def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
-    """More than a statement could have parameters, odd characters in their names."""
+    """More names than a statement can have parameters, with odd characters."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))
     same(
@@ -524,8 +524,8 @@ def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
     )
 
 
-def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
-    """Of anything, at any time, also of what is gone; they change no record."""
+def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
+    """Of any name at any time, even of removed records."""
     record = record_of(clock)
     insert(store, record)
     for name in (record.name, record.name, "operations/x", "projects/\u2603/operations/y"):
@@ -533,8 +533,8 @@ def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), record, "the record")
 
 
-def a_subscription_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
-    """Without a change it answers when its seconds are over, or that anything may have changed."""
+def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
+    """Without a change it returns after its seconds, or says that anything may have changed."""
     insert(store, record_of(clock))
     subscription = store.listen()
     changes = subscription.next_changes(0)
@@ -543,8 +543,8 @@ def a_subscription_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
     subscription.close()
 
 
-def a_closed_subscription_hears_no_longer(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
-    """Who listens in another thread is let go soon, with or without an error."""
+def closed_subscription_returns(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
+    """A thread that waits in it returns soon, with or without an error."""
     subscription = store.listen()
     began = threading.Event()
 
@@ -563,8 +563,8 @@ def a_closed_subscription_hears_no_longer(store: Store, clock: ManualClock) -> N
     expect(not listener.is_alive(), "the listener is let go")
 
 
-def a_closed_store_has_no_subscriptions(store: Store, clock: ManualClock) -> None:
-    """It announces nothing, without an error; a subscription is refused, or gives nothing."""
+def closed_store_notifies_nobody(store: Store, clock: ManualClock) -> None:
+    """Notifying does not raise; a subscription is refused or receives nothing."""
     insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
     store.close()
     store.notify_others("operations/a")

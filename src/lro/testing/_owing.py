@@ -1,4 +1,4 @@
-"""Checks of stores that find what is owed (``lro.adapters.OutboxStore``); no others have them."""
+"""Checks of stores that find pending notifications (``lro.adapters.OutboxStore``)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _end_owing(clock: ManualClock, days: float = 30) -> Change:
 
 
 def _owing(store: Store, clock: ManualClock, *unique_ids: str, days: float = 30) -> None:
-    """Insert operations and end them, a second after one another; each owes notifications."""
+    """Insert operations and end them, a second apart, each with a pending notification."""
     for unique_id in unique_ids:
         clock.advance(1)
         insert(store, record_of(clock, unique_id, notify=_NOTIFY))
@@ -62,8 +62,8 @@ def _claim(store: OutboxStore, clock: ManualClock, limit: int = 99) -> Sequence[
 
 
 @_where_kept
-def an_end_owes_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """The update that ends an operation says what it owes; what is in progress owes nothing."""
+def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> None:
+    """The update that ends an operation sets ``notify_at``; operations in progress have none."""
     same(store.next_due(), None, "what a new store owes")
     record = record_of(clock, notify=_NOTIFY)
     insert(store, record)
@@ -83,8 +83,8 @@ def an_end_owes_notifications(store: OutboxStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def what_is_due_is_claimed(store: OutboxStore, clock: ManualClock) -> None:
-    """The oldest due first, at most so many; each then counts as due at the end of the claim."""
+def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> None:
+    """The oldest first, up to the limit; each is due again at the end of the claim."""
     _owing(store, clock, "c", "a", "d", "b")
     before = {name: store.get(f"operations/{name}") for name in "cadb"}
     until = clock() + _LEASE
@@ -104,8 +104,8 @@ def what_is_due_is_claimed(store: OutboxStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def a_claim_ends_when_it_says(store: OutboxStore, clock: ManualClock) -> None:
-    """Until then no other process gets the record, and then one does."""
+def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> None:
+    """Until then no other process gets the record; then one does."""
     _owing(store, clock, "a")
     same(len(_claim(store, clock)), 1, "the first claim")
     clock.advance(_LEASE.total_seconds() - 0.000001)
@@ -115,8 +115,8 @@ def a_claim_ends_when_it_says(store: OutboxStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def claims_are_settled_once(store: OutboxStore, clock: ManualClock) -> None:
-    """By who has the claim, and only by it: another claim, or another end of it, comes too late."""
+def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
+    """Only by the process that has the claim; a later one is refused."""
     _owing(store, clock, "a")
     (first,) = _claim(store, clock)
     later = clock() + timedelta(minutes=5)
@@ -140,8 +140,8 @@ def claims_are_settled_once(store: OutboxStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def a_claimed_record_takes_other_changes(store: OutboxStore, clock: ManualClock) -> None:
-    """Callers see the operation as it ended, whatever becomes of its notifications."""
+def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock) -> None:
+    """Callers see the operation as it ended, whatever happens to its notifications."""
     _owing(store, clock, "a")
     before = store.get("operations/a")
     (claimed,) = _claim(store, clock)
@@ -156,8 +156,8 @@ def a_claimed_record_takes_other_changes(store: OutboxStore, clock: ManualClock)
 
 
 @_where_kept
-def what_is_hidden_owes_nothing(store: OutboxStore, clock: ManualClock) -> None:
-    """Callers have deleted the operation: when its work ends, the record goes."""
+def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -> None:
+    """Callers deleted the operation, so its record is removed when its work ends."""
     insert(store, held(clock, notify=_NOTIFY))
     store.update("operations/a", delete(clock()))
     same(store.update("operations/a", _end_owing(clock)), None, "the end of hidden work")
@@ -166,8 +166,8 @@ def what_is_hidden_owes_nothing(store: OutboxStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def expiry_waits_for_debts(store: OutboxStore, clock: ManualClock) -> None:
-    """For at most 4 days after the expiry that callers see; the others are removed at once."""
+def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> None:
+    """For at most 4 days after the expiry that callers see; others are removed at once."""
     _owing(store, clock, "owes", "settles", days=1)
     insert(store, record_of(clock, "free"))
     store.update("operations/free", end_of(clock, days=1))
@@ -193,8 +193,8 @@ def _sweep(store: Store, names: Collection[str]) -> None:
 
 
 @_where_kept
-def claims_at_once_share_what_is_due(store: OutboxStore, clock: ManualClock) -> None:
-    """Of many that claim at the same time, one gets each record."""
+def concurrent_claims_share_notifications(store: OutboxStore, clock: ManualClock) -> None:
+    """Each record is claimed by one process."""
     _owing(store, clock, *[f"{number:02}" for number in range(24)])
     found: list[str] = []
 

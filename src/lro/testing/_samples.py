@@ -21,10 +21,10 @@ from lro._model.operation import Change, Record, end
 E = TypeVar("E", bound=Exception)
 
 PATIENCE: Final = 10.0
-"""Seconds after which what should have happened counts as not happening."""
+"""Seconds after which a check fails if something expected has not happened."""
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
-"""What a new :class:`ManualClock` shows."""
+"""The first time of a new :class:`ManualClock`."""
 
 
 class ManualClock:
@@ -40,19 +40,19 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> datetime:
-        """The moment that it shows, in UTC."""
+        """Return its time, in UTC."""
         with self._lock:
             return self._now
 
     def advance(self, seconds: float = 0, **more: float) -> datetime:
-        """Move by these seconds, and ``days=``, ``hours=``, ... as a timedelta takes them."""
+        """Advance by these seconds, and ``days=``, ``hours=``, ... as a timedelta takes them."""
         with self._lock:
             self._now += timedelta(seconds=seconds, **more)
             return self._now
 
 
 def expect(kept: bool, promise: str) -> None:
-    """Fail with this text unless the promise was kept. (``assert`` is silent under ``-O``.)"""
+    """Fail with this text unless ``kept``. (``assert`` does nothing under ``-O``.)"""
     if not kept:
         raise AssertionError(promise)
 
@@ -63,7 +63,7 @@ def same(found: object, wanted: object, what: str) -> None:
 
 
 def refuses(error: type[E], call: Callable[[], object], promise: str) -> E:
-    """The error of this class that a call raises; fail if it raises none."""
+    """Return the error of this class that a call raises; fail if it raises none."""
     try:
         answer = call()
     except error as exc:
@@ -72,7 +72,7 @@ def refuses(error: type[E], call: Callable[[], object], promise: str) -> E:
 
 
 def together(count: int, call: Callable[[int], object]) -> list[object]:
-    """What ``call(0)`` to ``call(count - 1)`` give, or the errors they raise, all begun at once."""
+    """Return the results or errors of ``call(0)`` to ``call(count - 1)``, begun at once."""
     gate = threading.Barrier(count)
     found: list[object] = [None] * count
 
@@ -92,7 +92,7 @@ def together(count: int, call: Callable[[int], object]) -> list[object]:
 
 
 def made_later(hand_in: Callable[[Done[Any]], None]) -> Any:
-    """Hand a write in, and wait for it: return its answer, or raise its error."""
+    """Queue a write and wait for it: return its result, or raise its error."""
     over: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
     hand_in(lambda answer, error: over.put((answer, error)))
     answer, error = over.get(timeout=PATIENCE)
@@ -108,12 +108,12 @@ def job(
     metadata: object | None = None,
     checkpoints: MutableMapping[str, Any] | None = None,
 ) -> Job[Any]:
-    """Return the job of a first attempt without a time limit, for a test of a function alone.
+    """Return a job without a time limit, for a test that calls a method's function by itself.
 
-    ``publish`` is called with each report, and what it raises is raised by ``job.report``: a list's
-    ``append`` collects them. ``metadata`` is what callers see before the first report. The mapping
-    ``checkpoints`` takes what the function stores, results of steps included. With one that is not
-    empty, it is the job of a second attempt, whose first one has stored that.
+    ``publish`` is called with each report, such as the ``append`` of a list; its errors are raised
+    by ``job.report``. ``metadata`` is what callers see before the first report. The mapping
+    ``checkpoints`` gets the values that the function stores, results of steps included. If it is
+    not empty, the job is a second attempt, whose first attempt has stored these values.
     """
     return job_alone(
         _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints
@@ -121,7 +121,7 @@ def job(
 
 
 class _AllTypes(TypeRegistry):
-    """Knows every message class, as the service would that has the method."""
+    """Knows every message class, as a service with the method would."""
 
     def knows(self, cls: type) -> bool:
         known = super().knows(cls)
@@ -132,7 +132,7 @@ class _AllTypes(TypeRegistry):
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]
-"""A promise as code: given an empty store and its clock, it raises unless the promise is kept."""
+"""A check of an empty store with its clock: it raises if the store breaks the promise."""
 
 REQUEST: Final = AnyMessage(
     "type.googleapis.com/lro.testing.Request", {"text": "\u00dcn\u00ef \u2713 \U0001f600"}
@@ -143,7 +143,7 @@ DONE: Final = AnyMessage("type.googleapis.com/lro.testing.Response", {})
 
 
 def record_of(clock: ManualClock, unique_id: str = "a", **fields: Any) -> Record:
-    """A new record under ``parent``, by default at the root."""
+    """Return a new record under ``parent``, by default at the root."""
     parent = str(fields.get("parent", ""))
     name = f"{parent}/operations/{unique_id}" if parent else f"operations/{unique_id}"
     known = {"parent": "", "method": "M", "create_time": clock(), "update_time": clock()}
@@ -151,13 +151,13 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: Any) -> Record
 
 
 def held(clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
-    """A new record whose work a worker holds for these seconds."""
+    """Return a new record that a worker owns, with a lease of these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
 
 def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> Worker:
-    """A worker that says now that it lives for these seconds."""
+    """Return a worker's row, with a lease of these seconds from now."""
     return Worker(
         owner=owner,
         host="host-ü",
@@ -174,7 +174,7 @@ def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> 
 def key_of(
     request_id: str = "r", fingerprint: str = "f", *, method: str = "M", caller: str = ""
 ) -> RequestKey:
-    """A request key."""
+    """Return a request key."""
     return RequestKey(method, caller, request_id, fingerprint)
 
 
@@ -188,12 +188,12 @@ def insert(
 def end_of(
     clock: ManualClock, result: AnyMessage | Status | None = DONE, days: float = 30
 ) -> Change:
-    """The change that ends an operation, whose record is then kept for these days."""
+    """Return the change that ends an operation, whose record is then kept for these days."""
     return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
 def ids(records: Sequence[Record]) -> list[str]:
-    """What stands after ``operations/`` in the names of these records."""
+    """Return the ids of these records: their names after ``operations/``."""
     return [record.name.partition("operations/")[2] for record in records]
 
 

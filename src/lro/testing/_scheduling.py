@@ -1,4 +1,4 @@
-"""Checks of stores that keep schedules (``lro.adapters.ScheduleStore``); no others have them."""
+"""Checks of stores that keep schedules (``lro.adapters.ScheduleStore``)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _schedule_of(clock: ManualClock, name: str = "nightly") -> Schedule:
     )
 
 
-def schedules_are_kept_by_name(store: Store, clock: ManualClock) -> None:
-    """Whole, and in the order of their names."""
+def schedules_are_stored_by_name(store: Store, clock: ManualClock) -> None:
+    """With all fields, in the order of names."""
     if not keeps_schedules(store):
         return
     same(list(store.schedules()), [], "the schedules of a new store")
@@ -38,8 +38,8 @@ def schedules_are_kept_by_name(store: Store, clock: ManualClock) -> None:
     same(list(store.schedules()), [second, whole], "the schedules")
 
 
-def schedules_move_by_one_version(store: Store, clock: ManualClock) -> None:
-    """What does not follow the version that is there is not kept."""
+def schedule_needs_the_next_version(store: Store, clock: ManualClock) -> None:
+    """A version that does not follow the stored one is refused."""
     if not keeps_schedules(store):
         return
     versions = {1: True, 2: True, 4: False}
@@ -49,8 +49,8 @@ def schedules_move_by_one_version(store: Store, clock: ManualClock) -> None:
     same([one.version for one in store.schedules()], [2], "the version")
 
 
-def one_of_many_notes_a_tick(store: Store, clock: ManualClock) -> None:
-    """Of several that write the same version, also where there is none yet."""
+def concurrent_writes_of_a_schedule_store_one(store: Store, clock: ManualClock) -> None:
+    """Of several with the same version, also if there is none yet."""
     if not keeps_schedules(store):
         return
     keeping: ScheduleStore = store

@@ -1,4 +1,4 @@
-"""What every store promises (``lro._engine.store_port.Store``), one check a promise."""
+"""The checks of stores: each tests one promise of :class:`lro.adapters.Store`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lro.testing import _claiming, _counting, _finding, _keeping, _owing, _sched
 from lro.testing._samples import ManualClock, StoreCheck, made_later
 
 MakeStore = Callable[[ManualClock], Store]
-"""Gives an empty store whose clock is the one given."""
+"""Makes an empty store that uses the given clock."""
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
@@ -25,7 +25,7 @@ STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     and check.__module__ == part.__name__
     and not check.__name__.startswith("_")
 )
-"""Every check; the name of its function says the promise."""
+"""All checks; the name of each function says the promise."""
 
 
 def check_store(make_store: MakeStore) -> None:
@@ -42,8 +42,8 @@ def check_store(make_store: MakeStore) -> None:
 def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
     """Run one check on a new store, which is closed afterwards.
 
-    Then run it on another, to which all inserts and updates are handed in by ``insert_later`` and
-    ``update_later``: what a store promises of writes holds for these too.
+    Then run it on another new store, with all inserts and updates queued by ``insert_later`` and
+    ``update_later``, for which the same promises hold.
 
     Raises:
         AssertionError: The store breaks its contract; the text says where.
@@ -57,7 +57,7 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
         try:
             check(checked, clock)
         except Exception as exc:
-            how = " of writes that were handed in" if later else ""
+            how = " with queued writes" if later else ""
             text = f"{check.__name__}{how}: {type(exc).__name__}: {exc}"
             raise AssertionError(text) from exc
         finally:
@@ -65,7 +65,7 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
 
 
 class _WritesLater:
-    """A store whose inserts and updates are handed in, and waited for."""
+    """A store whose inserts and updates are queued and waited for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

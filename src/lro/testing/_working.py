@@ -1,4 +1,4 @@
-"""Checks of stores: workers say that they live, and the work of lost ones is found (spec §2.8)."""
+"""Checks of stores: workers renew their leases, and lost work is found (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEASE: Final = timedelta(seconds=15)
 
 
 def workers_are_listed(store: Store, clock: ManualClock) -> None:
-    """With all that they have said of themselves, and how much they hold; until they leave."""
+    """With all fields and the number of their operations, until they leave."""
     same(list(store.workers()), [], "the workers of a new store")
     first = worker_of(clock)
     store.renew(first)
@@ -55,8 +55,8 @@ def workers_are_listed(store: Store, clock: ManualClock) -> None:
     same([w.owner for w in store.workers()], ["them"], "who is left")
 
 
-def workers_without_a_word_are_forgotten(store: Store, clock: ManualClock) -> None:
-    """A day after they were seen last, at the next renewal; not while they have work."""
+def silent_workers_are_removed(store: Store, clock: ManualClock) -> None:
+    """A day after their last renewal, at the next renewal of any; not while they have work."""
     for owner in ("idle", "busy"):
         store.renew(worker_of(clock, owner))
     insert(store, held(clock, owner="busy"))
@@ -75,8 +75,8 @@ def workers_without_a_word_are_forgotten(store: Store, clock: ManualClock) -> No
     same(sorted(w.owner for w in store.workers()), ["busy", "us"], "whom that forgets")
 
 
-def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:
-    """It gives the names of the worker's own work that is asked to stop (spec §2.6)."""
+def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
+    """Those of the worker's own operations (spec §2.6)."""
     for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us"), ("w", "")):
         insert(store, held(clock, unique_id, owner=owner))
     for unique_id in "acdw":
@@ -88,8 +88,8 @@ def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:
     same(list(found.older), [], "what is older than its lease")
 
 
-def a_renewal_names_what_is_older(store: Store, clock: ManualClock) -> None:
-    """From the exact end of the lease with which it was begun; hidden work included."""
+def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
+    """From the exact end of the lease with which it was begun, hidden work included."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -102,8 +102,8 @@ def a_renewal_names_what_is_older(store: Store, clock: ManualClock) -> None:
         same(sorted(found.older), wanted, "what is older than its lease")
 
 
-def who_says_nothing_is_overdue(store: Store, clock: ManualClock) -> None:
-    """Owners of work are, from the exact end of all their leases, known to the store or not."""
+def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) -> None:
+    """From the exact end of all their leases, whether they have a row or not."""
     store.renew(worker_of(clock, seconds=10))
     store.renew(worker_of(clock, "idle", seconds=1))
     insert(store, held(clock, "a", seconds=5))
@@ -132,7 +132,7 @@ def who_says_nothing_is_overdue(store: Store, clock: ManualClock) -> None:
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """All of these methods, whatever its lease, and nothing else; until it has an owner no more."""
+    """All of these methods, whatever its lease, until it has no owner any more."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
@@ -162,8 +162,8 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
     same(ids(store.orphans(METHODS, 9).records), ["hidden", "a"], "the rest")
 
 
-def deleted_work_is_not_tried_again(store: Store, clock: ManualClock) -> None:
-    """It is gone when it fails, or at once if it has failed and waits; its target is free then."""
+def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
+    """It is removed when it fails, or at once if it waits for a retry; its target is then free."""
     failed = FailedAttempt(1, clock(), "OSError", "away")
     insert(store, held(clock, "paused", target="t", attempt=1))
     change = with_failure(retry(1, clock() + _LEASE, clock()), failed)
@@ -176,8 +176,8 @@ def deleted_work_is_not_tried_again(store: Store, clock: ManualClock) -> None:
     expect(store.update("operations/new", delete(clock())) is not None, "what never began is kept")
 
 
-def who_is_lost_cannot_renew(store: Store, clock: ManualClock) -> None:
-    """It has to go on under another name; what waits is not affected."""
+def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
+    """It needs another name; waiting work is not affected."""
     worker = worker_of(clock)
     store.renew(worker)
     expect(store.lose("us", worker.alive_until), "it counts as lost")
@@ -191,8 +191,8 @@ def who_is_lost_cannot_renew(store: Store, clock: ManualClock) -> None:
     same(list(store.orphans(METHODS, 9).records), [], "what is lost of that")
 
 
-def who_renews_is_not_lost(store: Store, clock: ManualClock) -> None:
-    """Of a worker that renews, and others who lose it at the same time, one side wins."""
+def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> None:
+    """If both come at once, exactly one of them succeeds."""
     for number in range(8):
         owner = f"worker-{number}"
         worker = worker_of(clock, owner)
