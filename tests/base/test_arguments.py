@@ -222,43 +222,14 @@ def test_argument_of_wrong_type_is_refused_by_its_name(
     assert list(tmp_path.iterdir()) == []
 
 
-def nothing(*_: object) -> None:
-    """Any function."""
-
-
-PACKED = lro.TypeRegistry().pack(lro.Empty())
 NOW = datetime(2030, 1, 1)
 CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
     (lambda types: types.register("acme.v1.A"), "cls", "a class"),
     (lambda types: types.register(WorkRequest, 5), "full_name", "a text"),
-    (lambda types: types.knows(WorkRequest()), "cls", "a class"),
-    (lambda types: types.codec({}), "full_name", "a text"),
-    (lambda types: types.name_of(WorkRequest()), "cls", "a class"),
-    (lambda types: types.unpack({}, lro.Empty), "packed", "an lro.AnyMessage"),
-    (lambda types: types.unpack(PACKED, "google.protobuf.Empty"), "cls", "a class"),
-    (lambda types: types.unpack_any(b""), "packed", "an lro.AnyMessage"),
-    (lambda types: types.checked(None), "packed", "an lro.AnyMessage"),
-    (lambda types: types.load({}, WorkRequest()), "cls", "a class"),
-    (lambda types: types.binary_payload({}), "packed", "an lro.AnyMessage"),
-    (lambda types: types.json_payload({}), "packed", "an lro.AnyMessage"),
-    (lambda types: types.status_of(ValueError(), ""), "error", "an LroError"),
-    (lambda types: types.status_of(lro.Cancelled(), None), "domain", "a text"),
-    (lambda types: types.readable({}), "packed", "an lro.AnyMessage"),
     (lambda types: lro.TypeRegistry("acme.v1.A"), "cls", "a class"),
     (lambda types: lro.TypeRegistry(factories=5), "factories", "several functions"),
     (lambda types: lro.TypeRegistry(factories=["a"]), "factories", "a function"),
-    (lambda types: new_service().start({}, WorkRequest()), "full_name", "a text"),
     (lambda types: new_service().method(WORK, at_most_once=1), "at_most_once", "True or False"),
-    (lambda types: testing.check_store(None), "make_store", "a function"),
-    (lambda types: testing.run_store_check("a", nothing), "check", "a function"),
-    (lambda types: testing.run_store_check(nothing, MemoryStore()), "make_store", "a function"),
-    (lambda types: testing.check_executor(InlineExecutor()), "make_executor", "a function"),
-    (lambda types: testing.check_executor(nothing, background=1), "background", "True or False"),
-    (lambda types: testing.run_executor_check(None, nothing), "check", "a function"),
-    (lambda types: testing.run_executor_check(nothing, None), "make_executor", "a function"),
-    (lambda types: testing.check_remote_executor(None), "make_executor", "a function"),
-    (lambda types: testing.run_remote_check(None, nothing), "check", "a function"),
-    (lambda types: testing.run_remote_check(nothing, None), "make_executor", "a function"),
     (lambda types: testing.ManualClock(NOW), "now", "a datetime with a time zone"),
     (lambda types: testing.ManualClock(0.0), "now", "a datetime with a time zone"),
     (lambda types: cli.main("get operations/a"), "arguments", TEXTS),
@@ -268,7 +239,7 @@ CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
 
 @pytest.mark.parametrize(("call", "name", "wanted"), CALLS)
 def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wanted):
-    """In the constructor and every method of the registry, the contract checks, the command."""
+    """In declarations of the registry and of methods, in tests' clocks, in the command."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 

@@ -142,12 +142,10 @@ async def test_coroutine_gets_the_same(service: lro.Service) -> None:
     assert await service.workers_async(all=True) == service.workers(all=True)
 
 
-def test_wrong_question_and_lost_store_are_told(
+def test_workers_of_store_that_is_away_are_unavailable(
     service: lro.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the errors of every call."""
-    with pytest.raises(lro.DeclarationError, match="all"):
-        service.workers(all=1)  # type: ignore[arg-type]
+    """The error is that of the store."""
 
     def away() -> None:
         raise Unavailable("the store is away")

@@ -1,8 +1,9 @@
-"""What an application passes in: checks of its arguments, and calls of its functions.
+"""Checks of arguments at declarations, and calls of an application's functions.
 
-A wrong option fails much later, far from the line with the mistake. So each public
-constructor checks the type and the bounds of its arguments, and raises one sentence. What a
-function of the application raises ends its own call, and no server.
+A wrong option fails much later, far from the line with the mistake. So constructors and
+declarations check the types and bounds of their arguments, and raise one sentence. Other calls
+leave types to type checkers. If a function of the application raises, its own call fails, but the
+server goes on.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from lro._base.errors import LONGEST, DeclarationError, HookFailed, got, interru
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Check an argument by its name: it must be ``fine``.
+    """Raise an error that says what is ``wanted`` of an argument, unless it is ``fine``.
 
     Raises:
-        DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
+        DeclarationError: The argument is not ``fine``.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {got(value)}")
@@ -39,7 +40,7 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
-    """Check that a value is an instance of ``cls``, a class or several; errors call it ``wanted``.
+    """Check that a value is an instance of ``cls``; the error calls that ``wanted``.
 
     Raises:
         DeclarationError: It is of another type.
@@ -60,13 +61,13 @@ def check_flag(name: str, value: object) -> None:
     """Check that a value is a bool.
 
     Raises:
-        DeclarationError: It is of another type.
+        DeclarationError: It is not a bool.
     """
     check_instance(name, value, bool, "True or False")
 
 
 def check_text(name: str, value: object, *, empty: bool = True) -> None:
-    """Check that a value is a str; ``empty`` says whether it may be empty.
+    """Check that a value is a str, which may be empty only if ``empty`` is True.
 
     Raises:
         DeclarationError: It is of another type, or empty although it must not be.
@@ -78,7 +79,7 @@ def check_text(name: str, value: object, *, empty: bool = True) -> None:
 def check_texts(name: str, value: object) -> None:
     """Check that a value is a tuple, list, set or other collection of str, not a single str.
 
-    An iterator is refused too: the check would empty it.
+    An iterator is refused too, because the check would use it up.
 
     Raises:
         DeclarationError: It is not.
@@ -171,7 +172,7 @@ def check_plain_function(name: str, value: object) -> None:
 
 
 def needs(function: Callable[..., object], count: int) -> bool:
-    """Whether a function cannot be called with fewer arguments than these, by their places."""
+    """True if a function requires at least ``count`` positional arguments."""
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -182,7 +183,7 @@ def needs(function: Callable[..., object], count: int) -> bool:
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether a function, method, partial or callable object gives a coroutine when called."""
+    """True if calling a function, method, partial or callable object returns a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked
@@ -193,13 +194,13 @@ R = TypeVar("R")
 
 
 def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
-    """Call a function of the application, and give what it returns.
+    """Call a function of the application and return its result.
 
-    What a signal handler raises meanwhile is not the function's: it is to end the program.
+    An exception of a signal handler passes unchanged, because it must end the program.
 
     Raises:
-        HookFailed: The function raised what would stop a server, such as SystemExit.
-        Exception: Any other that the function raised.
+        HookFailed: The function raised an exception that would stop a server, such as SystemExit.
+        Exception: The function raised it.
     """
     try:
         return function(*arguments)
@@ -210,12 +211,12 @@ def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
 
 
 def failed(name: str, error: BaseException) -> HookFailed:
-    """Make the error for a function of this name that has raised another error."""
+    """Return the error for a function of this name that raised ``error``."""
     failure = HookFailed(name, f"raised {type(error).__name__}")
     failure.__cause__ = error
     return failure
 
 
 def passes(error: BaseException) -> bool:
-    """Whether to pass an error on: no server ends by it, or the program is to end by it."""
+    """True if an error is passed on: it stops no server, or it must end the program."""
     return isinstance(error, Exception) or interrupts(error)

@@ -495,8 +495,6 @@ class Service(PerProcess):
             DeclarationError: No such method is declared.
             TypeError: There is no such argument.
         """
-        if not isinstance(full_name, str):
-            check_text("full_name", full_name)
         return (yield from self.start_flow(full_name)(request, StartSettings.of(options)))
 
     def start_flow(self, full_name: str) -> Callable[[object, StartSettings], Flow[Operation]]:
@@ -997,10 +995,8 @@ class Service(PerProcess):
         This only reads, and begins no maintenance here. No hook is asked: it is for operators.
 
         Raises:
-            DeclarationError: ``all`` is no bool.
             Unavailable: The store cannot be reached now.
         """
-        check_flag("all", all)
         found: tuple[Sequence[Worker], datetime]
         found = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
         return found[0] if all else live(*found)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from lro._base.arguments import check_flag, check_function
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
@@ -110,8 +109,6 @@ def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> N
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
-    check_function("make_executor", make_executor)
-    check_flag("background", background)
     for check in EXECUTOR_CHECKS if background else FOREGROUND_CHECKS:
         run_executor_check(check, make_executor)
 
@@ -122,8 +119,6 @@ def run_executor_check(check: ExecutorCheck, make_executor: MakeExecutor) -> Non
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
-    check_function("check", check)
-    check_function("make_executor", make_executor)
     made: list[Executor] = []
 
     def make(at_once: int) -> Executor:
@@ -397,7 +392,6 @@ def check_remote_executor(make_executor: MakeRemoteExecutor) -> None:
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
-    check_function("make_executor", make_executor)
     for check in REMOTE_CHECKS:
         run_remote_check(check, make_executor)
 
@@ -408,8 +402,6 @@ def run_remote_check(check: RemoteCheck, make_executor: MakeRemoteExecutor) -> N
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
-    check_function("check", check)
-    check_function("make_executor", make_executor)
     made: list[Executor] = []
 
     def make(work: Callable[[str], None]) -> Executor:
