@@ -37,11 +37,11 @@ REPLACED: Final = [
     (r"\basync_driver import AsyncDriver\b", "drivers import Driver"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\b(handle_flows\.)async_", r"\1"),
-    (r"\bDriver\(transport, sleep\)", "Driver(transport, clock, sleep)"),
+    (r"\bDriver\(transport, sleep\)", "Driver(transport, config.clock, sleep)"),
     (r"\bcheck_awaits\b", "check_blocks"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\basyncio\.Future\b", "Future"),
-    (r"import asyncio\n", ""),
+    (r"import asyncio\n", "import time\n"),
     (r"(collections\.abc import ).*\n", r"\1Callable, Iterable, Iterator\n"),
     (r"(?=from datetime import )", "from concurrent.futures import Future\n"),
     # Sentences.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from lro import DescribeOperationsResponse, Operation, OperationDescription, TypeRegistry
 from lro.wire import (
@@ -31,10 +30,9 @@ from lro_client._client.handles import (
     known,
     register,
 )
-from lro_client._client.state import ClientState
+from lro_client._client.state import ClientOptions, ClientState, config_of
 from lro_client._flow import single
 from lro_client._flow.async_driver import AsyncDriver
-from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
@@ -282,8 +280,8 @@ class AsyncClient:
     ``base_url`` is the service's address. ``http`` is an ``httpx.AsyncClient`` of yours, with its
     base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example
     ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
-    of message classes, ``polling`` and ``retry`` are the policies. ``call_seconds`` is the timeout
-    of each call.
+    of message classes. More options are ``polling`` and ``retry``, which are policies,
+    ``call_seconds``, which is the timeout of each call, and ``clock``.
     """
 
     def __init__(
@@ -294,14 +292,11 @@ class AsyncClient:
         transport: AsyncTransport | None = None,
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
-        polling: Polling | None = None,
-        retry: Retry | None = None,
-        call_seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        **options: Unpack[ClientOptions],
     ) -> None:
+        config = config_of(options)
         _arguments.check_optional("types", types, TypeRegistry)
-        _arguments.check_function("clock", clock)
         _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
         if transport is not None:
@@ -309,15 +304,7 @@ class AsyncClient:
         else:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._driver = AsyncDriver(transport, sleep)
-        self._state = ClientState(
-            transport,
-            self._driver,
-            types=types,
-            polling=polling,
-            retry=retry,
-            clock=clock,
-            call_seconds=call_seconds,
-        )
+        self._state = ClientState(transport, self._driver, config, types)
 
     @overload
     async def start(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from lro import DescribeOperationsResponse, Operation, OperationDescription, TypeRegistry
 from lro.wire import (
@@ -32,10 +32,9 @@ from lro_client._client.handles import (
     known,
     register,
 )
-from lro_client._client.state import ClientState
+from lro_client._client.state import ClientOptions, ClientState, config_of
 from lro_client._flow import single
 from lro_client._flow.drivers import Driver
-from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import Transport
 from lro_client.transports.http import HttpTransport, Routes
 
@@ -269,8 +268,8 @@ class Client:
     ``base_url`` is the service's address. ``http`` is an ``httpx.Client`` of yours, with its
     base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example
     ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
-    of message classes, ``polling`` and ``retry`` are the policies. ``call_seconds`` is the timeout
-    of each call.
+    of message classes. More options are ``polling`` and ``retry``, which are policies,
+    ``call_seconds``, which is the timeout of each call, and ``clock``.
     """
 
     def __init__(
@@ -281,30 +280,19 @@ class Client:
         transport: Transport | None = None,
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
-        polling: Polling | None = None,
-        retry: Retry | None = None,
-        call_seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        **options: Unpack[ClientOptions],
     ) -> None:
+        config = config_of(options)
         _arguments.check_optional("types", types, TypeRegistry)
-        _arguments.check_function("clock", clock)
         _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
         if transport is not None:
             _arguments.check_blocks("transport", transport, "LocalTransport(service)")
         else:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
-        self._driver = Driver(transport, clock, sleep)
-        self._state = ClientState(
-            transport,
-            self._driver,
-            types=types,
-            polling=polling,
-            retry=retry,
-            clock=clock,
-            call_seconds=call_seconds,
-        )
+        self._driver = Driver(transport, config.clock, sleep)
+        self._state = ClientState(transport, self._driver, config, types)
 
     @overload
     def start(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from lro import Operation
 from lro.wire import CancelOperationRequest, DeleteOperationRequest, RerunOperationRequest
+from lro_client import _arguments
 from lro_client._client.handles import HandleBase, KnownOperation
 from lro_client._client.state import ClientState
 from lro_client._errors import CallError, ClientError, PollTimeout, again
@@ -85,7 +86,13 @@ def poll(
     timeout: float | None,
     every: float | None = None,
 ) -> Flow[Operation]:
-    """Wait with calls of its own; with ``every``, emit each changed state."""
+    """Wait with calls of its own; with ``every``, emit each changed state.
+
+    Raises:
+        DeclarationError: ``every`` is not a number of seconds above 0.
+    """
+    if every is not None:
+        _arguments.check_seconds("every", every)
     known, count = handle.operation, handle._count_polls
     return polling.until_done(state.config, handle.name, known, timeout, count, handle._fits, every)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
@@ -14,10 +15,14 @@ from lro_client._addresses import public_address
 from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
-from lro_client._flow.steps import Channel, Flow
+from lro_client._flow.steps import Channel
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
+
+if TYPE_CHECKING:
+    from lro_client._flow.async_driver import AsyncDriver
+    from lro_client._flow.drivers import Driver
 
 _MAX_OWN_CALLS: Final = 4
 """Maximum number of waits with a call of their own; further ones share a few connections."""
@@ -26,40 +31,31 @@ _NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
-class Runner(Protocol):
-    """What of a driver is the same on both faces."""
+class ClientOptions(TypedDict, total=False):
+    """The options of a client that are the same for threads and event loops."""
 
-    def start(self, flow: Flow[None]) -> None:
-        """Run a flow in the background."""
-        ...
+    polling: Polling | None
+    retry: Retry | None
+    call_seconds: float
+    clock: Callable[[], float]
 
-    def wake(self) -> None:
-        """End the ``Idle`` of the one flow that sleeps."""
-        ...
 
-    def channel(self) -> Channel:
-        """A channel that the driver can receive from."""
-        ...
-
-    def place(self) -> object:
-        """Where background flows run; in another place the client starts over."""
-        ...
-
-    def is_past(self, place: object) -> bool:
-        """Whether nothing runs in a place any more."""
-        ...
-
-    def at(self, place: object, act: Callable[[], object]) -> None:
-        """Do this in that place."""
-        ...
-
-    def close(self, error: Exception) -> None:
-        """End all pauses with this error."""
-        ...
-
-    def max_pollers(self, wanted: int) -> int:
-        """Maximum number of background flows."""
-        ...
+def config_of(options: ClientOptions) -> FlowConfig:
+    """Check the options of a client, and return the configuration of its flows."""
+    for name in options.keys() - ClientOptions.__optional_keys__:
+        raise TypeError(f"a client has no option {name!r}")
+    polling, retry = options.get("polling"), options.get("retry")
+    seconds, clock = options.get("call_seconds", 30.0), options.get("clock", time.monotonic)
+    _arguments.check_optional("polling", polling, Polling)
+    _arguments.check_optional("retry", retry, Retry)
+    _arguments.check_seconds("call_seconds", seconds)
+    _arguments.check_function("clock", clock)
+    return FlowConfig(
+        clock=clock,
+        retry=retry or Retry(),
+        polling=polling or Polling(),
+        call_seconds=min(seconds, _arguments.MAX_TIMEOUT_SECONDS),
+    )
 
 
 class ClientState:
@@ -68,26 +64,14 @@ class ClientState:
     def __init__(
         self,
         transport: object,
-        runner: Runner,
-        *,
+        driver: Driver | AsyncDriver,
+        config: FlowConfig,
         types: TypeRegistry,
-        polling: Polling | None,
-        retry: Retry | None,
-        clock: Callable[[], float],
-        call_seconds: float,
     ) -> None:
-        _arguments.check_optional("polling", polling, Polling)
-        _arguments.check_optional("retry", retry, Retry)
-        _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
         self.address: str = public_address(str(getattr(transport, "address", "")))
-        self.config: FlowConfig = FlowConfig(
-            clock=clock,
-            retry=retry or Retry(),
-            polling=polling or Polling(),
-            call_seconds=min(call_seconds, _arguments.MAX_TIMEOUT_SECONDS),
-        )
-        self._runner = runner
+        self.config = config
+        self._driver = driver
         self._offered = _offered(transport)
         self._max_own_calls = getattr(transport, "calls_at_once", _MAX_OWN_CALLS)
         self._closed: Exception | None = None
@@ -98,26 +82,26 @@ class ClientState:
     def registry(self) -> WatchRegistry:
         """The operations that are waited for together, in this place."""
         # In a forked process no thread goes on with the waits, and locks may be held.
-        here = self._runner.place()
+        here = self._driver.place()
         found = self._registries.get(here)
         if found is not None:
             return found
         with _NEW_LOCK:
-            for other in [one for one in self._registries if self._runner.is_past(one)]:
+            for other in [one for one in self._registries if self._driver.is_past(one)]:
                 del self._registries[other]
             return self._registries.setdefault(here, self._new_registry())
 
     def _new_registry(self) -> WatchRegistry:
-        runner, config = self._runner, self.config
+        driver, config = self._driver, self.config
 
         def max_pollers() -> int:
-            return runner.max_pollers(found.max_calls(config.polling.connections))
+            return driver.max_pollers(found.max_calls(config.polling.connections))
 
         found = WatchRegistry(
             config.clock,
             max_pollers=max_pollers,
-            start_poller=lambda: runner.start(pollers.poller()),
-            wake_poller=runner.wake,
+            start_poller=lambda: driver.start(pollers.poller()),
+            wake_poller=driver.wake,
         )
         found.closed = self._closed
         pollers = Pollers(config, found, Scheduler(config, found, self._offered))
@@ -125,7 +109,7 @@ class ClientState:
 
     def channel(self) -> Channel:
         """A channel that the driver can receive from."""
-        return self._runner.channel()
+        return self._driver.channel()
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
@@ -144,8 +128,8 @@ class ClientState:
         """End every wait with an error."""
         self._closed = error = CallError("GetOperation", _CLOSED)
         for place, registry in list(self._registries.items()):
-            self._runner.at(place, functools.partial(registry.close, error))
-        self._runner.close(error)
+            self._driver.at(place, functools.partial(registry.close, error))
+        self._driver.close(error)
 
 
 def _offered(transport: object) -> frozenset[Strategy]:

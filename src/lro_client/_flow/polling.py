@@ -9,8 +9,7 @@ import attrs
 
 from lro import Operation
 from lro.wire import GetOperationRequest
-from lro_client._errors import CallError, PollTimeout, check
-from lro_client._flow.policy import is_number
+from lro_client._errors import CallError, PollTimeout
 from lro_client._flow.poll_state import (
     ANSWERED,
     GRACE_SECONDS,
@@ -39,21 +38,17 @@ def until_done(
     fits: Fits = any_fits,
     every: float | None = None,
 ) -> Flow[Operation]:
-    """Poll until the operation is done (spec §11.2-§11.5); its last state.
+    """Poll until the operation is done, and return its last state (spec §11.2-§11.5).
 
-    ``polled`` is called before each poll. What a Wait says is done is asked again by Get unless it
-    ``fits`` what was declared. With ``every`` the flow emits each changed state, which it looks for
-    at most ``every`` seconds after the last look.
+    ``polled`` is called before each poll. If a Wait returns a result that does not ``fit`` its
+    declared type, a Get follows. With ``every``, the flow emits each changed state, and polls at
+    least every ``every`` seconds.
 
     Raises:
-        DeclarationError: ``every`` is not a number of seconds above 0.
-        PollTimeout: ``timeout`` seconds are over.
-        OperationGone: There is no such operation any more.
-        CallError: A poll failed for a reason that does not pass.
+        PollTimeout: The timeout expired.
+        OperationGone: The operation does not exist any more.
+        CallError: A poll failed with an error that is not retried.
     """
-    if every is not None:
-        fine = is_number(every, 0.0) and every > 0
-        check("every", every, "seconds above 0", fine=fine)
     if first is not None and first.done:
         if every is not None:
             yield Emit(first)

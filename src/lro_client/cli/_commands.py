@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
+import attrs
 import click
 from click.shell_completion import get_completion_class
 
@@ -420,36 +421,57 @@ _request_id_option = click.option(
     default="",
     help="Starts nothing twice under this id, which lets a lost call be repeated; auto makes one.",
 )
-_wait_option = click.option(
-    "--wait", "waits", is_flag=True, help="Wait until it is done, and print it."
+_follow_options = (
+    click.option("--wait", "waits", is_flag=True, help="Wait until it is done, and print it."),
+    click.option("--watch", "watches", is_flag=True, help="Show its progress until it is done."),
+    _timeout_option,
+    _poll_option,
+    json_option,
 )
-_watch_option = click.option(
-    "--watch", "watches", is_flag=True, help="Show its progress until it is done."
-)
+
+
+@attrs.frozen
+class FollowOptions:
+    """How a command shows the operations that it has started."""
+
+    waits: bool
+    watches: bool
+    timeout: float | None
+    poll: bool
+    as_json: bool
+
+
+def _with_follow(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, whose function gets them as one argument ``follow``."""
+
+    @functools.wraps(command)
+    def with_follow(**given: Any) -> Any:
+        names = [field.name for field in attrs.fields(FollowOptions)]
+        follow = FollowOptions(*map(given.pop, names))
+        if follow.waits and follow.watches:
+            raise click.UsageError("give either --wait or --watch")
+        return command(follow=follow, **given)
+
+    made: Callable[..., Any] = with_follow
+    for option in reversed(_follow_options):
+        made = option(made)
+    return made
 
 
 @click.command("start", cls=ClientCommand)
 @click.argument("target")
 @click.argument("message", metavar="[JSON | @FILE | -]", default="{}")
 @_request_id_option
-@_wait_option
-@_watch_option
 @click.option("--validate-only", is_flag=True, help="Only check whether it could be started.")
-@_timeout_option
-@_poll_option
-@json_option
+@_with_follow
 @server_options
 def start(
     server: ServerOptions,
     target: str,
     message: str,
     request_id: str,
-    waits: bool,
-    watches: bool,
     validate_only: bool,
-    timeout: float | None,
-    poll: bool,
-    as_json: bool,
+    follow: FollowOptions,
 ) -> Exit:
     """Start an operation, and print it.
 
@@ -458,12 +480,10 @@ def start(
 
     Exit status: 0 once it is started; with --wait or --watch that of lro wait.
     """
-    if waits and watches:
-        raise click.UsageError("give either --wait or --watch")
     fields = read_message(message)
     path, said = _read_target(target)
     request_id = _read_request_id(request_id)
-    with server.connect(said, poll=poll) as link:
+    with server.connect(said, poll=follow.poll) as link:
         set_starting("" if validate_only else _perhaps_started(request_id))
         handle = link.client.start(
             path,
@@ -475,18 +495,14 @@ def start(
         )
         set_starting("")
         set_going_on([] if handle.done else [handle.name])
-        return _shown([handle], link, timeout, waits=waits, watches=watches, as_json=as_json)
+        return _shown([handle], link, follow)
 
 
 @click.command("rerun", cls=ClientCommand)
 @names_argument(required=False, single=True)
 @_with_filter
 @_request_id_option
-@_wait_option
-@_watch_option
-@_timeout_option
-@_poll_option
-@json_option
+@_with_follow
 @server_options
 def rerun(
     server: ServerOptions,
@@ -495,11 +511,7 @@ def rerun(
     parent: str,
     sure: bool,
     request_id: str,
-    waits: bool,
-    watches: bool,
-    timeout: float | None,
-    poll: bool,
-    as_json: bool,
+    follow: FollowOptions,
 ) -> Exit:
     """Start the work of an operation that has ended again, and print the new operation.
 
@@ -510,25 +522,23 @@ def rerun(
 
     Exit status: 0 once it is started; with --wait or --watch that of lro wait.
     """
-    if waits and watches:
-        raise click.UsageError("give either --wait or --watch")
     found, said = _read_chosen(names, server, wanted, parent)
     if wanted is not None and request_id:
         raise click.UsageError("--request-id is for one name: with --filter each has its own")
     request_id = _read_request_id(request_id)
-    with server.connect(said, poll=poll) as link:
+    with server.connect(said, poll=follow.poll) as link:
         if wanted is None:
             set_starting(_perhaps_started(request_id))
             handles = [handle_of(link, link.client.rerun(found[0], request_id=request_id))]
             exits = [Exit.DONE]
         else:
-            matching = _all_matching(link, parent, wanted, timeout)
+            matching = _all_matching(link, parent, wanted, follow.timeout)
             ended = [one.name for one in matching if one.error is not None]
             set_starting("some may have been started: the same command starts none of them twice")
             handles, exits = _rerun_all(link, ended, sure=sure)
         set_starting("")
         set_going_on(handle.name for handle in handles if not handle.done)
-        shown = _shown(handles, link, timeout, waits=waits, watches=watches, as_json=as_json)
+        shown = _shown(handles, link, follow)
     return worst([*exits, shown])
 
 
@@ -543,22 +553,14 @@ def _rerun_all(link: Link, names: Sequence[str], *, sure: bool) -> tuple[list[Ha
     return [handle_of(link, made[name]) for name in worked], exits
 
 
-def _shown(
-    handles: Sequence[Handle],
-    link: Link,
-    timeout: float | None,
-    *,
-    waits: bool,
-    watches: bool,
-    as_json: bool,
-) -> Exit:
-    if watches:
-        return _watch_all(handles, link, timeout, as_json=as_json)
-    if waits:
-        show = functools.partial(print_end, link=link, as_json=as_json)
-        return conclude(handles, link, timeout, show)
+def _shown(handles: Sequence[Handle], link: Link, follow: FollowOptions) -> Exit:
+    if follow.watches:
+        return _watch_all(handles, link, follow.timeout, as_json=follow.as_json)
+    if follow.waits:
+        show = functools.partial(print_end, link=link, as_json=follow.as_json)
+        return conclude(handles, link, follow.timeout, show)
     for handle in handles:
-        print_operation(handle.operation, link, as_json=as_json)
+        print_operation(handle.operation, link, as_json=follow.as_json)
     return Exit.DONE
 
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import attrs
 import httpx
@@ -66,6 +66,26 @@ class UnscriptedCall(AssertionError):
     """A call that the interface does not have, or a start of a method that was not scripted."""
 
 
+class Verbs(TypedDict, total=False):
+    """Verbs that a server can have or lack."""
+
+    wait: bool
+    lists: bool
+    batch_get: bool
+    watch: bool
+    describe: bool
+
+
+_OFFERED: Final[Verbs] = {"wait": True, "lists": True}
+_RPCS: Final = {
+    "wait": "WaitOperation",
+    "lists": "ListOperations",
+    "batch_get": "BatchGetOperations",
+    "watch": "WatchOperations",
+    "describe": "DescribeOperations",
+}
+
+
 class ScriptedServer:
     """A server of the interface in memory, on a virtual clock: the operations go as a test says.
 
@@ -80,14 +100,10 @@ class ScriptedServer:
         clock: VirtualClock | None = None,
         *,
         url: str = "http://scripted.test",
-        wait: bool = True,
-        lists: bool = True,
-        batch_get: bool = False,
-        watch: bool = False,
-        describe: bool = False,
         max_hold: float = 60.0,
         latency: float = 0.0,
         types: TypeRegistry | None = None,
+        **verbs: Unpack[Verbs],
     ) -> None:
         self.clock: VirtualClock = clock or VirtualClock()
         self.url = url
@@ -98,18 +114,14 @@ class ScriptedServer:
         self._began = self.clock.now
         self._rules: list[Rule] = []
         self._store = ScriptedStore(self.clock, self._packed)
-        offered = {
-            "WaitOperation": wait,
-            "ListOperations": lists,
-            "BatchGetOperations": batch_get,
-            "WatchOperations": watch,
-            "DescribeOperations": describe,
-        }
+        if unknown := verbs.keys() - _RPCS.keys():
+            raise TypeError(f"a scripted server has no option {min(unknown)!r}")
+        offered = [_RPCS[name] for name, has in {**_OFFERED, **verbs}.items() if has]
         self._service = Service(
             self._store,
             InlineExecutor(),
             types=types,
-            verbs={"CancelOperation", "DeleteOperation", *(v for v, has in offered.items() if has)},
+            verbs={"CancelOperation", "DeleteOperation", *offered},
             max_wait=timedelta(0),
             maintenance=False,
             clock=self.clock,
@@ -202,13 +214,14 @@ class ScriptedServer:
     def client(self, **options: Any) -> Client:
         """A client of this server, on its clock; ``options`` are those of :class:`Client`."""
         options.setdefault("http", httpx.Client(transport=self.transport))
-        return Client(self.url, **{"clock": self.clock, "sleep": self.clock.sleep, **options})
+        options = {"clock": self.clock, "sleep": self.clock.sleep, **options}
+        return Client(self.url, **options)
 
     def async_client(self, **options: Any) -> AsyncClient:
         """The same for event loops."""
         options.setdefault("http", httpx.AsyncClient(transport=self.transport))
-        sleep = self.clock.asleep
-        return AsyncClient(self.url, **{"clock": self.clock, "sleep": sleep, **options})
+        options = {"clock": self.clock, "sleep": self.clock.asleep, **options}
+        return AsyncClient(self.url, **options)
 
     # -- scripts ------------------------------------------------------------------------------
 
