@@ -1,4 +1,4 @@
-"""All that a service knows of one of its methods."""
+"""Methods as a service knows them: their options, message classes, function and metadata."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from lro._model.operation import OperationInfo, Record, State, fits_by_estimate
 from lro._model.transcoding import HttpRule, RequestBinding
 
 Around: TypeAlias = Callable[[Job[Any]], contextlib.AbstractContextManager[object]]
-"""Gives the context manager in which a function is called, with its job."""
+"""A function that takes a job and returns the context manager in which the work runs."""
 
 
-class _Surroundings:
+class _Surroundings(contextlib.AbstractContextManager[object]):
     """A context manager of the application's, which must let errors pass."""
 
     def __init__(self, method: str, within: contextlib.AbstractContextManager[object]) -> None:
@@ -60,15 +60,7 @@ class _Surroundings:
             raise SwallowedError(self._method) from error
 
 
-class _NoSurroundings:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-_NO_SURROUNDINGS: Final = _NoSurroundings()
+_NO_SURROUNDINGS: Final = contextlib.nullcontext()
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
@@ -153,7 +145,7 @@ _MOST_AT_ONCE: Final = 1_000_000_000  # every database can count to that
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How the work of a method is run.
+    """Options of a method.
 
     ``concurrency``: how many run at once, in all processes on the store together; further ones
     wait. ``time_limit``: how long one attempt may take before the operation ends with
@@ -258,7 +250,7 @@ class Options:
         self.rule(self.path or "/v1/any:start")
 
     def rule(self, path: str) -> HttpRule:
-        """How a method with these options is called at a path.
+        """Return the HTTP rule of a method with these options at a path.
 
         Raises:
             DeclarationError: There is no such rule.
@@ -288,6 +280,31 @@ def check_priority(priority: object) -> None:
     check("priority", priority, wanted, fine=number and abs(typing.cast("int", priority)) <= 100)
 
 
+class MethodKeywords(typing.TypedDict, total=False):
+    """The keyword arguments of ``Service.method`` that are fields of :class:`Options`."""
+
+    concurrency: int | None
+    time_limit: timedelta | None
+    retry: Retry | None
+    at_most_once: bool
+    max_lost: int
+    max_attempts: int
+    priority: int
+    expires: timedelta | None
+    concurrency_key: Callable[[Any], str] | None
+    rate: tuple[int, timedelta] | None
+    exclusive_target: Callable[[Any], str] | None
+    keep_for: timedelta | None
+    validate: Callable[[Any], bool | None] | None
+    final_metadata: Callable[[Any, State], Any] | None
+    indexed_paths: tuple[str, ...] | list[str]
+    path: str
+    http_method: str
+    body: str | None
+    parent: Callable[[Any], str] | None
+    aliases: tuple[str, ...] | list[str]
+
+
 _DEFAULTS = Options()
 _OF_CALLS = (
     *("concurrency", "time_limit", "retry", "at_most_once", "max_lost", "max_attempts"),
@@ -297,6 +314,17 @@ _OF_CALLS = (
 
 class FinalMetadataFailed(Exception):
     """``final_metadata`` of the method of this name failed; ``__cause__`` says why."""
+
+
+@attrs.frozen(kw_only=True)
+class MethodDefaults:
+    """The parts of a service that all its methods have."""
+
+    types: TypeRegistry
+    keep_for: timedelta
+    limits: Limits = DEFAULT_LIMITS
+    around: Around | None = None
+    indexes: Indexes = attrs.Factory(lambda self: Indexes(self.types), takes_self=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -333,20 +361,16 @@ class MethodSpec:
         response: type | None,
         metadata: type | None,
         options: Options,
-        types: TypeRegistry,
-        keep_for: timedelta,
-        indexes: Indexes | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        around: Around | None = None,
+        defaults: MethodDefaults,
     ) -> MethodSpec:
-        """Put a method together from what was given and what the annotations say.
+        """Make the specification of a method. Annotations give the classes that are not given.
 
         Raises:
             DeclarationError: A message class is missing or cannot be registered, or the metadata
                 has no such path to be indexed, or the request no such field as the path or the
                 body is.
         """
-        name = MethodName.parse(full_name)
+        name, types = MethodName.parse(full_name), defaults.types
         said = Signature.of(function) if function else Signature()
         if response is None and said.response.annotation is type(None):
             response = Empty
@@ -364,9 +388,8 @@ class MethodSpec:
             shape = types.codec(names[0]).shape
             RequestBinding.of(options.rule(options.path), shape, names[0])
         codec = types.codec(names[2])
-        indexes = indexes or Indexes(types)
         for path in options.indexed_paths:
-            indexes.declare(path, names[2], codec.shape)
+            defaults.indexes.declare(path, names[2], codec.shape)
         return cls(
             full_name=full_name,
             info=OperationInfo(names[1], names[2]),
@@ -379,11 +402,11 @@ class MethodSpec:
             options=options,
             types=types,
             standard_metadata=StandardMetadata.of(codec.shape, codec, names[2]),
-            keep_for=keep_for if options.keep_for is None else options.keep_for,
-            indexes=indexes,
+            keep_for=defaults.keep_for if options.keep_for is None else options.keep_for,
+            indexes=defaults.indexes,
             instances={one: dict if is_typed_dict(one) else one for one in classes},
-            limits=limits,
-            around=around,
+            limits=defaults.limits,
+            around=defaults.around,
             default_metadata=_default_metadata(name) if classes[2] is OperationMetadata else None,
         )
 
@@ -394,7 +417,7 @@ class MethodSpec:
 
     @property
     def rule(self) -> HttpRule:
-        """How a call over HTTP starts an operation: method, path and body."""
+        """The HTTP method, path and body of a call that starts an operation."""
         return self.options.rule(self.path)
 
     def function_for(self, other: str) -> Callable[..., object]:
@@ -408,20 +431,18 @@ class MethodSpec:
             raise DeclarationError(other, text)
         return self.function
 
-    def surroundings(self, job: Job[Any]) -> _Surroundings | _NoSurroundings:
-        """The context manager in which the function of this job is called.
+    def surroundings(self, job: Job[Any]) -> contextlib.AbstractContextManager[object]:
+        """Return the context manager in which the function of this job is called.
 
         Raises (at its end):
             SwallowedError: That of ``around`` has swallowed an error of the function.
         """
-        return (
-            _NO_SURROUNDINGS
-            if self.around is None
-            else _Surroundings(self.full_name, self.around(job))
-        )
+        if self.around is None:
+            return _NO_SURROUNDINGS
+        return _Surroundings(self.full_name, self.around(job))
 
     def stamp(self, record: Record) -> Record:
-        """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
+        """Return the record with its own facts in its metadata (spec §9.6), and its keys."""
         standard, packed = self.standard_metadata, record.metadata
         if standard.times or standard.cancel_flag:
             declared = self.info.metadata_type
@@ -451,7 +472,7 @@ class MethodSpec:
         return AnyMessage(metadata.type_url, {**metadata.payload, **added}) if added else metadata
 
     def pack_response(self, returned: object) -> AnyMessage:
-        """The function's response, packed if it is not yet; None is allowed if its class is Empty.
+        """Pack the function's response, unless it is packed; None stands for Empty.
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.
@@ -468,13 +489,13 @@ class MethodSpec:
         return packed
 
     def first_metadata(self, target: str) -> OperationMetadata | None:
-        """What callers see before the first report of a method without a metadata class."""
+        """Return the metadata before the first report, if the method has no metadata class."""
         if self.default_metadata is None or not target:
             return self.default_metadata
         return attrs.evolve(self.default_metadata, target=target)
 
     def unpack_metadata(self, packed: AnyMessage | None) -> Any:
-        """The metadata as a message; None where there is none, or one of an older kind."""
+        """Return the metadata as a message; None if there are none, or of an older kind."""
         if packed is None:
             return None
         try:
@@ -483,7 +504,7 @@ class MethodSpec:
             return None
 
     def pack_metadata(self, reported: object) -> AnyMessage:
-        """What the function reported, packed.
+        """Pack the metadata that the function reported.
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.

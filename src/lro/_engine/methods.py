@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from lro._base.arguments import check_keywords
@@ -13,13 +12,11 @@ from lro._base.errors import DeclarationError, InvalidArgument, LroError, Operat
 from lro._engine.flow import Flow, on_loop, run, run_all
 from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
-from lro._engine.limits import Limits
-from lro._engine.method_spec import Around, MethodSpec, Options
+from lro._engine.method_spec import MethodDefaults, MethodSpec, Options
 from lro._engine.reporter import Reporter
 from lro._engine.runtime import Runtime
 from lro._engine.starting import Starter, StartKeywords, StartManyKeywords, StartSettings
 from lro._filters.indexes import Indexes
-from lro._messages.registry import TypeRegistry
 from lro._messages.schema import checked_aliases
 from lro._messages.wellknown import Empty
 from lro._model.method_names import FINDINGS, MethodName, OperationInfoRegistry
@@ -33,31 +30,16 @@ Meta = TypeVar("Meta")
 
 
 class Methods:
-    """The methods that a service declares, by full name.
+    """The methods that a service declares, by full name."""
 
-    ``keep_for`` and ``limits`` are the defaults of methods. ``around`` gives the context manager in
-    which a function is called.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        types: TypeRegistry,
-        *,
-        keep_for: timedelta,
-        limits: Limits,
-        around: Around | None,
-    ) -> None:
-        self.types = types
+    def __init__(self, runtime: Runtime, defaults: MethodDefaults) -> None:
         self.infos: OperationInfoRegistry = OperationInfoRegistry()
-        self.indexes: Indexes = Indexes(types)
+        self.indexes: Indexes = defaults.indexes
         self.specs: dict[str, MethodSpec] = {}
         self.by_stored_name: dict[str, MethodSpec] = {}
         """Methods by full name and by alias: work may be stored under either."""
         self._runtime = runtime
-        self._keep_for = keep_for
-        self._limits = limits
-        self._around = around
+        self._defaults = defaults
 
     def register(
         self,
@@ -88,11 +70,7 @@ class Methods:
             response=response,
             metadata=metadata,
             options=options,
-            types=self.types,
-            keep_for=self._keep_for,
-            indexes=self.indexes,
-            limits=self._limits,
-            around=self._around,
+            defaults=self._defaults,
         )
         if options.indexed_paths:
             self.make_indexes()

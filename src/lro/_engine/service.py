@@ -7,7 +7,6 @@ import functools
 import itertools
 import logging
 import threading
-import time
 import uuid
 from collections.abc import (
     AsyncIterator,
@@ -19,17 +18,9 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from lro._base.arguments import (
-    check,
-    check_flag,
-    check_function,
-    check_instance,
-    check_span,
-    check_takes,
-    check_text,
-)
+from lro._base.arguments import check, check_flag, check_instance, check_keywords, check_text
 from lro._base.errors import (
     DeclarationError,
     InvalidArgument,
@@ -38,9 +29,9 @@ from lro._base.errors import (
     OperationNotFound,
     Retryable,
 )
-from lro._engine.access import VERBS, Access, Authorize, check_verbs
+from lro._engine.access import Access
 from lro._engine.backlog import Backlog
-from lro._engine.events import EventDispatch, Observer
+from lro._engine.events import EventDispatch
 from lro._engine.executor_port import REACHES, CancelSupport, Executor, NoWorkers
 from lro._engine.flow import (
     Flow,
@@ -55,11 +46,11 @@ from lro._engine.flow import (
 )
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
-from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
+from lro._engine.limits import ByteBudget
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.live_workers import live, served_methods, stranded
-from lro._engine.maintenance import LEAST_LEASE, Background
-from lro._engine.method_spec import Around, MethodSpec, Options
+from lro._engine.maintenance import Background
+from lro._engine.method_spec import MethodDefaults, MethodKeywords, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods
 from lro._engine.notifications import Notifications
 from lro._engine.process import (
@@ -70,8 +61,8 @@ from lro._engine.process import (
     no_longer_open,
 )
 from lro._engine.reporter import Reporter
-from lro._engine.retry import Retry
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
+from lro._engine.service_options import ServiceKeywords, ServiceOptions
 from lro._engine.starting import Starter, StartKeywords, StartSettings
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import PAUSES_CHANGED, Store, WaitingWork, Worker, keeps_statistics
@@ -90,7 +81,6 @@ from lro._model.operation import (
     Operation,
     Record,
     Show,
-    State,
     as_they_are,
     normalise_parent,
     parse_name,
@@ -112,14 +102,8 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
 
-Texts: TypeAlias = tuple[str, ...] | list[str]
-"""Paths of metadata, or names; a class with a verb ``list`` cannot say so itself."""
-
 log = logging.getLogger("lro")
 
-DEFAULT_DOMAIN: Final = "lro.local"
-_LEASE: Final = timedelta(seconds=15)
-_DRAIN: Final = timedelta(seconds=10)
 _PAGE: Final = 200
 """How many operations are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
@@ -180,84 +164,62 @@ class Service(PerProcess):
                     raise DeclarationError(cls.__qualname__, text)
 
     def __init__(
-        self,
-        store: Store,
-        executor: Executor | None,
-        *,
-        types: TypeRegistry | None = None,
-        domain: str = DEFAULT_DOMAIN,
-        verbs: Iterable[str] = VERBS,
-        max_wait: timedelta = timedelta(seconds=60),
-        keep_for: timedelta = timedelta(days=30),
-        lease: timedelta = _LEASE,
-        authorize: Authorize | None = None,
-        owner_only: bool = False,
-        maintenance: bool = True,
-        drain: timedelta = _DRAIN,
-        limits: Limits = DEFAULT_LIMITS,
-        observers: Collection[Observer] = (),
-        statistics: bool = True,
-        around: Around | None = None,
-        telemetry: Telemetry | Literal[False] | None = None,
-        webhooks: Notifications | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, store: Store, executor: Executor | None, **options: Unpack[ServiceKeywords]
     ) -> None:
         working: Executor = NoWorkers() if executor is None else executor
-        _check_parts(store, working, types, limits, clock)
-        check_text("domain", domain, empty=False)
-        check_verbs(verbs)
-        check_flag("owner_only", owner_only)
-        check_flag("maintenance", maintenance)
-        _check_spans(lease, keep_for, max_wait, drain)
-        if around is not None:
-            check_takes("around", around, 1, "a function of a job that gives a context manager")
-        check_flag("statistics", statistics)
-        _check_telemetry(telemetry)
+        _check_port("store", store, "a store", "insert")
+        _check_port("executor", working, "an executor", "reserve")
+        check_keywords("Service", options, ServiceKeywords)
+        given = ServiceOptions(**options)
         self.store = store
-        self.maintained = maintenance
-        self.domain = domain
-        self.limits = limits
-        self.drain = drain
-        self._max_wait = max_wait
-        counted = _statistics_of(store, working, clock) if statistics else None
+        self.maintained = given.maintenance
+        self.domain = given.domain
+        self.limits = given.limits
+        self.drain = given.drain
+        self.max_wait: timedelta = given.max_wait
+        """The longest that any wait lasts."""
+        counted = _statistics_of(store, working, given.clock) if given.statistics else None
         self.statistics: Statistics | None = counted
         """What counts the events of this process; None if the store keeps no statistics."""
-        traces = None if telemetry is False else _telemetry_of(telemetry, working)
+        traces = None if given.telemetry is False else _telemetry_of(given.telemetry, working)
         if traces is not None and traces.options.store_calls:
             store = timed(store, traces.store_called)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
             updater=RecordUpdater(
-                store, EventDispatch(observers, self.statistics, traces), webhooks
+                store, EventDispatch(given.observers, self.statistics, traces), given.webhooks
             ),
             executor=working,
-            lease=lease,
-            domain=domain,
-            clock=clock,
-            types=types if types is not None else TypeRegistry(),
-            keep_for=keep_for,
+            lease=given.lease,
+            domain=given.domain,
+            clock=given.clock,
+            types=TypeRegistry() if given.types is None else given.types,
+            keep_for=given.keep_for,
             statistics=self.statistics,
         )
-        self.access: Access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
-        self.types: TypeRegistry = self._runtime.types
-        self.methods: Methods = Methods(
-            self._runtime, self.types, keep_for=keep_for, limits=limits, around=around
+        self.access: Access = Access(
+            store, verbs=given.verbs, authorize=given.authorize, owner_only=given.owner_only
         )
-        if owner_only:
+        self.types: TypeRegistry = self._runtime.types
+        defaults = MethodDefaults(
+            types=self.types, keep_for=given.keep_for, limits=given.limits, around=given.around
+        )
+        self.methods: Methods = Methods(self._runtime, defaults)
+        if given.owner_only:
             self.methods.index_callers()
         self._background = Background(
             self._runtime,
             self.methods.by_stored_name,
-            maintained=maintenance and not is_worker_process(),
+            maintained=given.maintenance and not is_worker_process(),
             service=self,
         )
         self.work: Workers = self._background.workers
-        self._backlog = Backlog(store, limits.backlog, clock)
+        self._backlog = Backlog(store, given.limits.backlog, given.clock)
         self._starter = Starter(self._runtime, self._background, self.access, self._backlog)
-        self.replies: ByteBudget = ByteBudget(limits.replies_bytes, clock)
+        self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
         self.waiters: Waiters = Waiters(
-            self._runtime.updater, self._background.change_listener, limits, self.replies
+            self._runtime.updater, self._background.change_listener, given.limits, self.replies
         )
         self._calls = HandleCalls(store, self.work, self.waiters)
         self.gauges: Gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
@@ -266,10 +228,10 @@ class Service(PerProcess):
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
-        self.webhooks = webhooks
-        """What notifies others of ends, if anything does."""
-        if webhooks is not None:
-            webhooks.attach(self)
+        self.webhooks: Notifications | None = given.webhooks
+        """Notifies others of ends; None if nothing does."""
+        if self.webhooks is not None:
+            self.webhooks.attach(self)
         working.attach(
             self.run_operation, self.close, self.start_maintenance, self._background.freed
         )
@@ -295,65 +257,27 @@ class Service(PerProcess):
         request: type | None = None,
         response: type | None = None,
         metadata: type | None = None,
-        concurrency: int | None = None,
-        time_limit: timedelta | None = None,
-        retry: Retry | None = None,
-        at_most_once: bool = False,
-        max_lost: int = 3,
-        max_attempts: int = 20,
-        priority: int = 0,
-        expires: timedelta | None = None,
-        concurrency_key: Callable[[Any], str] | None = None,
-        rate: tuple[int, timedelta] | None = None,
-        exclusive_target: Callable[[Any], str] | None = None,
-        keep_for: timedelta | None = None,
-        validate: Callable[[Any], bool | None] | None = None,
-        final_metadata: Callable[[Any, State], Any] | None = None,
-        indexed_paths: Texts = (),
-        path: str = "",
-        http_method: str = "POST",
-        body: str | None = None,
-        parent: Callable[[Any], str] | None = None,
-        aliases: Texts = (),
+        **options: Unpack[MethodKeywords],
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.
 
         The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
-        unless given. The options are those of :class:`lro.Options`. A :class:`lro.Method`, which
-        another service may have made, is taken for its function and its classes.
+        unless given. The options are those of :class:`lro.Options`. Of a :class:`lro.Method`, which
+        another service may have made, the function and the classes are taken.
 
         Raises:
+            TypeError: There is no such option.
             DeclarationError: The method or a message class cannot be declared so.
             Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
                 store that connects when it is first used makes it then.
         """
         MethodName.parse(full_name)
-        options = Options(
-            concurrency=concurrency,
-            time_limit=time_limit,
-            retry=retry,
-            at_most_once=at_most_once,
-            max_lost=max_lost,
-            max_attempts=max_attempts,
-            priority=priority,
-            expires=expires,
-            concurrency_key=concurrency_key,
-            rate=rate,
-            exclusive_target=exclusive_target,
-            keep_for=keep_for,
-            validate=validate,
-            final_metadata=final_metadata,
-            indexed_paths=indexed_paths,
-            path=path,
-            http_method=http_method,
-            body=body,
-            parent=parent,
-            aliases=aliases,
-        )
+        check_keywords("method", options, MethodKeywords)
+        chosen = Options(**options)
 
         def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:
             spec = self.methods.register(
-                full_name, function, options, request=request, response=response, metadata=metadata
+                full_name, function, chosen, request=request, response=response, metadata=metadata
             )
             self._background.method_declared()
             return Method(spec, self._starter, self._calls)
@@ -969,11 +893,6 @@ class Service(PerProcess):
         return self.waiters.watching
 
     @property
-    def max_wait(self) -> timedelta:
-        """The longest that a Wait takes, whatever its caller asks for (spec §4.1)."""
-        return self._max_wait
-
-    @property
     def late_writes(self) -> int:
         """How many writes of workers of this process were refused, others having their work."""
         return self._runtime.updater.late_writes
@@ -1286,7 +1205,7 @@ class Service(PerProcess):
         self._begin()
         self.access.require("WaitOperation")
         parse_name(name)
-        limit = wait_limit(timeout, deadline_seconds, self._max_wait)
+        limit = wait_limit(timeout, deadline_seconds, self.max_wait)
         yield from self.access.permit(caller, "WaitOperation", name)
         if self.access.owner_only:
             yield from self.access.visible(name, caller)
@@ -1331,29 +1250,6 @@ def _statistics_of(
     if not keeps_statistics(store):
         return None
     return Statistics(store, REACHES[executor.cancel_support], clock)
-
-
-def _check_parts(
-    store: object, executor: object, types: object, limits: object, clock: object
-) -> None:
-    _check_port("store", store, "a store", "insert")
-    _check_port("executor", executor, "an executor", "reserve")
-    if types is not None:
-        check_instance("types", types, TypeRegistry, "a TypeRegistry")
-    check_instance("limits", limits, Limits, "Limits(...)")
-    check_function("clock", clock)
-
-
-def _check_spans(lease: object, keep_for: object, max_wait: object, drain: object) -> None:
-    check_span("lease", lease, least=LEAST_LEASE)
-    check_span("keep_for", keep_for, zero=True)
-    check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
-    check_span("drain", drain, zero=True)  # zero: running work is handed back at once
-
-
-def _check_telemetry(telemetry: object) -> None:
-    fine = telemetry is None or telemetry is False or isinstance(telemetry, Telemetry)
-    check("telemetry", telemetry, "lro.telemetry.Telemetry(...), None or False", fine=fine)
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

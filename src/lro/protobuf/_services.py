@@ -26,7 +26,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.errors import InvalidArgument, got
 from lro._engine.method_spec import MethodSpec
-from lro._engine.service import DEFAULT_DOMAIN, Service
+from lro._engine.service import Service
+from lro._engine.service_options import DEFAULT_DOMAIN
 from lro._messages.protobuf.binary import STANDARD, add_fields, names_in
 from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET, ProtoFiles, with_imports
 from lro._messages.protobuf.options import (

@@ -15,8 +15,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro import Code, DeclarationError, InvalidArgument, Job, Options, Retry, Service, TypeRegistry
-from lro._engine.method_spec import MethodSpec
+from lro import Code, DeclarationError, InvalidArgument, Job, Retry, Service
 from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
@@ -195,14 +194,9 @@ Hidden, Local = Local, None
 
 
 def spec_of(function, **options):
-    return MethodSpec.build(
-        NAME,
-        function,
-        **CLASSES,
-        options=Options(**options),
-        types=TypeRegistry(),
-        keep_for=timedelta(1),
-    )
+    service = Service(MemoryStore(), None, maintenance=False)
+    service.method(NAME, **CLASSES, **options)(function)
+    return service.specs[NAME]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import attrs
 
 from lro._base.errors import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
-from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.method_spec import MethodDefaults, MethodSpec, Options
 from lro._engine.methods import Method
 from lro._engine.retry import Retry
 from lro._messages.registry import ClassCodec, TypeRegistry
@@ -216,10 +216,12 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         response=_imported(reference.response),
         metadata=_imported(reference.metadata),
         options=options,
-        types=types,
-        keep_for=timedelta(days=1),  # of no account here: the end is written by the parent
-        limits=reference.limits,
-        around=_imported(reference.around) if reference.around else None,
+        defaults=MethodDefaults(
+            types=types,
+            keep_for=timedelta(days=1),  # has no effect: the parent process stores the end
+            limits=reference.limits,
+            around=_imported(reference.around) if reference.around else None,
+        ),
     )
 
 
