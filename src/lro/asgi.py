@@ -21,18 +21,11 @@ from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
+from lro._engine.flow import on_loop
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._http.edge import (
-    DEFAULT_MAX_BODY,
-    Authenticate,
-    ExtraPage,
-    Found,
-    OperationsEdge,
-    Starts,
-    adrive,
-)
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, ExtraPage, Found, OperationsEdge, Starts
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
@@ -88,7 +81,8 @@ class EdgeApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
+        if self.edge.service.background.pending:
+            self.edge.service.start_maintenance()  # lifespan, the first scope: the server's start
         if scope["type"] == "http":
             path, found = self._find(scope)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
@@ -218,12 +212,11 @@ async def respond(
             body = await (read() if read else read_body(receive, edge.max_body))
         if body is None:
             return  # the caller went away before the request was complete
-        exchange = edge.exchange(request_of(scope, path, body, caller), found)
-        hold = functools.partial(while_there, receive)
+        request = request_of(scope, path, body, caller, receive)
         try:
-            answer = await adrive(exchange, edge.service, hold)
+            answer = await on_loop(edge.exchange(request, found))
             if isinstance(answer, EventStream):
-                await hold(sender.stream(answer))
+                await while_there(receive, sender.stream(answer))
                 return
         except GoneAway as gone:
             if gone.__cause__ is not None:
@@ -298,9 +291,16 @@ class _Headers(Mapping[str, str]):
 
 
 def request_of(
-    scope: Scope, path: str, body: bytes = b"", caller: str | None = None
+    scope: Scope,
+    path: str,
+    body: bytes = b"",
+    caller: str | None = None,
+    receive: Receive | None = None,
 ) -> HttpRequest:
-    """The request of a scope, with this raw path."""
+    """Return the request of a scope, with this raw path.
+
+    ``receive`` reports that the caller disconnects, once the body was read.
+    """
     query, client = scope.get("query_string"), scope.get("client")
     return HttpRequest(
         method=scope["method"],
@@ -313,6 +313,7 @@ def request_of(
         caller=caller,
         peer=client[0] if client else "",
         mount=_mount,
+        while_connected=None if receive is None else functools.partial(while_there, receive),
     )
 
 

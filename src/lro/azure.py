@@ -32,14 +32,13 @@ from lro.errors import MalformedRequest, StatusError, check, check_text, check_t
 from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,
-    CallFunction,
     Exchange,
+    Flow,
     HttpReply,
     HttpRequest,
     OperationsEdge,
     StartHandler,
     Starts,
-    Steps,
     detail_of,
     error_reply,
     flow_of,
@@ -183,7 +182,7 @@ class AzureEdge(OperationsEdge):
         parameters, _ = start.read_query(query)
         request_id = _request_id(request.headers, self.service.store.now())
         flow = start.start(request, caller, bound, parameters, request_id)
-        operation: Operation = yield self._starting(request, flow)
+        operation = yield from self._starting(request, flow)
         if not operation.name:  # it was only validated
             return json_reply(200, self._monitor(operation, None))
         reply = yield from self._monitored(request, operation, caller, base, version)
@@ -208,7 +207,7 @@ class AzureEdge(OperationsEdge):
         parse_query("CancelOperation", query)
         yield self._body(request, "CancelOperation", name)
         with hidden(name):
-            yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
+            yield from flow_of(self.service.cancel)(name, caller=caller)
         reply = yield from self._monitored(request, Operation(name=name), caller, base, version)
         if reply.status == 200:
             return reply
@@ -226,7 +225,7 @@ class AzureEdge(OperationsEdge):
         caller: str,
         base: Callable[[str], str],
         version: str,
-    ) -> Steps[HttpReply]:
+    ) -> Flow[HttpReply]:
         """The reply to a call that has changed an operation: its monitor, and where that is.
 
         The change is stored, and so is not refused if the operation cannot be read.
@@ -253,14 +252,14 @@ class AzureEdge(OperationsEdge):
         name: str,
         caller: str,
         show: Callable[[Operation, OperationDescription | None], HttpReply],
-    ) -> Steps[HttpReply]:
+    ) -> Flow[HttpReply]:
         """The reply that shows an operation, with what is known beside it if Describe is offered.
 
         A large one is read again when there is room for its reply.
         """
         describes = self.service.access.offers("DescribeOperations")
         verb: Callable[..., Any] = self.service.describe if describes else self.service.get
-        found = yield CallFunction(flow_of(verb)(name, caller=caller))
+        found = yield from flow_of(verb)(name, caller=caller)
         operation, known = (found.operation, found) if describes else (found, None)
         if is_small(operation):
             return show(operation, known)

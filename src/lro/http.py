@@ -2,13 +2,21 @@
 
 :class:`OperationsEdge` serves the verbs, and the methods that start operations; :mod:`lro.asgi` and
 :mod:`lro.wsgi` serve it to the world. To embed it elsewhere, give :meth:`OperationsEdge.handle` an
-:class:`HttpRequest`; on an event loop, give the steps of :meth:`OperationsEdge.exchange` to
-:func:`adrive`. :func:`answer` and :func:`answer_async` are for an endpoint that the application
-writes itself.
+:class:`HttpRequest`; on an event loop, await :func:`on_loop` of :meth:`OperationsEdge.exchange`.
+:func:`answer` and :func:`answer_async` are for an endpoint that the application writes itself.
 """
 
 from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller, ask_permission
-from lro._engine.flow import Flow, UpdateWrite, flow_of, in_thread, in_threads, on_loop, run
+from lro._engine.flow import (
+    Flow,
+    InThreads,
+    UpdateWrite,
+    flow_of,
+    in_thread,
+    in_threads,
+    on_loop,
+    run,
+)
 from lro._engine.flow import read as read_record
 from lro._engine.listing import Listing
 from lro._engine.method_spec import MethodSpec
@@ -17,22 +25,18 @@ from lro._filters.types import ValueType, type_of_field
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
     Authenticate,
-    CallFunction,
     Exchange,
     ExtraPage,
     Found,
     OperationsEdge,
-    Reserve,
     Start,
     StartHandler,
     Starts,
-    Steps,
     Wait,
     Watch,
-    adrive,
     answer,
     answer_async,
-    drive,
+    in_few_threads,
     start_handlers,
 )
 from lro._http.requests import (
@@ -82,7 +86,6 @@ __all__ = [
     "VERBS",
     "Allowed",
     "Authenticate",
-    "CallFunction",
     "EndpointStartKeywords",
     "EventStream",
     "Exchange",
@@ -92,24 +95,22 @@ __all__ = [
     "Hook",
     "HttpReply",
     "HttpRequest",
+    "InThreads",
     "Listing",
     "Match",
     "MessageSchemas",
     "MethodSpec",
     "OperationsEdge",
     "Redact",
-    "Reserve",
     "Schema",
     "Start",
     "StartHandler",
     "StartSettings",
     "Starts",
-    "Steps",
     "UpdateWrite",
     "ValueType",
     "Wait",
     "Watch",
-    "adrive",
     "allow_reply",
     "answer",
     "answer_async",
@@ -119,9 +120,9 @@ __all__ = [
     "checked_prefix",
     "detail_of",
     "docstring",
-    "drive",
     "error_reply",
     "flow_of",
+    "in_few_threads",
     "in_thread",
     "in_threads",
     "internal_error",

@@ -10,6 +10,7 @@ seconds old. Gauges belong to the process that answers, and have its id in the l
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,15 +23,14 @@ from lro.errors import HttpMethodNotAllowed, LroError, MissingExtra, RouteNotFou
 from lro.http import (
     Allowed,
     Authenticate,
-    CallFunction,
     Exchange,
-    Flow,
     Found,
     HttpReply,
     HttpRequest,
     Match,
     OperationsEdge,
     checked_prefix,
+    in_few_threads,
 )
 from lro.telemetry import BUCKETS, METHOD, METRICS, Metric
 
@@ -193,12 +193,9 @@ class MetricsEdge(OperationsEdge):
             return (yield from super().exchange(request, found))
         try:
             yield from self._caller(request)
-
-            def read() -> Flow[HttpReply]:
-                yield from ()
-                return self._exposition(request.headers.get("accept", ""))
-
-            reply: HttpReply = yield CallFunction(read(), many=True)
+            accept = request.headers.get("accept", "")
+            make = functools.partial(self._exposition, accept)
+            reply = yield from in_few_threads(self.service, make)
         except Exception as exc:
             return self.refusal(request, exc)
         return reply.headless if request.method == "HEAD" else reply

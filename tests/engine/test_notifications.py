@@ -206,7 +206,7 @@ def test_it_is_stopped_whatever_else_fails(make_service):
     """A subscription whose end raises keeps neither thread alive."""
     noted = NotedEnds()
     service = make_service(webhooks=noted)
-    service._background.change_listener.stop = raising(Unavailable("the connection is lost"))
+    service.background.change_listener.stop = raising(Unavailable("the connection is lost"))
     with pytest.raises(Unavailable):
         service.close()
     assert noted.calls == ["stop"]

@@ -22,7 +22,7 @@ import lro
 from lro import asgi, wsgi
 from lro._http.preferences import NO_PREFERENCES, Preferences, read_preferences
 from lro.executors.threads import ThreadExecutor
-from lro.http import OperationsEdge, Start
+from lro.http import OperationsEdge, Start, on_loop
 from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
@@ -239,6 +239,24 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
     asyncio.run(app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), line.receive, line.send))
     (operation,) = counting.service.list(lro.wire.ListOperationsRequest()).operations
     assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
+    counting.finish(operation.name)
+
+
+def test_call_that_the_server_cancels_ends_the_wait_after_its_start(counting: CountService) -> None:
+    """No thread goes on with the wait, which only the caller needed."""
+    edge = OperationsEdge(counting.service, starts={PATH: counting.count})
+
+    async def cancel() -> None:
+        asked = attrs.evolve(ask("POST", PATH, b"{}"), headers={"prefer": "wait=60"})
+        call = asyncio.create_task(on_loop(edge.exchange(asked)))
+        await until_async(lambda: counting.service.waiting)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(cancel())
+    (operation,) = counting.service.list(lro.wire.ListOperationsRequest()).operations
+    assert (operation.done, counting.service.waiters.waits) == (False, 0)
     counting.finish(operation.name)
 
 

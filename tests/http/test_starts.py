@@ -7,7 +7,7 @@ import contextlib
 import functools
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -19,7 +19,16 @@ from lro import Code
 from lro.adapters import Observer, OperationStarted
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
-from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer, answer_async
+from lro.http import (
+    HttpReply,
+    HttpRequest,
+    OperationsEdge,
+    Start,
+    answer,
+    answer_async,
+    on_loop,
+    run,
+)
 from lro.stores.memory import MemoryStore
 from lro.webhooks import Endpoint
 from tests.http.counting_service import (
@@ -192,7 +201,7 @@ def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -
     asked = attrs.evolve(post({}), headers={"content-type": kind}, body=body)
     with pytest.raises(lro.errors.MalformedRequest) if rest else contextlib.nullcontext():
         steps = OperationsEdge(counting.service).start(asked, counting.count, CountRequest(1))
-        assert not lro.http.drive(steps, counting.service)[0].name
+        assert not run(steps)[0].name
     raw = edge_of(counting, raw=lambda *_: CountRequest(1)).handle(attrs.evolve(asked, path=PATH))
     assert (raw.status, b"name" in raw.body) == (400 if rest else 200, False)
     assert not counting.service.list(lro.wire.ListOperationsRequest()).operations
@@ -202,7 +211,7 @@ def test_body_of_no_media_type_that_is_not_json_has_no_fields_of_ours() -> None:
     counting = build()
     asked = attrs.evolve(post({}), headers={}, body=b"steps=3")
     steps = OperationsEdge(counting.service).start(asked, counting.count, CountRequest(1))
-    assert lro.http.drive(steps, counting.service)[0].name
+    assert run(steps)[0].name
 
 
 @lro.message("acme.v1.OwnRequest")
@@ -497,11 +506,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     edge = edge_for(counting.service, method, **options)
     request = post(b"{}", content_type="application/json")
 
-    async def hold(waiting: Awaitable[object]) -> object:
-        return await waiting
-
-    on_loop = asyncio.run(adrive(edge.exchange(request), counting.service, hold))
-    for reply in (edge.handle(request), on_loop):
+    for reply in (edge.handle(request), asyncio.run(on_loop(edge.exchange(request)))):
         assert isinstance(reply, HttpReply)
         check_error(reply, 500, Code.INTERNAL, "INTERNAL")
 

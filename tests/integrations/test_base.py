@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lro
-from lro.http import OperationsEdge, drive
+from lro.http import OperationsEdge, run
 from lro.integrations._base import error_of, make_edge
 from tests.integrations.counting import Counting, CountRequest
 
@@ -51,7 +51,7 @@ def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> Non
     headers = {"sec-fetch-site": "cross-site"}
     request = lro.http.HttpRequest(method="GET", path="/", headers=headers)
     steps = edge.start(request, counting.count, CountRequest(steps=1))
-    assert drive(steps, counting.service)[0].name
+    assert run(steps)[0].name
 
 
 def test_service_is_closed_before_what_the_application_closes(counting: Counting) -> None:

@@ -6,6 +6,7 @@ so what the console lets callers see and do is decided by this edge, and not by 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import re
@@ -43,7 +44,6 @@ from lro.http import (
     VERBS,
     Allowed,
     Authenticate,
-    CallFunction,
     EventStream,
     Exchange,
     Flow,
@@ -51,14 +51,15 @@ from lro.http import (
     Hook,
     HttpReply,
     HttpRequest,
+    InThreads,
     Match,
     OperationsEdge,
     Redact,
-    Steps,
     ask_permission,
     check_site,
     checked_prefix,
     flow_of,
+    in_few_threads,
     json_reply,
     read_object,
     strip_mount,
@@ -216,7 +217,7 @@ class ConsoleEdge(OperationsEdge):
         self._links = dict(links or {})
         self._shown_parents = ("", *(one for one in parents if "*" not in one))
         self._tally_reader = Tally(service, self._shown_parents, clock)
-        self._own: Mapping[str, Callable[[HttpRequest], Steps[HttpReply]]] = {
+        self._own: Mapping[str, Callable[[HttpRequest], Flow[HttpReply]]] = {
             **dict.fromkeys(page_files(), self._file),
             "/session": self._session,
             "/tally": self._tally,
@@ -286,14 +287,13 @@ class ConsoleEdge(OperationsEdge):
         headers = dict(reply.headers) | dict(self._headers)
         return attrs.evolve(reply, headers=tuple(headers.items()))
 
-    def _file(self, request: HttpRequest) -> Steps[HttpReply]:
+    def _file(self, request: HttpRequest) -> Flow[HttpReply]:
         yield from ()
         return page_files()[request.path].reply(request.headers)
 
-    def _session(self, request: HttpRequest) -> Steps[HttpReply]:
+    def _session(self, request: HttpRequest) -> Flow[HttpReply]:
         caller = yield from self._caller(request)
-        known: dict[str, Json] = yield CallFunction(self._known_to(caller))
-        return json_reply(200, known)
+        return json_reply(200, (yield from self._known_to(caller)))
 
     def _known_to(self, caller: str) -> Flow[dict[str, Json]]:
         access = self.service.access
@@ -370,18 +370,13 @@ class ConsoleEdge(OperationsEdge):
             return False
         return True
 
-    def _tally(self, request: HttpRequest) -> Steps[HttpReply]:
+    def _tally(self, request: HttpRequest) -> Flow[HttpReply]:
         caller = yield from self._caller(request)
         minutes = window_minutes(request.query)
-        yield CallFunction(self._permit_tally(caller), long=True)
-
-        def read() -> Flow[Json]:
-            yield from ()
-            return self._tally_reader.read(minutes)
-
+        yield InThreads(self._permit_tally(caller))
         # In one of the few threads that make large replies: pages must not take all there are.
-        tally: Json = yield CallFunction(read(), many=True)
-        return json_reply(200, tally)
+        read = functools.partial(self._tally_reader.read, minutes)
+        return json_reply(200, (yield from in_few_threads(self.service, read)))
 
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.start_maintenance()
@@ -391,37 +386,33 @@ class ConsoleEdge(OperationsEdge):
         for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts are of all of them
             yield from self.service.access.permit(caller, "ListOperations", parent)
 
-    def _pause(self, request: HttpRequest) -> Steps[HttpReply]:
+    def _pause(self, request: HttpRequest) -> Flow[HttpReply]:
         """Pause a method, or resume it."""
         caller = yield from self._caller(request)
         method: str = yield self._read(request, _method_in)
         pauses = request.path == "/pause"
-
-        def change() -> Flow[None]:
-            yield from self._permit(caller, "pause", method)
-            yield from self.service.access.admit(caller, "PauseMethod", method)
-            yield from flow_of(self.service.pause if pauses else self.service.resume)(method)
-
-        yield CallFunction(change())
+        yield from self._permit(caller, "pause", method)
+        yield from self.service.access.admit(caller, "PauseMethod", method)
+        yield from flow_of(self.service.pause if pauses else self.service.resume)(method)
         said = "paused" if pauses else "resumed"
         log.info("%s: %s %s it in the console", method, _named(caller), said)
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        yield CallFunction(self._permit(caller, "cancel", name))
+        yield from self._permit(caller, "cancel", name)
         reply = yield from super()._cancel(request, name, caller)
         line = "%s: %s asked in the console to cancel it"
         log.info(line, name, _named(caller), extra=about(name))
         return reply
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        yield CallFunction(self._permit(caller, "delete", name))
+        yield from self._permit(caller, "delete", name)
         reply = yield from super()._delete(request, name, caller)
         log.info("%s: %s deleted it in the console", name, _named(caller), extra=about(name))
         return reply
 
     def _rerun(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        yield CallFunction(self._permit(caller, "rerun", name))
+        yield from self._permit(caller, "rerun", name)
         reply = yield from super()._rerun(request, name, caller)
         log.info("%s: %s started it again in the console", name, _named(caller), extra=about(name))
         return reply
@@ -485,7 +476,7 @@ def _is_own(request: HttpRequest, found: Found) -> bool:
     return isinstance(found, Match) and found.rpc == request.path
 
 
-def _moved(request: HttpRequest) -> Steps[HttpReply]:
+def _moved(request: HttpRequest) -> Flow[HttpReply]:
     """The redirect to the console with its slash, from which its relative addresses go on."""
     yield from ()
     # By its own name, since a proxy may have cut off a part of what stands before it.

@@ -36,7 +36,7 @@ from lro._base.errors import (
     PermissionDenied,
     got,
 )
-from lro._engine.flow import Flow, MayBlock, Question, Step, on_loop, read, run
+from lro._engine.flow import Flow, FlowStep, MayBlock, Question, on_loop, read, run
 from lro._engine.store_port import Store
 from lro._model.description import NOWHERE, Place
 from lro._model.operation import Operation, Record, parse_name
@@ -308,7 +308,7 @@ class Access:
         """Whether the service offers a verb."""
         return verb in self._verbs
 
-    def permit(self, caller: str | None, verb: str, name: str) -> Iterable[Step]:
+    def permit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
         """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.
 
         Raises:
@@ -317,7 +317,7 @@ class Access:
         hook = self._hook
         return () if hook is None or caller is None else ask_permission(hook, caller, verb, name)
 
-    def admit(self, caller: str | None, verb: str, name: str) -> Iterable[Step]:
+    def admit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
         """Check that a caller may use a verb. None: an operator of this process, who may use all.
 
         Raises:

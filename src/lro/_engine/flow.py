@@ -1,11 +1,13 @@
-"""Flows: what a verb or an attempt does, step by step, in a thread or on an event loop.
+"""Flows: what a verb, an attempt or an exchange with a caller does, one step after the other.
 
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
-may block, a write to the store, a pause. A thread takes the steps itself. An event loop awaits
-them, and no thread is held meanwhile. So each sequence is written once.
+may block, a write to a store, a wait for an operation. So each sequence is written once, and two
+drivers take its steps: :func:`run` in a thread, :func:`on_loop` on an event loop, which holds no
+thread meanwhile.
 
-A loop hands writes in to a store, and calls that may block to threads; one wake-up brings it many
-answers. If the task that awaits an answer goes away, or its loop ends, a thread does the rest.
+A loop hands writes to the store, and calls that may block to threads; one wake-up brings it many
+answers. If the task that awaits an answer is cancelled, or its loop ends, a thread finishes a flow
+that has begun to write.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
 from lro._base.errors import HookFailed, OperationNotFound
 from lro._engine.process import PerProcess
@@ -37,34 +39,112 @@ log = logging.getLogger("lro")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Rest: TypeAlias = Done[Any]
+"""Finish a flow with the answer or the error of its last step; in a thread, where it may block."""
 
-class Question:
-    """A step: await a coroutine function of the application, the hook of this name."""
+
+class FlowStep(ABC):
+    """A step of a flow: a thread calls :meth:`here`, an event loop awaits :meth:`wait`."""
+
+    blocks: bool = True
+    """False if the step takes so little time that a loop calls :meth:`here`, too."""
+
+    writes: ClassVar[bool] = False
+    """True for a write to a store: from then on the flow is finished, even without its caller."""
+
+    outlives_caller: ClassVar[bool] = False
+    """True if a thread can take the step, and go on, after the caller has gone away."""
+
+    @abstractmethod
+    def here(self) -> Any:
+        """Take the step in this thread."""
+
+    @abstractmethod
+    def wait(self) -> Awaitable[Any]:
+        """Take the step for the running event loop."""
+
+    def go_on(self, rest: Rest) -> None:
+        """Have a thread call ``rest`` when this step is over, which no task awaits any more.
+
+        Only for a step that :attr:`outlives_caller`, after :meth:`wait`.
+        """
+        raise NotImplementedError
+
+
+class Question(FlowStep):
+    """Await a coroutine function of the application, the hook of this name."""
 
     def __init__(self, hook: str, ask: Callable[[], Awaitable[object]]) -> None:
-        self.hook = hook
-        self.ask = ask
+        self._hook = hook
+        self._ask = ask
+
+    def here(self) -> object:
+        """Refuse the question.
+
+        Raises:
+            HookFailed: Always: a thread has nothing that could await it.
+        """
+        text = "is a coroutine function, which only an event loop can await: call the async verbs"
+        raise HookFailed(self._hook, text)
+
+    def wait(self) -> Awaitable[object]:
+        """Ask the hook."""
+        return self._ask()
 
 
-class MayBlock:
-    """A step: call a function that may block, such as a plain function of the application.
+class _HandedOver(FlowStep):
+    """A step that others take for an event loop, and tell it when that is over."""
 
-    ``blocks``: whether it may do so here; if not, a loop calls it as well.
-    """
+    outlives_caller = True
+    _receipt: Receipt
+
+    @abstractmethod
+    def hand_in(self, done: Done[Any]) -> None:
+        """Have others take the step, and call ``done`` when it is over."""
+
+    def wait(self) -> Awaitable[Any]:
+        """Hand the step in, and return the future of its answer."""
+        self._receipt = receipt = Receipt()
+        self.hand_in(receipt.done)
+        return receipt.future
+
+    def go_on(self, rest: Rest) -> None:
+        """See :meth:`FlowStep.go_on`."""
+        self._receipt.carry_on(rest)
+
+
+class MayBlock(_HandedOver):
+    """Call a function that may block, such as a plain function of the application."""
 
     def __init__(self, function: Callable[[], object], *, blocks: bool = True) -> None:
-        self.here = function
+        self._function = function
         self.blocks = blocks
 
+    def here(self) -> object:
+        """Call the function in this thread."""
+        return self._function()
 
-class Pause:
-    """A step: let this number of seconds pass."""
+    def hand_in(self, done: Done[Any]) -> None:
+        """Have a thread of the running loop call the function."""
+        import asyncio
+
+        call = functools.partial(settle, _in_context(self._function), done)
+        try:
+            asyncio.get_running_loop().run_in_executor(None, call)
+        except RuntimeError:  # no thread can be started, as at the end of the interpreter
+            call()
+
+
+class Pause(FlowStep):
+    """Let this number of seconds pass."""
+
+    outlives_caller = True
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
     def here(self) -> None:
-        """Hold up this thread."""
+        """Block this thread."""
         time.sleep(self.seconds)
 
     async def wait(self) -> None:
@@ -73,25 +153,23 @@ class Pause:
 
         await asyncio.sleep(self.seconds)
 
+    def go_on(self, rest: Rest) -> None:
+        """Go on without the rest of the pause."""
+        RESTS.do(rest, None, None)
 
-class Write(ABC):
-    """A step: write to a store. What is handed in is made use of, even if the caller goes away."""
+
+class Write(_HandedOver):
+    """Write to a store. Once the write is handed in, the flow is finished in any case."""
+
+    writes = True
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.blocks = store.writes_block
 
-    @abstractmethod
-    def here(self) -> object:
-        """Write, and wait until that is committed."""
-
-    @abstractmethod
-    def hand_in(self, done: Done[Any]) -> None:
-        """Have the store write, and call ``done`` when that is over."""
-
 
 class InsertWrite(Write):
-    """A step: ``Store.insert``."""
+    """Call ``Store.insert``."""
 
     def __init__(self, store: Store, record: Record, request: Any, key: RequestKey | None) -> None:
         super().__init__(store)
@@ -109,7 +187,7 @@ class InsertWrite(Write):
 
 
 class UpdateWrite(Write):
-    """A step: ``Store.update``."""
+    """Call ``Store.update``."""
 
     def __init__(self, store: Store, name: str, change: Change) -> None:
         super().__init__(store)
@@ -126,7 +204,7 @@ class UpdateWrite(Write):
 
 
 class CheckpointWrite(Write):
-    """A step: ``Store.checkpoint``."""
+    """Call ``Store.checkpoint``."""
 
     def __init__(self, store: Store, name: str, attempt: int, key: str, value: Any) -> None:
         super().__init__(store)
@@ -141,8 +219,10 @@ class CheckpointWrite(Write):
         self.store.checkpoint_later(*self._kept, done)
 
 
-class Read:
-    """A step: ``Store.get``. Those that a loop takes at once are made by one ``Store.find``."""
+class Read(FlowStep):
+    """Call ``Store.get``. A loop makes all reads of one moment by one ``Store.find``."""
+
+    outlives_caller = True
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -153,15 +233,44 @@ class Read:
         """Read the record."""
         return self.store.get(self.name)
 
+    def wait(self) -> Awaitable[Record]:
+        """Have the record read in a thread, together with others."""
+        return read_on_loop(self.store, self.name)
 
-Step: TypeAlias = Question | MayBlock | Pause | Write | Read
+    def go_on(self, rest: Rest) -> None:
+        """Read the record once more, in the thread that finishes the flow."""
+        RESTS.do(lambda *_: settle(self.here, rest), None, None)
 
-Flow: TypeAlias = Generator[Step, Any, R]
-"""Yields steps, is sent what comes of each, and returns what was wanted."""
+
+Flow: TypeAlias = Generator[FlowStep, Any, R]
+"""Yields steps, is sent the answer of each, and returns a result."""
+
+
+class InThreads(FlowStep):
+    """Follow a flow that takes long in ``threads``; a loop awaits only its questions.
+
+    By default the threads are those of the running loop, and a caller in a thread follows the flow
+    itself.
+    """
+
+    def __init__(self, flow: Flow[Any], threads: ThreadPoolExecutor | None = None) -> None:
+        self.flow = flow
+        self._threads = threads
+
+    def here(self) -> Any:
+        """Follow the flow, and wait until that is over."""
+        if self._threads is None:
+            return run(self.flow)
+        context = contextvars.copy_context()
+        return self._threads.submit(context.run, run, self.flow).result()
+
+    def wait(self) -> Awaitable[Any]:
+        """Have threads follow the flow."""
+        return in_threads(self.flow, self._threads)
 
 
 def read(store: Store, name: str) -> Flow[Record]:
-    """``Store.get``, for which nothing waits where that does not block.
+    """Read a record; needs no thread if the store's reads do not block.
 
     Raises:
         OperationNotFound: There is no such record.
@@ -170,8 +279,8 @@ def read(store: Store, name: str) -> Flow[Record]:
     return record
 
 
-def only(step: Step) -> Flow[Any]:
-    """Take one step, and return what comes of it."""
+def only(step: FlowStep) -> Flow[Any]:
+    """Take one step, and return its answer."""
     return (yield step)
 
 
@@ -186,77 +295,66 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
 
 def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
-    """The flow of a bound method that :func:`verb` has made."""
+    """Return the flow of a bound method that :func:`verb` has made."""
     made: Any = method
     return functools.partial(made.__wrapped__, made.__self__)
 
 
 def run(flow: Flow[R]) -> R:
-    """What a flow returns, its steps taken in this thread.
-
-    Raises:
-        HookFailed: It asks a coroutine function, which nothing here can await.
-    """
-    question, found = _advance(flow, None, None)
-    if question is None:
-        result: R = found
-        return result
-    raise _unanswered(question, flow)
+    """Follow a flow in this thread, and return its result."""
+    result: R = _advance(flow, None, None, _nowhere)[1]
+    return result
 
 
-def _unanswered(question: Step, flow: Flow[Any]) -> HookFailed:
-    """Close a flow that asks what cannot be answered in a thread."""
-    flow.close()
-    assert isinstance(question, Question)
-    text = "is a coroutine function, which only an event loop can await: call the async verbs"
-    return HookFailed(question.hook, text)
+def _nowhere(_: FlowStep) -> bool:
+    return False
 
 
-def _asks(step: Step) -> TypeGuard[Question]:
+def _at_question(step: FlowStep) -> bool:
     return isinstance(step, Question)
 
 
-def _asks_or_hands_in(step: Step) -> bool:
-    return _asks(step) or (isinstance(step, Write) and step.blocks)
+def _at_slow_write(step: FlowStep) -> bool:
+    return step.writes and step.blocks
+
+
+def _without_caller(step: FlowStep) -> bool:
+    return not step.outlives_caller
 
 
 def _advance(
-    flow: Flow[Any],
-    answer: object,
-    error: BaseException | None,
-    until: Callable[[Step], bool] = _asks,
-) -> tuple[Step | None, Any]:
-    """The next step of a flow ``until`` which it goes on here; or None and its result."""
+    flow: Flow[Any], answer: object, error: BaseException | None, until: Callable[[FlowStep], bool]
+) -> tuple[FlowStep | None, Any]:
+    """Follow the flow here until ``until(step)``; return that step, or None and the result."""
     try:
         step = flow.send(answer) if error is None else flow.throw(error)
         while not until(step):
-            assert not isinstance(step, Question)  # which is not for a thread to answer
             try:
                 answer = step.here()
             except BaseException as exc:
                 step = flow.throw(exc)
             else:
                 step = flow.send(answer)
+            answer = None  # a large one is not kept while the next step is taken
         return step, None
     except StopIteration as end:
         return None, end.value
 
 
 def run_all(flows: Sequence[Flow[R]]) -> list[R | BaseException]:
-    """What each of these flows returns or raises, in this thread; their writes share groups.
+    """Follow these flows in this thread; return what each of them returns or raises.
 
-    A flow that has handed in a write waits for it while the others go on.
+    A flow that has handed in a write waits for it while the others go on, so that their writes
+    share groups.
     """
     over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
     found: dict[int, R | BaseException] = {}
 
     def go_on(place: int, answer: object, error: BaseException | None) -> None:
         try:
-            step, result = _advance(flows[place], answer, error, _asks_or_hands_in)
+            step, result = _advance(flows[place], answer, error, _at_slow_write)
             if isinstance(step, Write):
                 _hand_in(step, lambda answer, error: over.put((place, answer, error)))
-            elif step is not None:
-                raise _unanswered(step, flows[place])
             else:
                 found[place] = result
         except Exception as exc:
@@ -277,21 +375,20 @@ def _hand_in(write: Write, done: Done[Any]) -> None:
 
 
 async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -> R:
-    """What a flow returns that takes long: all but its questions is done in ``threads``.
+    """Follow a flow that takes long in ``threads``, but for its questions; return its result.
 
     By default these are the threads of the running event loop, which awaits the questions.
     """
     answer: object = None
     error: BaseException | None = None
     while True:
-        step = functools.partial(_advance, flow, answer, error)
+        step = functools.partial(_advance, flow, answer, error, _at_question)
         question, found = await in_thread(step, threads)
         if question is None:
             result: R = found
             return result
-        assert isinstance(question, Question)
         try:
-            answer, error = await question.ask(), None
+            answer, error = await question.wait(), None
         except Exception as exc:
             answer, error = None, exc
 
@@ -304,13 +401,12 @@ async def in_thread(action: Callable[[], R], threads: ThreadPoolExecutor | None 
 def _begun_in_thread(
     action: Callable[[], R], threads: ThreadPoolExecutor | None = None
 ) -> asyncio.Future[R]:
-    """What comes of a call in one of these threads."""
     import asyncio
 
     loop, action = asyncio.get_running_loop(), _in_context(action)
     try:
         return loop.run_in_executor(threads, action)
-    except RuntimeError:  # no thread is to be had, as at the end of the interpreter
+    except RuntimeError:  # no thread can be started, as at the end of the interpreter
         done: asyncio.Future[R] = loop.create_future()
         try:
             done.set_result(action())
@@ -320,69 +416,75 @@ def _begun_in_thread(
 
 
 def _in_context(action: Callable[[], R]) -> Callable[[], R]:
-    """Make what a thread calls act in the context of this task."""
+    """Make a function that a thread calls act in the context of this task."""
     context = contextvars.copy_context()
 
     def act() -> R:
         try:
             return context.run(action)
-        except StopIteration as exc:  # which a future cannot carry: no task would be woken
+        except StopIteration as exc:  # a future cannot carry it, and so no task would be woken
             raise RuntimeError("a function has raised StopIteration") from exc
 
     return act
 
 
 async def on_loop(flow: Flow[R]) -> R:
-    """What a flow returns, its steps awaited by the running event loop.
+    """Follow a flow on the running event loop, and return its result.
 
-    If the task that awaits this is cancelled during a write or after one, a thread goes on with the
-    flow, so that what was written is made use of; before that, the flow is closed.
+    If the task that awaits this is cancelled during a write or after one, a thread finishes the
+    flow, up to a step that only its caller needs. Before a write, the flow is closed.
     """
     written = False
     try:
         step = flow.send(None)
         while True:
-            receipt: Receipt | None = None
             try:
-                written = written or isinstance(step, Write)
-                if isinstance(step, Question):
-                    answer = await step.ask()
-                elif isinstance(step, Pause):
-                    await step.wait()
-                    answer = None
-                elif not step.blocks:
-                    answer = step.here()
-                elif isinstance(step, Read):
-                    answer = await read_on_loop(step.store, step.name)
-                else:
-                    receipt = _handed_over(step)
-                    answer = await receipt.future
+                written = written or step.writes
+                answer = (await step.wait()) if step.blocks else step.here()
             except BaseException as exc:
                 if _gone(exc):
-                    if written:
-                        _go_on_aside(flow, step, receipt)
-                    else:
-                        flow.close()
+                    _leave(flow, step, written=written)
                     raise
                 step = flow.throw(exc)
             else:
                 step = flow.send(answer)
+                answer = None  # a large one is not kept while the next step is taken
     except StopIteration as end:
         result: R = end.value
         return result
 
 
+def _gone(error: BaseException) -> bool:
+    """Return True if the task was cancelled, or is closed with its loop."""
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError | GeneratorExit)
+
+
+def _leave(flow: Flow[Any], step: FlowStep, *, written: bool) -> None:
+    """Have a thread finish a flow that has ``written``, after this step; close any other."""
+
+    def rest(answer: object, error: BaseException | None) -> None:
+        if _advance(flow, answer, error, _without_caller)[0] is not None:
+            flow.close()
+
+    if written and step.outlives_caller:
+        step.go_on(rest)
+    else:
+        flow.close()
+
+
 _Asked: TypeAlias = "tuple[str, asyncio.Future[Record]]"
 
 _Answers: TypeAlias = tuple[Mapping[str, Record], Collection[str]]
-"""Records by name, and the names that are left for the next call of the store."""
+"""Records by name, and the names that the next call of the store must read."""
 
 
 class _LoopReads:
     """Reads records of one store for the coroutines of one loop.
 
-    One thread reads at a time. What is asked for meanwhile is read together, next. No task of the
-    loop does this: programs cancel all tasks when they end, and then read in what tidies up.
+    One thread reads at a time. Names that are asked for meanwhile are read together, next. No task
+    of the loop does this: programs cancel all tasks when they end, and may still read then.
     """
 
     def __init__(self, store: Store) -> None:
@@ -399,7 +501,7 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # with those that are asked for until then
+            loop.call_soon(self._read_next)  # with the names that come until then
         return future
 
     def _read_next(self) -> None:
@@ -412,7 +514,7 @@ class _LoopReads:
             read.add_done_callback(functools.partial(self._answer, asked))
 
     def _answer(self, asked: Sequence[_Asked], read: asyncio.Future[_Answers]) -> None:
-        if read.cancelled():  # by the owner of the threads, which will never read it
+        if read.cancelled():  # by the owner of the threads, who shuts them down
             for _, future in asked:
                 future.cancel()
         elif (error := read.exception()) is not None:
@@ -437,10 +539,10 @@ def _read_together(store: Store, names: Sequence[str]) -> _Answers:
 def _left(
     asked: Sequence[_Asked], records: Mapping[str, Record], rest: Collection[str]
 ) -> Sequence[_Asked]:
-    """Answer these reads; return those that are left for the next call of the store."""
+    """Answer these reads; return those that the next call of the store must make."""
     for name, future in asked:
         if future.done() or name in rest:
-            continue  # its task was cancelled, or it is read next
+            continue  # its task was cancelled, or the next call reads it
         if name in records:
             future.set_result(records[name])
         else:
@@ -453,11 +555,11 @@ _reads: Final[
         asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, _LoopReads]
     ]
 ] = weakref.WeakKeyDictionary()
-"""By the identity of a store. Only reads that are under way hold them: they refer to the loop."""
+"""Keyed by ``id(store)``. An entry refers to the loop, so it lives only while it reads."""
 
 
 def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
-    """``Store.get`` for the running loop, where that may block; made with others in a thread."""
+    """Have a thread call ``Store.get`` for the running loop; several names by one ``find``."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -470,49 +572,8 @@ def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
     return reads.get(name)
 
 
-def _handed_over(step: Write | MayBlock) -> Receipt:
-    """Hand a write in to its store, or have a thread of the running loop call what may block."""
-    receipt = Receipt()
-    if isinstance(step, Write):
-        step.hand_in(receipt.done)
-        return receipt
-    call = functools.partial(settle, _in_context(step.here), receipt.done)
-    try:
-        receipt.loop.run_in_executor(None, call)
-    except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-        call()
-    return receipt
-
-
-def _gone(error: BaseException) -> bool:
-    """Whether the task was cancelled, or is closed with its loop."""
-    import asyncio
-
-    return isinstance(error, asyncio.CancelledError | GeneratorExit)
-
-
-def _go_on_aside(flow: Flow[Any], step: Step, receipt: Receipt | None) -> None:
-    """Have a thread do the rest of a flow, when what it waits for is over."""
-
-    def rest(answer: object, error: BaseException | None) -> None:
-        question, _ = _advance(flow, answer, error)
-        if question is not None:
-            raise _unanswered(question, flow)
-
-    if receipt is not None:
-        receipt.carry_on(rest)
-    elif isinstance(step, Read):
-        RESTS.do(lambda *_: settle(step.here, rest), None, None)
-    else:  # it was pausing
-        RESTS.do(rest, None, None)
-
-
-Rest: TypeAlias = Callable[[Any, BaseException | None], object]
-"""Does what is left to be done with an answer, or an error; in a thread, where it may block."""
-
-
 class Receipt:
-    """What comes of one write or call, for the event loop that runs where this is made."""
+    """The answer to one step that was handed over, for the event loop that is running now."""
 
     __slots__ = ("_over", "_rest", "_results", "future", "loop")
 
@@ -526,8 +587,8 @@ class Receipt:
         self._results = _results_for(loop)
 
     def done(self, answer: Any, error: BaseException | None) -> None:
-        """Take the answer or the error. In any thread."""
-        over = answer, error  # made before: to collect garbage may close the task that awaits this
+        """Take the answer or the error. Any thread may call this."""
+        over = answer, error  # before the lock: a garbage collection may close the waiting task
         with self._results.lock:
             self._over, rest = over, self._rest
         if rest is None:
@@ -536,28 +597,28 @@ class Receipt:
             RESTS.do(rest, answer, error)
 
     def settle(self) -> None:
-        """Give the answer to the task that awaits it. On the loop."""
+        """Give the answer to the task that awaits it. Only the loop calls this."""
         assert self._over is not None  # it is done
         answer, error = self._over
         if self.future.done():
-            return  # that task was cancelled
+            return  # the task was cancelled
         if error is None:
             self.future.set_result(answer)
         else:
             self.future.set_exception(error)
 
     def carry_on(self, rest: Rest) -> None:
-        """Have a thread do the rest when there is an answer: no task awaits it any more."""
+        """Have a thread call ``rest`` when there is an answer: no task awaits it any more."""
         with self._results.lock:
             self._rest, over = rest, self._over
         if over is not None:
             if self.future.done() and not self.future.cancelled():
-                self.future.exception()  # or asyncio reports that it was never asked for
+                self.future.exception()  # or asyncio warns that it was never retrieved
             RESTS.do(rest, *over)
 
 
 class _Results:
-    """Receipts that are done, until the thread of their loop takes note of it."""
+    """Receipts that are done, until their loop gives the answers to its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         # Shared by all receipts of the loop, each of which holds it for two assignments.
@@ -567,10 +628,10 @@ class _Results:
         self._called = False
 
     def add(self, receipt: Receipt) -> None:
-        """Add one, and wake the loop unless it is being woken already. In any thread."""
+        """Add a receipt, and wake the loop if need be. Any thread may call this."""
         loop = self._loop()
         if loop is None or loop.is_closed():
-            self._waiting.clear()  # what is left of its tasks goes on without it: see carry_on()
+            self._waiting.clear()  # threads finish the flows of its tasks: carry_on()
             return
         self._waiting.append(receipt)
         if self._called:
@@ -580,7 +641,7 @@ class _Results:
             loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._called = False  # first: what comes from now on wakes the loop again
+        self._called = False  # first: a receipt that comes from now on wakes the loop again
         while self._waiting:
             self._waiting.popleft().settle()
 
@@ -588,27 +649,27 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""Only receipts hold them: they refer to futures, and so to the loop itself."""
+"""Weak, and held by receipts only: they refer to futures, and so to the loop itself."""
 
 
 def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
     known = _results.get(loop)
     found = None if known is None else known()
-    if found is None:  # only the thread of the loop asks for those of a loop
+    if found is None:  # no lock: only the thread of a loop asks for those of the loop
         found = _Results(loop)
         _results[loop] = weakref.ref(found)
     return found
 
 
 class _RestThread(PerProcess):
-    """A thread that does the rest of calls whose callers have gone away, one after the other."""
+    """A thread that finishes flows whose callers have gone away, one after the other."""
 
     def __init__(self) -> None:
         self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
-        """Do it soon; at the end of the interpreter, which starts no thread, do it here."""
+        """Call ``rest`` soon; here at the end of the interpreter, which starts no thread."""
         self._due.put((rest, answer, error))
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(

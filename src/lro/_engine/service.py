@@ -208,18 +208,18 @@ class Service(PerProcess):
         self.methods: Methods = Methods(self._runtime, defaults)
         if given.owner_only:
             self.methods.index_callers()
-        self._background = Background(
+        self.background: Background = Background(
             self._runtime,
             self.methods.by_stored_name,
             maintained=given.maintenance and not is_worker_process(),
             service=self,
         )
-        self.work: Workers = self._background.workers
+        self.work: Workers = self.background.workers
         self._backlog = Backlog(store, given.limits.backlog, given.clock)
-        self._starter = Starter(self._runtime, self._background, self.access, self._backlog)
+        self._starter = Starter(self._runtime, self.background, self.access, self._backlog)
         self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
         self.waiters: Waiters = Waiters(
-            self._runtime.updater, self._background.change_listener, given.limits, self.replies
+            self._runtime.updater, self.background.change_listener, given.limits, self.replies
         )
         self._calls = HandleCalls(store, self.work, self.waiters)
         self.gauges: Gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
@@ -233,7 +233,7 @@ class Service(PerProcess):
         if self.webhooks is not None:
             self.webhooks.attach(self)
         working.attach(
-            self.run_operation, self.close, self.start_maintenance, self._background.freed
+            self.run_operation, self.close, self.start_maintenance, self.background.freed
         )
         if not is_worker_process():
             close_at_exit(self)
@@ -279,7 +279,7 @@ class Service(PerProcess):
             spec = self.methods.register(
                 full_name, function, chosen, request=request, response=response, metadata=metadata
             )
-            self._background.method_declared()
+            self.background.method_declared()
             return Method(spec, self._starter, self._calls)
 
         return decorate
@@ -373,7 +373,7 @@ class Service(PerProcess):
             )
             return run(self._starter.start(spec, message, options))
 
-        self._background.maintenance.schedules.add(
+        self.background.maintenance.schedules.add(
             name,
             when,
             timezone,
@@ -390,7 +390,7 @@ class Service(PerProcess):
         Raises:
             Unavailable: The store cannot be reached now.
         """
-        read = self._background.maintenance.schedules.read
+        read = self.background.maintenance.schedules.read
         found: Sequence[Schedule] = yield MayBlock(read, blocks=self.store.writes_block)
         return found
 
@@ -900,7 +900,7 @@ class Service(PerProcess):
     @property
     def has_workers(self) -> bool:
         """Whether it was made with an executor, so that this process runs work."""
-        return self._background.claims is not None
+        return self.background.claims is not None
 
     @verb
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
@@ -1031,15 +1031,15 @@ class Service(PerProcess):
         self._runtime.executor.begin_here()
 
     def _begin(self) -> None:
-        if self._background.pending:
-            self._background.start()
+        if self.background.pending:
+            self.background.start()
 
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more will be.
 
         For services made with ``maintenance=False``.
         """
-        return self._background.run_due()
+        return self.background.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
@@ -1064,7 +1064,7 @@ class Service(PerProcess):
                 steps.callback(no_longer_open, self)
                 steps.callback(self._closed.set)
                 steps.callback(self.store.close)
-                steps.callback(self._background.stop)
+                steps.callback(self.background.stop)
                 steps.callback(self.replies.close)
                 steps.callback(self.end_waits)
                 steps.callback(self.work.stop, span)

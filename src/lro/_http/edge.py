@@ -1,18 +1,29 @@
 """The HTTP edge without a framework: from a request to its reply, and the POSTs that start methods.
 
-An exchange is a generator. It yields what its host must do for it (call a function, wait, watch,
-reserve memory), and returns the reply; ASGI, WSGI and gRPC drive it each in their own way.
+An exchange is a flow: it yields steps as the verbs of the service do, and returns the reply. Hosts
+with an event loop follow it by ``on_loop``, hosts with threads by ``run``.
 """
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import re
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+)
 from urllib.parse import quote
 
 import attrs
@@ -47,9 +58,9 @@ from lro._base.errors import (
 from lro._base.status import Json
 from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, application_call, ask_caller
 from lro._engine.events import Sent
-from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
+from lro._engine.flow import Flow, FlowStep, InThreads, MayBlock, flow_of, only, run
 from lro._engine.handle import Handle
-from lro._engine.limits import ReplyReservation
+from lro._engine.limits import ByteBudget, ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.notifications import Endpoint
@@ -94,6 +105,7 @@ from lro._http.routes import (
     Match,
     Route,
     RouteTable,
+    WhileConnected,
     default_routes,
     extension_routes,
 )
@@ -112,154 +124,103 @@ from lro._model.operation import (
 )
 from lro._model.transcoding import WHOLE, HttpRule, Parameters, RequestBinding
 
+if TYPE_CHECKING:
+    from lro._engine.watching import WatchStream
+
 
 @attrs.frozen
-class CallFunction:
-    """A step: follow this flow; ``long`` says that it takes long, so that threads are to do it.
+class Wait(FlowStep):
+    """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` do.
 
-    ``many``: it makes a reply of many operations, for which there are few threads.
+    On an event loop, ``while_connected`` cancels the wait when the caller disconnects.
     """
 
-    flow: Flow[object]
-    long: bool = False
-    many: bool = False
-
-
-@attrs.frozen
-class Wait:
-    """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` take it."""
-
+    service: Service
     request: WaitOperationRequest
     deadline_seconds: float | None
     caller: str
+    while_connected: WhileConnected | None = None
+
+    def here(self) -> Operation:
+        """Block this thread until the wait is over."""
+        operation: Operation = self._begin(self.service.wait)
+        return operation
+
+    def wait(self) -> Awaitable[Operation]:
+        """Wait without a thread."""
+        waiting: Awaitable[Operation] = self._begin(self.service.wait_async)
+        return waiting if self.while_connected is None else self.while_connected(waiting)
+
+    def _begin(self, wait: Callable[..., Any]) -> Any:
+        self.service.end_waits_at_signals()
+        name, timeout = self.request.name, self.request.timeout
+        return wait(name, timeout, deadline_seconds=self.deadline_seconds, caller=self.caller)
 
 
 @attrs.frozen
-class Watch:
-    """A step: watch operations, as ``Service.watch`` takes it. Only an event loop can."""
+class Watch(FlowStep):
+    """A step: watch operations, as ``Service.watch`` does. Only an event loop can."""
 
+    service: Service
     names: tuple[str, ...]
     caller: str
 
+    def here(self) -> NoReturn:
+        """Refuse the stream.
+
+        Raises:
+            StreamsNotSupported: Always: a stream would hold the thread while the operations run.
+        """
+        raise StreamsNotSupported("WatchOperations")
+
+    def wait(self) -> Awaitable[WatchStream]:
+        """Begin the stream."""
+        self.service.end_waits_at_signals()
+        return self.service.watch(self.names, caller=self.caller)
+
 
 @attrs.frozen
-class Reserve:
-    """A step: set bytes aside for a reply, as ``ByteBudget.take`` and ``atake`` take it."""
+class Reserve(FlowStep):
+    """A step: set bytes aside for a reply, as ``ByteBudget.take`` and ``atake`` do."""
 
+    budget: ByteBudget
     least: int
     most: int
 
+    def here(self) -> ReplyReservation:
+        """Block this thread until the bytes are free."""
+        return self.budget.take(self.least, self.most)
 
-Step: TypeAlias = CallFunction | Wait | Watch | Reserve
+    def wait(self) -> Awaitable[ReplyReservation]:
+        """Wait without a thread until the bytes are free."""
+        return self.budget.atake(self.least, self.most)
+
 
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[Step, Any, R]
-"""Gives steps, and at last what the caller is answered."""
-Exchange: TypeAlias = Steps[HttpReply | EventStream]
+Exchange: TypeAlias = Flow[HttpReply | EventStream]
+"""The flow that answers a request."""
 
 
-def identify(
-    hook: Hook | None, headers: Mapping[str, str], native: object
-) -> Generator[CallFunction, Any, str]:
-    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one.
+def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
+    """Make a reply of many operations in one of the few threads that there are for such replies."""
+    reply: R = yield InThreads(only(MayBlock(make)), service.replies.threads)
+    return reply
+
+
+def identify(hook: Hook | None, headers: Mapping[str, str], native: object) -> Flow[str]:
+    """Return the caller, as the hook ``authenticate`` says; the empty text without a hook.
 
     ``native`` is the request as the server has it.
     """
-    if hook is None:
-        return ""
-    caller: str = yield CallFunction(ask_caller(hook, headers, native))
-    return caller
+    return "" if hook is None else (yield from ask_caller(hook, headers, native))
 
 
-def get_operation(
-    service: Service, name: str, caller: str
-) -> Generator[CallFunction, Any, Operation]:
-    """Steps that give an operation as it is now; none where nothing blocks and nothing is asked."""
-    if service.access.immediate:  # servers are asked this most: it takes the short way
-        service.start_maintenance()
+def get_operation(service: Service, name: str, caller: str) -> Flow[Operation]:
+    """Return an operation as it is now, by the short way if nothing blocks and no hook is asked."""
+    if service.access.immediate and not service.background.pending:
         return service.access.read(name, caller)
-    flow = flow_of(service.get)(name, caller=caller)
-    operation: Operation = yield CallFunction(flow)
-    return operation
-
-
-Hold: TypeAlias = Callable[[Awaitable[Operation]], Awaitable[object]]
-"""Awaits a wait, or gives it up."""
-
-
-def drive(exchange: Steps[R], service: Service) -> R:
-    """Obey an exchange in this thread."""
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                result = _act_here(step, service)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-                result = None  # a large operation must not be held while its reply waits
-    except StopIteration as end:
-        reply: R = end.value
-        return reply
-
-
-def _act_here(step: Step, service: Service) -> object:
-    if isinstance(step, CallFunction):
-        if step.many:
-            context = contextvars.copy_context()
-            return service.replies.threads.submit(context.run, run, step.flow).result()
-        return run(step.flow)
-    if isinstance(step, Reserve):
-        return service.replies.take(step.least, step.most)
-    if isinstance(step, Watch):
-        raise StreamsNotSupported("WatchOperations")
-    service.end_waits_at_signals()
-    return service.wait(
-        step.request.name,
-        step.request.timeout,
-        deadline_seconds=step.deadline_seconds,
-        caller=step.caller,
-    )
-
-
-async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
-    """Obey an exchange on the running event loop."""
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                if isinstance(step, CallFunction) and not (step.long or step.many):
-                    result = await on_loop(step.flow)  # most steps, without another coroutine
-                else:
-                    result = await _act(step, service, hold)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-                result = None  # as in drive()
-    except StopIteration as end:
-        reply: R = end.value
-        return reply
-
-
-async def _act(step: Step, service: Service, hold: Hold) -> object:
-    if isinstance(step, CallFunction):
-        return await in_threads(step.flow, service.replies.threads if step.many else None)
-    if isinstance(step, Reserve):
-        return await service.replies.atake(step.least, step.most)
-    service.end_waits_at_signals()
-    if isinstance(step, Watch):
-        return await service.watch(step.names, caller=step.caller)
-    return await hold(
-        service.wait_async(
-            step.request.name,
-            step.request.timeout,
-            deadline_seconds=step.deadline_seconds,
-            caller=step.caller,
-        )
-    )
+    return (yield from flow_of(service.get)(name, caller=caller))
 
 
 Req = TypeVar("Req")
@@ -798,7 +759,7 @@ class OperationsEdge:
             if start is None:
                 if found.rpc is _PAGE:
                     return self._page(request)
-                self.service.require(found.rpc)
+                self.service.access.require(found.rpc)
             caller = yield from self._caller(request)
             if start is not None:
                 reply = yield from self._start(request, start, caller, found.bindings)
@@ -838,10 +799,10 @@ class OperationsEdge:
         method: Method[Req, Any, Meta],
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
-    ) -> Steps[tuple[Operation, HttpReply]]:
-        """Steps that start an operation for an endpoint that the application writes itself.
+    ) -> Flow[tuple[Operation, HttpReply]]:
+        """Start an operation for an endpoint that the application writes itself.
 
-        They give the operation, and the reply that carries it. What holds for the paths of
+        The flow returns the operation, and the reply that carries it. What holds for the paths of
         ``starts`` holds here: pages of other sites are refused, the caller is found, ``requestId``
         and ``validateOnly`` count if the body has them, and ``Prefer`` counts. Without ``message``
         the body is read as there. With it, the body may have any media type; one of JSON, such as
@@ -866,9 +827,10 @@ class OperationsEdge:
             check_site(request.headers, request.scheme, self._trusted_origins)
         caller = yield from self._caller(request)
         flow = handler.start_own(request, caller, message, options)
-        return (yield from self._answered(request, (yield self._starting(request, flow)), caller))
+        operation = yield from self._starting(request, flow)
+        return (yield from self._answered(request, operation, caller))
 
-    def _caller(self, request: HttpRequest) -> Steps[str]:
+    def _caller(self, request: HttpRequest) -> Flow[str]:
         if request.caller is not None or self._hook is None:
             return str.__str__(request.caller or "")  # as ask_caller makes it plain
         return (yield from identify(self._hook, request.headers, request.native))
@@ -878,7 +840,7 @@ class OperationsEdge:
 
         ``found`` is as for :meth:`exchange`.
         """
-        reply = drive(self.exchange(request, found), self.service)
+        reply = run(self.exchange(request, found))
         assert isinstance(reply, HttpReply)  # only what is followed is streamed
         return reply
 
@@ -887,14 +849,12 @@ class OperationsEdge:
     ) -> Exchange:
         parameters, enum_numbers = start.read_query(request.query)
         flow = start.start(request, caller, bound, parameters)
-        started = self._answered(
-            request, (yield self._starting(request, flow)), caller, enum_numbers
-        )
-        return (yield from started)[1]
+        operation = yield from self._starting(request, flow)
+        return (yield from self._answered(request, operation, caller, enum_numbers))[1]
 
     def _answered(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
-    ) -> Steps[tuple[Operation, HttpReply]]:
+    ) -> Flow[tuple[Operation, HttpReply]]:
         """The reply to a start, and the operation in it, as the caller prefers it (RFC 7240)."""
         applied, accepted = [], self._accepted
         if "prefer" in request.headers:
@@ -930,12 +890,12 @@ class OperationsEdge:
 
     def _awaited(
         self, request: HttpRequest, operation: Operation, seconds: int, caller: str
-    ) -> Steps[tuple[Operation, bool]]:
+    ) -> Flow[tuple[Operation, bool]]:
         """A started operation when it is done or the time is over; whether it was waited for."""
         try:
             self.service.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
-            return (yield Wait(wanted, float(seconds), caller)), True
+            return (yield self._waiting(request, wanted, float(seconds), caller)), True
         except Exception as exc:
             # It is stored, so that the start is not refused, because there are too many waits for
             # instance. A hook that failed is reported in the log.
@@ -973,18 +933,23 @@ class OperationsEdge:
             return None
         return None if mount is None else f"{mount}{path}"
 
-    def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> CallFunction:
+    def _waiting(
+        self, request: HttpRequest, wanted: WaitOperationRequest, limit: float | None, caller: str
+    ) -> Wait:
+        return Wait(self.service, wanted, limit, caller, request.while_connected)
+
+    def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> Flow[Operation]:
         self._check_size(request)
-        # Reading a big body and writing it down both take too long for an event loop.
-        long = len(request.body) >= MANY_BYTES
-        if long:
-            self.service.begin_here()
-        return CallFunction(flow, long)
+        if len(request.body) < MANY_BYTES:
+            return flow
+        # To read a large body and to write it down both take too long for an event loop.
+        self.service.begin_here()
+        return only(InThreads(flow))
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
-        found = get_operation(self.service, name, caller)
-        return (yield from self._shown((yield from found), query, caller))
+        operation = yield from get_operation(self.service, name, caller)
+        return (yield from self._shown(operation, query, caller))
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "ListOperations")
@@ -993,7 +958,7 @@ class OperationsEdge:
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield CallFunction(begin, long=True)
+        listing: Listing = yield InThreads(begin)
 
         def listed(turn: ReplyReservation) -> HttpReply:
             return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
@@ -1002,34 +967,35 @@ class OperationsEdge:
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _query_of(request, "DeleteOperation")
-        yield CallFunction(flow_of(self.service.delete)(name, caller=caller))
+        yield from flow_of(self.service.delete)(name, caller=caller)
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _query_of(request, "CancelOperation")
         yield self._body(request, "CancelOperation", name)
-        yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
+        yield from flow_of(self.service.cancel)(name, caller=caller)
         return json_reply(200, {})
 
     def _rerun(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "RerunOperation")
         wanted: RerunOperationRequest = yield self._body(request, "RerunOperation", name)
-        flow = flow_of(self.service.rerun)(name, request_id=wanted.request_id, caller=caller)
-        started = self._answered(request, (yield CallFunction(flow)), caller, query.enum_numbers)
-        return (yield from started)[1]
+        rerun = flow_of(self.service.rerun)
+        operation = yield from rerun(name, request_id=wanted.request_id, caller=caller)
+        return (yield from self._answered(request, operation, caller, query.enum_numbers))[1]
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
-        return (yield from self._shown((yield Wait(wanted, deadline, caller)), query, caller))
+        operation: Operation = yield self._waiting(request, wanted, deadline, caller)
+        return (yield from self._shown(operation, query, caller))
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_batch)(names, caller=caller)
-        wanted: Sequence[str] = yield CallFunction(begin, long=True)
+        wanted: Sequence[str] = yield InThreads(begin)
 
         def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
@@ -1041,19 +1007,19 @@ class OperationsEdge:
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_describe)(names, caller=caller)
-        read: Callable[[], DescribeOperationsResponse] = yield CallFunction(begin, long=True)
+        read: Callable[[], DescribeOperationsResponse] = yield InThreads(begin)
 
         def found(_: ReplyReservation) -> HttpReply:
             return describe_reply(read(), self.service.types)
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 
-    def _many(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Steps[HttpReply]:
+    def _many(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Flow[HttpReply]:
         """A reply of many operations or a large one: bytes are set aside until it is sent."""
-        turn: ReplyReservation = yield Reserve(least, self.service.limits.page_bytes)
+        most = self.service.limits.page_bytes
+        turn: ReplyReservation = yield Reserve(self.service.replies, least, most)
 
-        def made() -> Flow[HttpReply]:
-            yield from ()  # asks no hook
+        def made() -> HttpReply:
             try:
                 reply = make(turn)
             except BaseException:
@@ -1063,8 +1029,7 @@ class OperationsEdge:
             return attrs.evolve(reply, turn=turn)
 
         # To look for matches, and to print many operations, takes long even in memory.
-        reply: HttpReply = yield CallFunction(made(), many=True)
-        return reply
+        return (yield from in_few_threads(self.service, made))
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "WatchOperations")
@@ -1073,7 +1038,7 @@ class OperationsEdge:
         else:
             parse_name(name)
             names = (name,)
-        watching = yield Watch(names, caller)
+        watching: WatchStream = yield Watch(self.service, names, caller)
         return event_stream(
             watching,
             self.service.types,
@@ -1083,7 +1048,7 @@ class OperationsEdge:
             redact=self._redact,
         )
 
-    def _names(self, request: HttpRequest, collection: str) -> CallFunction:
+    def _names(self, request: HttpRequest, collection: str) -> MayBlock:
         parent = normalise_parent(collection)
         return self._read(
             request, lambda kind, body: read_names(parent, kind, body, self.service.types)
@@ -1098,28 +1063,21 @@ class OperationsEdge:
             redact=self._redact,
         )
 
-    def _body(self, request: HttpRequest, rpc: str, name: str) -> CallFunction:
+    def _body(self, request: HttpRequest, rpc: str, name: str) -> MayBlock:
         return self._read(
             request, lambda kind, body: read_request(rpc, name, kind, body, self.service.types)
         )
 
-    def _read(
-        self, request: HttpRequest, read: Callable[[str | None, bytes], object]
-    ) -> CallFunction:
+    def _read(self, request: HttpRequest, read: Callable[[str | None, bytes], object]) -> MayBlock:
         self._check_size(request)
         kind, body = request.headers.get("content-type"), request.body
-
-        def reading() -> Flow[object]:
-            yield from ()  # to read a body asks no hook
-            return read(kind, body)
-
-        return CallFunction(reading(), long=len(body) >= MANY_BYTES)
+        return MayBlock(functools.partial(read, kind, body), blocks=len(body) >= MANY_BYTES)
 
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
 
-    def _shown(self, operation: Operation, query: Query, caller: str) -> Steps[HttpReply]:
+    def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
         """The reply that shows an operation; a large one is read again when there is room."""
         show = functools.partial(
             operation_reply,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -45,6 +45,10 @@ def _at_root(_: HttpRequest) -> str:
     return ""
 
 
+WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
+"""Awaits what it is given; cancels that when the caller disconnects."""
+
+
 @attrs.frozen(kw_only=True)
 class HttpRequest:
     """A request as it stands on the wire: raw path and query, header names in lower case.
@@ -58,6 +62,8 @@ class HttpRequest:
     ``peer`` is the IP address that the connection comes from; empty where there is none.
     ``mount`` gives, of the request that it is given, the path before ``path`` as the caller knows
     it, percent-encoded and without a slash at its end; None where it is not known.
+    ``while_connected`` awaits what it is given, and cancels that when the caller disconnects; None
+    where the server does not report that, or cancels the task of the call itself.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -70,6 +76,7 @@ class HttpRequest:
     caller: str | None = attrs.field(default=None, repr=False)
     peer: str = ""
     mount: Callable[[HttpRequest], str | None] = attrs.field(default=_at_root, eq=False, repr=False)
+    while_connected: WhileConnected | None = attrs.field(default=None, eq=False, repr=False)
 
 
 def _as_template(template: Template | str) -> Template:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -13,14 +13,14 @@ from google.longrunning import operations_proto_pb2 as pb
 from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import OperationNotFound, RequestTooLarge, ResourceExhausted, Unavailable
 from lro._engine.access import INTERFACE, Hook, application_call
-from lro._engine.flow import Flow, flow_of
+from lro._engine.flow import Flow, InThreads, flow_of, only
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import StartSettings
 from lro._http import edge
-from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
+from lro._http.edge import Reserve, Wait, get_operation, identify, in_few_threads
 from lro._http.requests import MANY_BYTES
 from lro._model.operation import Operation, is_small
 from lro.grpc._messages import (
@@ -51,8 +51,8 @@ asyncio server a plain function is called in a thread, and a coroutine function 
 of threads refuses coroutine functions.
 """
 
-Exchange: TypeAlias = Generator[CallFunction | Wait | Reserve, Any, Answer]
-"""The steps of an answer, as those of :mod:`lro.http`."""
+Exchange: TypeAlias = Flow[Answer]
+"""The flow that answers a call, as that of :mod:`lro.http`."""
 
 
 class Context(Protocol):
@@ -117,7 +117,7 @@ class Rpc(abc.ABC):
     @abc.abstractmethod
     def _answer(self, payload: bytes, context: Context, most: float | None, /) -> Exchange: ...
 
-    def _caller(self, context: Context) -> Generator[CallFunction, Any, str]:
+    def _caller(self, context: Context) -> Flow[str]:
         return identify(self._hook, {} if self._hook is None else texts_of(context), context)
 
     def _check_size(self, payload: bytes) -> None:
@@ -147,15 +147,10 @@ class Rpc(abc.ABC):
 
     def _in_turn(self, make: Callable[[ReplyReservation], bytes], least: int) -> Exchange:
         """An answer of many operations or a large one, for which bytes are set aside."""
-        turn: ReplyReservation = yield Reserve(least, self.service.limits.page_bytes)
-
-        def made() -> Flow[Answer]:
-            yield from ()  # asks no hook
-            return make(turn)
-
+        most = self.service.limits.page_bytes
+        turn: ReplyReservation = yield Reserve(self.service.replies, least, most)
         try:
-            answer: Answer = yield CallFunction(made(), many=True)
-            return answer
+            return (yield from in_few_threads(self.service, functools.partial(make, turn)))
         finally:
             turn.release()
 
@@ -203,14 +198,14 @@ class OperationsRpc(Rpc):
 
     def _get(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        found = get_operation(self.service, name, caller)
-        return (yield from self._shown((yield from found), caller))
+        operation = yield from get_operation(self.service, name, caller)
+        return (yield from self._shown(operation, caller))
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield CallFunction(begin, long=True)
+        listing: Listing = yield InThreads(begin)
 
         def listed(turn: ReplyReservation) -> bytes:
             most = min(turn.bytes, MAX_PAGE)
@@ -226,17 +221,17 @@ class OperationsRpc(Rpc):
 
     def _delete(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
-        yield CallFunction(flow_of(self.service.delete)(name, caller=caller))
+        yield from flow_of(self.service.delete)(name, caller=caller)
         return b""
 
     def _cancel(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.CancelOperationRequest, payload)
-        yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
+        yield from flow_of(self.service.cancel)(name, caller=caller)
         return b""
 
     def _wait(self, payload: bytes, left: float | None, caller: str) -> Exchange:
-        wait = Wait(read_wait(payload), left, caller)
-        return (yield from self._shown((yield wait), caller))
+        operation: Operation = yield Wait(self.service, read_wait(payload), left, caller)
+        return (yield from self._shown(operation, caller))
 
 
 class StartRpc(Rpc):
@@ -260,12 +255,12 @@ class StartRpc(Rpc):
     def _answer(self, payload: bytes, context: Context, _: float | None, /) -> Exchange:
         caller = yield from self._caller(context)
         self._check_size(payload)
-        # Reading a big message and writing it down both take too long for an event loop.
-        long = len(payload) >= MANY_BYTES
-        if long:
+        flow = self._start(payload, context, caller)
+        if len(payload) >= MANY_BYTES:
+            # To read a large message and to write it down both take too long for an event loop.
             self.service.begin_here()
-        start = CallFunction(self._start(payload, context, caller), long)
-        return (yield from self._shown((yield start), caller, started=True))
+            flow = only(InThreads(flow))
+        return (yield from self._shown((yield from flow), caller, started=True))
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)

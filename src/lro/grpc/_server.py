@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -13,9 +13,8 @@ import grpc.aio
 
 from lro._base.arguments import check, check_count, check_instance
 from lro._engine.access import Hook
+from lro._engine.flow import on_loop, run
 from lro._engine.service import Service
-from lro._http.edge import adrive, drive
-from lro._model.operation import Operation
 from lro.grpc._messages import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,
@@ -157,29 +156,16 @@ class _Threaded:
 
     def _answer(self, rpc: Rpc, payload: bytes, context: grpc.ServicerContext) -> Answer:
         if not rpc.holds:
-            return _driven(rpc.exchange(payload, context), rpc)
+            return run(rpc.exchange(payload, context))
         if not self._room.acquire(blocking=False):
-            return _driven(rpc.exchange(payload, context, _NO_TIME), rpc)
+            return run(rpc.exchange(payload, context, _NO_TIME))
         try:
-            return _held(rpc.exchange(payload, context), rpc, context)
+            return _held(rpc.exchange(payload, context), context)
         finally:
             self._room.release()
 
 
-def _driven(exchange: Exchange, rpc: Rpc) -> Answer:
-    # The drivers hand on what an exchange returns, whatever that is.
-    return drive(exchange, rpc.service)
-
-
-async def _adriven(exchange: Exchange, rpc: Rpc) -> Answer:
-    return await adrive(exchange, rpc.service, _plainly)
-
-
-async def _plainly(waiting: Awaitable[Operation]) -> Operation:
-    return await waiting
-
-
-def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer:
+def _held(exchange: Exchange, context: grpc.ServicerContext) -> Answer:
     # An event loop of its own, since only that can be woken when the caller goes away (spec §4.8).
     async def serve() -> Answer:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -191,7 +177,7 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
 
         if not context.add_callback(ended):
             return b""
-        return await _adriven(exchange, rpc)
+        return await on_loop(exchange)
 
     try:
         return asyncio.run(serve())
@@ -201,7 +187,7 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
 
 def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Any]:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        answer = await _adriven(rpc.exchange(payload, context), rpc)
+        answer = await on_loop(rpc.exchange(payload, context))
         if isinstance(answer, bytes):
             return answer
         await context.abort(answer.code, answer.message, answer.trailers)

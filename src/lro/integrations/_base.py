@@ -23,15 +23,15 @@ from lro._base.errors import (
     got,
 )
 from lro._base.status import Code, code_from_http
+from lro._engine.flow import Flow
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, OperationsEdge, Starts, Steps, adrive
+from lro._http.edge import Authenticate, OperationsEdge, Starts
 from lro._http.requests import mount_path, raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
 from lro._model.http_rules import Literal, Wild
-from lro._model.operation import Operation
 from lro.asgi import GoneAway, Receive, Scope, while_there
 
 if TYPE_CHECKING:
@@ -271,11 +271,10 @@ def start_reply(
     method: Method[Req, Any, Meta],
     message: Req | None,
     options: EndpointStartKeywords[Meta],
-) -> Steps[HttpReply]:
-    """The reply to a start by an endpoint of the application: the operation, or the error.
+) -> Flow[HttpReply]:
+    """Start an operation for an endpoint of the application; return the operation, or the error.
 
-    For ``lro.http.drive`` in a thread, and :func:`on_this_loop` in a coroutine. See
-    ``OperationsEdge.start``.
+    See ``OperationsEdge.start``.
     """
     try:
         return (yield from edge.start(request, method, message, **options))[1]
@@ -283,33 +282,24 @@ def start_reply(
         return edge.refusal(request, exc)
 
 
-async def on_this_loop(edge: OperationsEdge, steps: Steps[T], receive: Receive | None = None) -> T:
-    """Obey steps, such as those of ``edge.exchange`` and ``edge.start``.
-
-    ``receive`` gives what comes after the body of the request, as under ASGI: a wait ends when the
-    caller goes away. Without it this must run in a task that ends then.
-    """
-    return await adrive(steps, edge.service, _held if receive is None else _Hold(receive))
-
-
 def gone_away() -> StatusError:
     """The error of a call whose caller has gone away, and reads no reply."""
     return StatusError(Code.CANCELLED, "the caller has gone away")
 
 
-async def _held(waiting: Awaitable[Operation]) -> Operation:
-    return await waiting
+def heard_by(request: HttpRequest, receive: Receive) -> HttpRequest:
+    """Return a request to an endpoint of the application, whose waits end when the caller leaves.
 
+    ``receive`` gives, as under ASGI, what comes after the body of the request.
+    """
 
-@attrs.frozen
-class _Hold:
-    receive: Receive
-
-    async def __call__(self, waiting: Awaitable[Operation]) -> Operation:
+    async def while_connected(waiting: Awaitable[T]) -> T:
         try:
-            return await while_there(self.receive, waiting)
+            return await while_there(receive, waiting)
         except GoneAway:
             raise gone_away() from None
+
+    return attrs.evolve(request, while_connected=while_connected)
 
 
 def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:

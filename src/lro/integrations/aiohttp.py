@@ -11,6 +11,7 @@ import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
+from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
@@ -26,8 +27,8 @@ from lro.integrations._base import (
     edges_with,
     error_of,
     gone_away,
+    heard_by,
     make_edge,
-    on_this_loop,
     rules_by_path,
     start_reply,
 )
@@ -125,9 +126,8 @@ class Operations:
         except OSError:  # the body has no end
             return _response(self.edge.refusal(request_of(scope, path), gone_away()))
         asked = attrs.evolve(request_of(scope, path, body), mount=self._mount)
-        steps = start_reply(self.edge, asked, method, message, options)
-        receive = _Exchange(request).receive
-        return _response(await on_this_loop(self.edge, steps, receive))
+        asked = heard_by(asked, _Exchange(request).receive)
+        return _response(await on_loop(start_reply(self.edge, asked, method, message, options)))
 
     def _mount(self, _: HttpRequest) -> str | None:
         """The path before those of the operations, which may be those of a part of the server."""

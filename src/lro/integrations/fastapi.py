@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from lro._base.errors import DeclarationError, InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
+from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
@@ -31,7 +32,6 @@ from lro.integrations._base import (
     error_of,
     make_edge,
     named_by_framework,
-    on_this_loop,
     path_below,
     path_rules,
     rules_by_path,
@@ -227,8 +227,7 @@ class RequestOperations:
             LroError: The operation is not started; the route turns it into the reply.
         """
         wanted = await request_with_body(self._edge, self.request, self.caller)
-        steps = self._edge.start(wanted, method, message, **options)
-        return Operation(*await on_this_loop(self._edge, steps, self.request.receive))
+        return Operation(*await on_loop(self._edge.start(wanted, method, message, **options)))
 
 
 class OperationsRoute(APIRoute):

@@ -10,10 +10,11 @@ import attrs
 
 from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
+from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts, drive
+from lro._http.edge import OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
     EdgeOptions,
@@ -141,8 +142,7 @@ class Operations:
         except LroError as exc:
             return _response(self.edge.refusal(asked, exc))
         asked = mounted_at(asked, current_app.blueprints["lro"].url_prefix or "")
-        steps = start_reply(self.edge, asked, method, message, options)
-        return _response(drive(steps, self.edge.service))
+        return _response(run(start_reply(self.edge, asked, method, message, options)))
 
     def _guarded(self, view: View, **values: Any) -> Any:
         try:

@@ -14,6 +14,7 @@ import attrs
 from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
+from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
@@ -27,10 +28,10 @@ from lro.integrations._base import (
     caller_name,
     edges_with,
     error_of,
+    heard_by,
     make_edge,
     mounted_at,
     named_by_framework,
-    on_this_loop,
     path_rules,
 )
 
@@ -109,9 +110,11 @@ class Operations:
         """
         scope: Any = self._request.scope
         wanted = request_of(scope, raw_path(scope), await self._request.body(), self.caller)
-        steps = self._edge.start(mounted_at(wanted, self._prefix), method, message, **options)
         receive: Any = self._request.receive
-        return OperationReply((await on_this_loop(self._edge, steps, receive))[1])
+        wanted = heard_by(mounted_at(wanted, self._prefix), receive)
+        return OperationReply(
+            (await on_loop(self._edge.start(wanted, method, message, **options)))[1]
+        )
 
 
 class OperationsPlugin(InitPlugin):

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 
 from lro._base.errors import LroError, MissingExtra
+from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
@@ -26,7 +27,6 @@ from lro.integrations._base import (
     error_of,
     make_edge,
     mounted_at,
-    on_this_loop,
     path_below,
     rules_by_path,
     start_reply,
@@ -119,14 +119,13 @@ class Operations:
             asked = request_of(_scope(), request.path)
             return _response(self.edge.refusal(asked, _ours(exc)))
         asked = mounted_at(asked, self._prefix)
-        steps = start_reply(self.edge, asked, method, message, options)
-        return _response(await on_this_loop(self.edge, steps))
+        return _response(await on_loop(start_reply(self.edge, asked, method, message, options)))
 
     def _view(self, edge: OperationsEdge, rule: PathRule) -> View:
         async def answer(**values: str) -> Response:
             path = path_below(_scope(), rule.filled(values))
             exchange = edge.exchange(await self._request(path))
-            return _response(await on_this_loop(edge, exchange))
+            return _response(await on_loop(exchange))
 
         view: View = answer
         for decorate in self._decorators:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import attrs
 
 from lro._base.errors import LroError, MissingExtra
+from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
@@ -26,8 +27,8 @@ from lro.integrations._base import (
     edges_with,
     error_of,
     gone_away,
+    heard_by,
     make_edge,
-    on_this_loop,
     path_below,
     rules_by_path,
     start_reply,
@@ -110,7 +111,7 @@ class Operations:
             asked = request_of(request.scope, raw_path(request.scope))
             return Response(*self.edge.refusal(asked, exc).parts)
         steps = start_reply(self.edge, wanted, method, message, options)
-        return Response(*(await on_this_loop(self.edge, steps, request.receive)).parts)
+        return Response(*(await on_loop(steps)).parts)
 
 
 async def request_with_body(
@@ -124,7 +125,9 @@ async def request_with_body(
     body = await read_once(request, edge.max_body)
     if body is None:
         raise gone_away()
-    asked = request_of(request.scope, raw_path(request.scope), body, caller)
+    asked = heard_by(
+        request_of(request.scope, raw_path(request.scope), body, caller), request.receive
+    )
     return attrs.evolve(asked, mount=lambda _: _mount(request))
 
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Generator, Iter
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
-import attrs
 import httpx
 
 import lro
@@ -21,17 +20,16 @@ from lro import DeclarationError, Empty, Method, Operation, Service, Status, Str
 from lro.errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.http import (
-    CallFunction,
     Exchange,
     HttpReply,
     HttpRequest,
+    InThreads,
     OperationsEdge,
-    Reserve,
     Start,
     Wait,
     Watch,
-    drive,
     json_reply,
+    run,
 )
 from lro.types import Json
 from lro.wire import code_from_http, dumps, error_body, operation_to_json
@@ -360,11 +358,10 @@ class ScriptedServer:
             step = next(exchange)
             while not isinstance(step, Watch):
                 try:
-                    done = (
-                        (yield from self._hold(call, step))
-                        if isinstance(step, Wait)
-                        else (drive(_alone(step), self._service))
-                    )
+                    if isinstance(step, Wait):
+                        done = yield from self._hold(call, step)
+                    else:  # in this thread and no other
+                        done = run(step.flow) if isinstance(step, InThreads) else step.here()
                 except Exception as exc:
                     step = exchange.throw(exc)
                 else:
@@ -468,11 +465,6 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
                 response: httpx.Response = end.value
                 return response
             await self._clock.aadvance(seconds)
-
-
-def _alone(step: CallFunction | Reserve) -> Generator[CallFunction | Reserve, Any, Any]:
-    """One step for ``drive``, in this thread and no other."""
-    return (yield attrs.evolve(step, many=False) if isinstance(step, CallFunction) else step)
 
 
 def _no_parent(_: HttpRequest) -> str:

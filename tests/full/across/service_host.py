@@ -209,7 +209,7 @@ class Harness:
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
-        self._service._background.change_listener._look_at = 0.0  # the next look goes by it already
+        self._service.background.change_listener._look_at = 0.0  # the next look goes by it already
 
     def unhearing(self) -> None:
         """Return when the subscription that is listening is deaf."""

@@ -19,10 +19,11 @@ import lro.asgi
 import lro.wsgi
 from lro._base import errors
 from lro._base.arguments import check_plain_function
+from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, OperationsEdge, drive
+from lro._http.edge import Authenticate, OperationsEdge
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.integrations._base import (
@@ -133,7 +134,7 @@ def start(
         asked = attrs.evolve(asked, body=body, mount=_mount_of_operations)
     except errors.LroError as exc:
         return _response(edge().refusal(asked, exc))
-    return _response(drive(start_reply(edge(), asked, method, message, options), edge().service))
+    return _response(run(start_reply(edge(), asked, method, message, options)))
 
 
 def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
