@@ -16,7 +16,7 @@ class NotedEnds:
     """The ``webhooks`` of a service in tests of the engine. ``owing`` says which ends owe."""
 
     def __init__(self, owing: Callable[[Record], bool] = lambda _: True) -> None:
-        self.owed = owing
+        self.notifies = owing
         self.calls: list[str] = []
         self.store: OutboxStore | None = None
         self.due_in = math.inf

@@ -1,8 +1,8 @@
-"""Webhooks: others are notified when operations end, by Standard Webhooks 1.0.0.
+"""Webhooks notify others when operations end (Standard Webhooks 1.0.0).
 
-:class:`Webhooks` is given to the service, an :class:`Endpoint` is where it sends to. Receivers
-check what comes with ``verify`` of any library of Standard Webhooks, or of
-:mod:`lro_client.webhooks`; :func:`sign` and :func:`verify` are the signatures alone.
+A service takes :class:`Webhooks`, which send to each :class:`Endpoint`. Receivers check events with
+:mod:`lro_client.webhooks`, or with any library for Standard Webhooks; :func:`sign` and
+:func:`verify` only make and check signatures.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ _SECRET_BYTES: Final = 32
 
 
 def generate_secret() -> str:
-    """A new secret for an endpoint: ``whsec_``, and 32 random bytes in base64."""
+    """Return a new secret for an endpoint: ``whsec_``, and 32 random bytes in base64."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode("ascii")

@@ -39,7 +39,7 @@ def payload(got: Received) -> Any:
 
 
 def outbox(store: Store) -> OutboxStore:
-    """The store, as one that keeps what is owed."""
+    """The store, as one that keeps pending deliveries."""
     assert keeps_outbox(store)
     return store
 
@@ -49,10 +49,10 @@ def test_end_of_an_operation_is_sent_once(store: Store, here: Here) -> None:
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)
         name = end(service)
-        assert sends.owed_of(name) == {"": 0}
+        assert sends.pending_of(name) == {"": 0}
         service.run_maintenance()
         got = good.next()
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
         service.run_maintenance()
         assert good.all() == []
     assert payload(got) == {
@@ -121,19 +121,19 @@ def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
         name = end(service)
         assert 0 < service.run_maintenance() <= 5
         first = bad.next()
-        assert sends.owed_of(name) == {"one": 1}
+        assert sends.pending_of(name) == {"one": 1}
         here.clock.advance(4.9)
         service.run_maintenance()
         assert bad.all() == []
         here.clock.advance(0.1)
         service.run_maintenance()
         second = bad.next()
-        assert sends.owed_of(name) == {"one": 2}
+        assert sends.pending_of(name) == {"one": 2}
         bad.script = lambda _: Said()
         here.clock.advance(300)
         service.run_maintenance()
         third = bad.next()
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
     assert len({one.headers["webhook-id"] for one in (first, second, third)}) == 1
     assert first.body == third.body
     stamps = [int(one.headers["webhook-timestamp"]) for one in (first, second, third)]
@@ -153,20 +153,20 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
                 service.run_maintenance()
                 here.clock.advance(24 * 3600)
         assert len(bad.all()) == 10
-        assert sends.owed_of(name) == {"one": -1}
+        assert sends.pending_of(name) == {"one": -1}
         assert [(one.reason, one.endpoint.url, one.name) for one in disabled] == [
             ("FAILING", bad.url, name)
         ]
         warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
         assert [one.getMessage() for one in warnings] == [
-            f"{name}: its webhook to one is given up: it failed 10 times"
+            f"{name}: its webhook to one is abandoned: it failed 10 times"
         ]
         assert SECRET not in caplog.text
         bad.script = lambda _: Said()
         sends.retry(name)
         service.run_maintenance()
         assert len(bad.all()) == 1
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
         sends.retry(name)
         service.run_maintenance()
         assert bad.all() == []
@@ -189,7 +189,7 @@ def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCapt
                 service.run_maintenance()
                 here.clock.advance(3600)
             assert len(gone.all()) == 1
-            assert sends.owed_of(name) == {}
+            assert sends.pending_of(name) == {}
     assert [one.reason for one in disabled] == ["GONE"]
     assert f"{name}: on_disabled failed" in caplog.text
 
@@ -214,8 +214,8 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
         second = end(service)
         service.run_maintenance()
         assert len(busy.all()) == 1
-        assert sends.owed_of(first) == {"one": 1}
-        assert sends.owed_of(second) == {"one": 0}
+        assert sends.pending_of(first) == {"one": 1}
+        assert sends.pending_of(second) == {"one": 0}
         busy.script = lambda _: Said()
         here.clock.advance(600)
         service.run_maintenance()
@@ -258,7 +258,7 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
         name = end(service, "t", caller="ann")
         service.run_maintenance()
         assert len(good.all()) == 1
-    assert sends.owed_of(name) == {}
+    assert sends.pending_of(name) == {}
     ((operation, caller),) = asked
     assert (operation.name, operation.method, operation.state, caller) == (
         *(name, METHOD, "SUCCEEDED"),
@@ -294,18 +294,18 @@ def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
             name = end(service)
             service.run_maintenance()
             assert (len(static.all()), len(found.all())) == (1, 0)
-            assert sends.owed_of(name) == {"": 1}
+            assert sends.pending_of(name) == {"": 1}
             here.clock.advance(5)
             service.run_maintenance()
             assert (len(static.all()), len(found.all())) == (0, 1)
-            assert sends.owed_of(name) == {}
+            assert sends.pending_of(name) == {}
     service, sends = here.serve(lookup=lambda *_: 1 / 0, schedule=(5.0,), on_disabled=print)
     name = end(service)
     for _ in range(3):  # the whole schedule
         service.run_maintenance()
         here.clock.advance(60)
-    assert sends.owed_of(name) == {"": -1}
-    assert "its webhook to what is looked up is given up" in caplog.text
+    assert sends.pending_of(name) == {"": -1}
+    assert "its webhook to the endpoints of lookup is abandoned" in caplog.text
 
 
 def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> None:
@@ -314,12 +314,12 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
         service, sends = here.serve(lookup=lambda operation, caller: given)
         name = end(service)
         service.run_maintenance()
-        assert sends.owed_of(name) == {"one": 1, "two": 1}
+        assert sends.pending_of(name) == {"one": 1, "two": 1}
         given[:] = [endpoint(new.url, id="one"), endpoint(new.url, id="three")]
         here.clock.advance(5)
         service.run_maintenance()
         assert len(new.all()) == 1
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
 
 
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
@@ -336,11 +336,11 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
         for seconds in (5, 1, 1, 600):
             here.clock.advance(seconds)
             other.run_maintenance()
-            assert sends.owed_of(name) == {"new": 1}
+            assert sends.pending_of(name) == {"new": 1}
         here.clock.advance(3600)
         answer = Said(204)
         service.run_maintenance()
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
         assert len(new.all()) == 2
 
 
@@ -354,16 +354,16 @@ def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(h
         service.run_maintenance()
         here.clock.advance(10 * 24 * 3600)
         other.run_maintenance()
-        assert sends.owed_of(name) == {"new": -1}
+        assert sends.pending_of(name) == {"new": -1}
         sends.retry(name)
         for seconds in (0, 600):
             here.clock.advance(seconds)
             other.run_maintenance()
-            assert sends.owed_of(name) == {"new": 0}
+            assert sends.pending_of(name) == {"new": 0}
         here.clock.advance(3600)
         answer = Said(204)
         service.run_maintenance()
-        assert sends.owed_of(name) == {}
+        assert sends.pending_of(name) == {}
 
 
 def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
@@ -374,13 +374,13 @@ def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)
     service.run_maintenance()
-    assert first.owed_of(name) == {"": 1}
+    assert first.pending_of(name) == {"": 1}
     service, sends = here.serve(store=store)
     for _ in range(2):
         here.clock.advance(10 * 24 * 3600)
         service.run_maintenance()
-    assert sends.owed_of(name) == {"": -1}
-    assert "what is looked up is given up: no process knows this endpoint" in caplog.text
+    assert sends.pending_of(name) == {"": -1}
+    assert "the endpoints of lookup is abandoned: no process knows this endpoint" in caplog.text
 
 
 @on_all_stores
@@ -429,7 +429,7 @@ def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_ov
     for seconds, attempts in ((0, 0), (60, 0), (10 * 24 * 3600, -1)):
         here.clock.advance(seconds)
         service.run_maintenance()
-        assert strict.owed_of(name) == {"start.one": attempts}
+        assert strict.pending_of(name) == {"start.one": attempts}
         assert [one.reason for one in disabled] == ["FAILING"] * -attempts
     assert "must be an absolute https URL; allow_http=True allows http" in caplog.text
 
@@ -476,7 +476,7 @@ def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here:
         assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
         sends.stop()
         assert holding.taken.empty()
-    assert [sends.owed_of(name) for name in late] == [{"start.one": 0}] * len(late)
+    assert [sends.pending_of(name) for name in late] == [{"start.one": 0}] * len(late)
 
 
 @pytest.mark.usefixtures("short_stop")
@@ -539,7 +539,7 @@ def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
         here.clock.advance(3600)
         service.run_maintenance()
         assert len(slow.all()) == len(names)
-    assert [sends.owed_of(name) for name in names] == [{}] * len(names)
+    assert [sends.pending_of(name) for name in names] == [{}] * len(names)
 
 
 def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
@@ -547,7 +547,7 @@ def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
         service, sends = here.serve([endpoint(url, id="one")], timeout=0.3)
         name = end(service)
         service.run_maintenance()
-        assert sends.owed_of(name) == {"one": 1}
+        assert sends.pending_of(name) == {"one": 1}
 
 
 def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCaptureFixture) -> None:
@@ -559,7 +559,7 @@ def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCapture
     )
     name = end(service)
     service.run_maintenance()
-    assert sends.owed_of(name) == {"x": 1}
+    assert sends.pending_of(name) == {"x": 1}
     assert f"{name}: its webhook cannot be made" in caplog.text
 
 
@@ -593,7 +593,7 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
         name = end(service)
         service.run_maintenance()
         with pytest.raises(OperationNotFound):
-            sends.owed_of(name)
+            sends.pending_of(name)
     assert store.next_due() is None
 
 
@@ -676,7 +676,7 @@ def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCapture
         store.away = {"update"}
         service.run_maintenance()
         first = good.next()
-        assert "cannot be noted: away" in caplog.text
+        assert "cannot be stored: away" in caplog.text
         store.away = {"claim_due"}
         with pytest.raises(Unavailable):
             sends.run_due()
@@ -693,8 +693,8 @@ def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCapture
             second = good.next()
         until(lambda: store.next_due() is None)
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert "what is due cannot be read now: away" in caplog.text
-    assert "sending of webhooks failed and goes on" in caplog.text
+    assert "due deliveries cannot be read now: away" in caplog.text
+    assert "sending webhooks failed and continues" in caplog.text
 
 
 def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> None:
@@ -727,7 +727,7 @@ def test_close_gives_back_what_is_under_way_without_costing_it_a_try(here: Here)
         holding.taken.get(timeout=PATIENCE)
         sends.stop()
         sends.stop()
-        assert [sends.owed_of(name) for name in names] == [{"one": 0}] * 3
+        assert [sends.pending_of(name) for name in names] == [{"one": 0}] * 3
         assert store.next_due() == here.clock()
         sends.begin()
         assert sends.run_due() > 0
@@ -750,7 +750,7 @@ def test_close_lets_a_quick_receiver_finish(here: Here) -> None:
         stopping.start()
         go.set()
         joined(stopping)
-    assert sends.owed_of(name) == {}
+    assert sends.pending_of(name) == {}
 
 
 def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> None:
@@ -787,7 +787,7 @@ def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
         go.set()
         until(ours, lambda found: not found)
         assert good.all() == []
-    assert {*sends.owed_of(name).values()} == {0}
+    assert {*sends.pending_of(name).values()} == {0}
 
 
 def test_request_without_a_free_thread_is_sent_when_there_is_one(
@@ -822,4 +822,4 @@ def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:
         names = [end(service) for _ in range(3)]
         service.run_maintenance()
         assert len(good.all()) == 3
-    assert [sends.owed_of(name) for name in names] == [{}] * 3
+    assert [sends.pending_of(name) for name in names] == [{}] * 3

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import lro
-from lro._webhooks.debts import Debt, Debts
+from lro._webhooks.deliveries import Deliveries, PendingDelivery
 from lro.errors import DeclarationError, InvalidArgument
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -144,9 +144,9 @@ def test_secrets_contexts_and_formats_of_all_endpoints_are_taken_or_refused() ->
     assert made.encode([Endpoint(url=URL, format="own")])
 
 
-def test_store_that_keeps_no_debts_is_refused() -> None:
+def test_store_that_keeps_no_deliveries_is_refused() -> None:
     plain = type("Plain", (MemoryStore,), {"claim_due": property()})()
-    with pytest.raises(DeclarationError, match="needs a store that keeps what is owed, and Plain"):
+    with pytest.raises(DeclarationError, match="a store that keeps pending deliveries, and Plain"):
         lro.Service(plain, InlineExecutor(), webhooks=Webhooks())
 
 
@@ -158,7 +158,7 @@ def test_webhooks_belong_to_one_service(make_service: MakeService) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [Webhooks.run_due, lambda one: one.owed_of("operations/a"), Webhooks.wake]
+    "use", [Webhooks.run_due, lambda one: one.pending_of("operations/a"), Webhooks.wake]
 )
 def test_webhooks_of_no_service_cannot_send(use: Callable[[Webhooks], object]) -> None:
     with pytest.raises(DeclarationError, match="belongs to no service"):
@@ -171,7 +171,7 @@ def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(here: Here) ->
     outside = service.declare(METHOD, request=lro.Empty, response=lro.Empty)
     running = outside.start(lro.Empty()).name
     for name in (running, "operations/unknown"):
-        for ask in (sends.owed_of, sends.retry):
+        for ask in (sends.pending_of, sends.retry):
             with pytest.raises(lro.errors.OperationNotFound):
                 ask(name)
 
@@ -192,28 +192,28 @@ FULL = Endpoint(
 
 
 @pytest.mark.parametrize(
-    "debts",
+    "deliveries",
     [
-        Debts(),
-        Debts((Endpoint(url=URL),)),
-        Debts((FULL,), {"x": Debt(3, NOW), "": Debt(0, NOW)}, ("y",)),
-        Debts((), {}, ("y",)),
+        Deliveries(),
+        Deliveries((Endpoint(url=URL),)),
+        Deliveries((FULL,), {"x": PendingDelivery(3, NOW), "": PendingDelivery(0, NOW)}, ("y",)),
+        Deliveries((), {}, ("y",)),
     ],
 )
-def test_debts_are_read_as_they_were_written(debts: Debts) -> None:
-    assert Debts.of(debts.to_text()) == debts
+def test_deliveries_are_read_as_they_were_written(deliveries: Deliveries) -> None:
+    assert Deliveries.of(deliveries.to_text()) == deliveries
 
 
 def test_nothing_is_kept_of_what_is_settled() -> None:
-    assert Debts((endpoint(URL),), {}).to_text() == ""
-    assert Debts().to_text() == ""
-    assert Debts((), {}).next_due is None
+    assert Deliveries((endpoint(URL),), {}).to_text() == ""
+    assert Deliveries().to_text() == ""
+    assert Deliveries((), {}).next_due is None
 
 
 def test_endpoint_of_a_start_keeps_no_common_secret() -> None:
     text = Webhooks(secrets=[SECRET]).encode([Endpoint(url=URL)])
     assert SECRET not in text
-    (kept,) = Debts.of(text).endpoints
+    (kept,) = Deliveries.of(text).endpoints
     assert kept == attrs.evolve(Endpoint(url=URL), id=kept.id)
     assert kept.events == EVENTS
     assert Webhooks().encode([]) == ""

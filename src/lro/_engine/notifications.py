@@ -74,7 +74,7 @@ class Notifications(Protocol):
         """
         ...
 
-    def owed(self, record: Record) -> bool:
+    def notifies(self, record: Record) -> bool:
         """Return True if an ended operation is to be notified.
 
         Called within the change that ends it, maybe more than once, so it must be quick and have no

@@ -209,7 +209,7 @@ class RecordUpdater(PerProcess):
         if stamp is not None:
             change = with_derived(change, stamp)
         if self.notifications is not None:
-            change = with_debt(change, self.notifications.owed)
+            change = with_debt(change, self.notifications.notifies)
         return change
 
     def _notified(self, name: str, after: Record | None) -> Record | None:

@@ -20,7 +20,7 @@ from collections.abc import (
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from lro._base.arguments import check, check_flag, check_instance, check_keywords, check_text
+from lro._base.arguments import check, check_instance, check_keywords, check_text
 from lro._base.errors import (
     DeclarationError,
     InvalidArgument,

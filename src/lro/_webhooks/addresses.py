@@ -1,8 +1,8 @@
-"""Which IP addresses a webhook may be sent to: those that are global, by a table of our own.
+"""The IP addresses that a webhook may be sent to: global ones, by a table of our own.
 
-``ipaddress.is_global`` differs between versions of Python, and calls addresses global behind which
-a gateway reaches an IPv4 address that is not (NAT64, 6to4). The table has the registries of special
-addresses of IANA (RFC 6890), and what clouds use in place of a link-local address.
+``ipaddress.is_global`` differs between versions of Python. It also accepts addresses of gateways to
+IPv4 addresses that are not global (NAT64, 6to4). The table has the special addresses of IANA (RFC
+6890), and the addresses that clouds use in place of a link-local one.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
 def is_global(address: str) -> bool:
-    """Whether an address may belong to any host on the internet.
+    """Return True for an address that may belong to any host on the internet.
 
-    Of forms of IPv6 that carry an IPv4 address, each such address must be global: mapped, NAT64
-    (RFC 6052), 6to4 (RFC 3056), Teredo (RFC 4380). What is not an address is not global.
+    If an IPv6 address carries IPv4 addresses, all of these must be global: mapped, NAT64 (RFC
+    6052), 6to4 (RFC 3056), Teredo (RFC 4380). A text that is not an address is not global.
     """
     try:
         found = ipaddress.ip_address(address)

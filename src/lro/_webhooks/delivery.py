@@ -1,13 +1,13 @@
-"""Delivery: one thread that decides what is sent when, and a few that send.
+"""Delivery of webhooks: one thread schedules requests, and a few threads send them.
 
-A record that owes notifications is claimed in the store for as long as sending may take, and then
-settled: what was sent is owed no more, and what failed is due later. A process that dies leaves its
-claims to end, and another one sends again. So each notification is sent at least once.
+A process claims a record with pending deliveries in the store for as long as sending may take, and
+then settles it: deliveries that succeeded are removed, failed ones are due later. If the process
+dies, its claims end, and another process sends again. So each event is delivered at least once.
 
-At most one request at a time is under way to a host, and hosts that are not known to answer soon
-share half of the connections. A caller may name many that hang: one of these connections is always
-left to other callers, who take turns. What would have to wait for a slow host is put off in the
-store, so that it does not hold up what goes to others.
+Each host gets at most one request at a time, and hosts that are not known to be fast share half of
+the connections. A caller may name many hosts that hang, so one of these connections always remains
+for other callers, who take turns. Deliveries behind a slow host are deferred in the store, so that
+they do not delay deliveries to other hosts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import attrs
 import httpx
 
 from lro import DescribedOperation
-from lro._webhooks.debts import LOOKUP, Debt, Debts
-from lro._webhooks.endpoints import EndpointRules, event_of, wants
+from lro._webhooks.deliveries import LOOKUP, Deliveries, PendingDelivery
+from lro._webhooks.endpoints import EndpointRules, event_of, is_subscribed
 from lro._webhooks.payloads import Format, WebhookEvent, webhook_id
 from lro._webhooks.schedule import pause_before, retry_after
 from lro._webhooks.transport import WebhookReply, WebhookTransport
@@ -41,36 +41,34 @@ GONE: Final = "GONE"
 FAILING: Final = "FAILING"
 
 _BATCH: Final = 32
-"""How many records are claimed at once."""
 _CAPACITY: Final = 256
-"""How many claimed records are held at most."""
 _QUEUE_SECONDS: Final = 2.0
-"""For how long a claimed notification may wait for its host, as far as can be foreseen."""
-_PUT_OFF_SECONDS: Final = 3600.0
+"""Longest time that a claimed delivery is expected to wait for its host."""
+_DEFER_SECONDS: Final = 3600.0
 _WAITING: Final = 128
-"""How many claimed notifications may wait for one host, and for all that are not quick."""
-_QUICK_SECONDS: Final = 1.0
-"""How soon a host answers, on average, that may use every connection."""
+"""Most claimed deliveries that wait for one host, and for all slow hosts."""
+_FAST_SECONDS: Final = 1.0
+"""Longest average response time of a fast host, which may use every connection."""
 _FIRST_PACE: Final = 0.005
-"""The seconds that a host is thought to take for a request before it has answered one."""
+"""Assumed response time of a host before its first response, in seconds."""
 _POLL_SECONDS: Final = 15.0
-"""How soon a process notices what another one owed that has died."""
+"""Longest time until a process notices the pending deliveries of a dead one."""
 _RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-"""The grace that requests under way have when the service is closed."""
+"""Grace period of running requests when the service is closed."""
 _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
 _FEW: Final = 2
-"""Connections of which one caller may have all: else there would be little left for one."""
+"""If slow hosts have at most so few connections, one caller may use all of them."""
 
 
 @attrs.frozen
 class EndpointDisabled:
-    """What ``on_disabled`` is given: an endpoint, why it should not be called again, for what.
+    """The argument of ``on_disabled``: an endpoint that should not be called again.
 
-    ``reason`` is GONE if the receiver has answered 410, FAILING if a notification has failed for
-    the whole schedule. ``name`` is that of the operation. Nothing is kept of it: it is for the
-    application to disable the endpoint.
+    ``reason`` is GONE if the receiver answered 410, or FAILING if a delivery failed for the whole
+    schedule. ``name`` is the name of the operation. The service keeps calling the endpoint until
+    the application disables it.
     """
 
     endpoint: Endpoint
@@ -80,124 +78,116 @@ class EndpointDisabled:
 
 @attrs.define(eq=False)
 class _Claim:
-    """A record that this process has claimed, what it owes, and what is being sent."""
+    """A record that this process has claimed, with the number of requests in progress."""
 
     record: Record
-    debts: Debts
+    deliveries: Deliveries
     send_by: float
-    owed: dict[str, Debt]
+    pending: dict[str, PendingDelivery]
     failed: list[str]
-    pending: int = 0
+    sending: int = 0
 
 
 @attrs.define(eq=False)
-class _Try:
-    """A notification that is being sent, and what has come of it."""
+class _Attempt:
+    """An attempt to send a delivery, and its result."""
 
     claim: _Claim
     endpoint: Endpoint
-    debt: Debt
+    delivery: PendingDelivery
     host: str
-    doubted: bool = False
-    """Whether its host is not known to be quick."""
+    slow: bool = False
     reply: WebhookReply | None = None
-    """None: it was not sent, and is owed as before."""
+    """None if it was not sent, and remains pending."""
     seconds: float = 0.0
 
     @property
     def caller(self) -> str:
-        """Who has started the operation."""
         return self.claim.record.caller
 
 
 @attrs.define(eq=False)
 class _Pace:
-    """The seconds between two of those that wait in one place, and until when more is put off."""
+    """Measured seconds between requests of a queue, and when deferral ends."""
 
     seconds: float = _FIRST_PACE
     began: float | None = None
-    """Since when the place has not been free; None: it is."""
-    _put_off_until: dict[str, float] = attrs.field(factory=dict)
-    """By caller, where callers have turns."""
+    """Start of the request that blocks the queue; None if nothing does."""
+    _deferred_until: dict[str, float] = attrs.field(factory=dict)
 
     def measure(self, seconds: float) -> None:
-        """Take note of how long one has taken."""
         self.seconds = (self.seconds + seconds) / 2
 
-    def put_off(
+    def defer(
         self, ahead: int, waiting: int, at: float, longest: float, caller: str = ""
     ) -> float | None:
-        """By how many seconds, at most, to put off one more request; None: it can wait here."""
+        """Return for how many seconds to defer one more request; None if it can wait here."""
         pace = self.seconds if self.began is None else max(self.seconds, at - self.began)
         turn = ahead * pace
         if turn <= _QUEUE_SECONDS and waiting < _WAITING:
             return None
-        # Each until about its turn, so that few are claimed in vain.
-        if len(self._put_off_until) >= _HOSTS:
-            self._put_off_until.clear()
-        last = self._put_off_until.get(caller, 0.0)
-        until = self._put_off_until[caller] = min(max(last, at + turn) + pace, at + longest)
+        # Each is deferred until about its turn, so that few are claimed in vain.
+        if len(self._deferred_until) >= _HOSTS:
+            self._deferred_until.clear()
+        last = self._deferred_until.get(caller, 0.0)
+        until = self._deferred_until[caller] = min(max(last, at + turn) + pace, at + longest)
         return until - at
 
 
 @attrs.define(eq=False)
 class _Host:
-    """A host that is called: what waits for it, and how long it takes for one."""
+    """A host: its waiting attempts, and how fast it is."""
 
     busy: bool = False
-    quick: bool = False
+    fast: bool = False
     failed: bool = False
-    """True if its last request got no answer."""
-    in_line: bool = False
-    waiting: deque[_Try] = attrs.field(factory=deque)
+    queued: bool = False
+    waiting: deque[_Attempt] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
 
 
 @attrs.define(eq=False)
-class _Doubted:
-    """The hosts that are not known to be quick: their requests, and who waits for a connection.
+class _SlowHosts:
+    """The hosts that are not known to be fast: their requests, and the queue for connections.
 
-    Callers have turns, and none has all connections, unless there are very few.
+    Callers take turns, and no caller has all connections, unless there are very few.
     """
 
     room: int
     under_way: Counter[str] = attrs.field(factory=Counter)
     waiting: Counter[str] = attrs.field(factory=Counter)
-    """How many requests of each caller are under way, and wait."""
-    line: deque[_Host] = attrs.field(factory=deque)
+    """Numbers of requests in progress and waiting, by caller."""
+    queue: deque[_Host] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
 
-    def put_off(self, host: _Host, caller: str, at: float, longest: float) -> float | None:
-        """By how many seconds to put off a request to such a host; None: it can wait."""
-        line = [] if host.busy else [one.caller for each in self.line for one in each.waiting]
+    def defer(self, host: _Host, caller: str, at: float, longest: float) -> float | None:
+        """Return for how many seconds to defer a request; None if it can wait."""
+        line = [] if host.busy else [one.caller for each in self.queue for one in each.waiting]
         ahead = line.count(caller) * len({*line})
-        return self.pace.put_off(ahead, self.waiting[caller], at, longest, caller)
+        return self.pace.defer(ahead, self.waiting[caller], at, longest, caller)
 
     def has_room(self, caller: str) -> bool:
-        """Return True if one more request of this caller may be under way."""
         each = self.room - 1 if self.room > _FEW else self.room
         return self.under_way.total() < self.room and self.under_way[caller] < each
 
     def pop(self) -> _Host | None:
-        """The host whose turn it is: of the caller with the fewest requests, not one that failed.
+        """Take the next host from the queue; None if no host may be called now.
 
-        None if no host in the line may be called now.
+        It belongs to the caller with the fewest requests; hosts that failed come last.
         """
-        free = [one for one in self.line if self.has_room(one.waiting[0].caller)]
+        free = [one for one in self.queue if self.has_room(one.waiting[0].caller)]
         if not free:
             return None
         turn = min(free, key=lambda one: (self.under_way[one.waiting[0].caller], one.failed))
-        self.line.remove(turn)
-        turn.in_line = False
+        self.queue.remove(turn)
+        turn.queued = False
         return turn
 
     def move(self, caller: str, by: int, at: float) -> None:
-        """Take note that one more request of a caller, or one less, is under way."""
         _move(self.under_way, caller, by)
         self.pace.began = at if self.under_way.total() >= self.room else None
 
     def wait(self, caller: str, by: int) -> None:
-        """Take note that one more request of a caller, or one less, waits."""
         _move(self.waiting, caller, by)
 
 
@@ -209,7 +199,7 @@ def _move(counts: Counter[str], caller: str, by: int) -> None:
 
 @attrs.frozen(kw_only=True)
 class DeliveryOptions:
-    """What :class:`Delivery` goes by; see ``Webhooks``."""
+    """Options of :class:`Delivery`; see ``Webhooks``."""
 
     rules: EndpointRules
     endpoints: tuple[Endpoint, ...]
@@ -223,10 +213,10 @@ class DeliveryOptions:
 
 
 class Delivery:
-    """Sends what the records of a store owe.
+    """Send the pending deliveries of a store.
 
-    :meth:`run_due` does what is due; :meth:`begin` has a thread do that. ``renamed`` has the
-    present names of methods, by their aliases.
+    :meth:`run_due` sends what is due; :meth:`begin` starts a thread that does so. ``renamed`` has
+    the present names of methods by their aliases.
     """
 
     def __init__(
@@ -247,7 +237,7 @@ class Delivery:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Begin again without threads and claims: those of the parent process are the parent's."""
+        """Start over without the threads and claims of the parent process."""
         self._thread: threading.Thread | None = None
         self._workers: list[threading.Thread] = []
         self._turning = threading.Lock()
@@ -258,17 +248,17 @@ class Delivery:
         self._look_at = 0.0
         self._claims: set[_Claim] = set()
         self._hosts: dict[str, _Host] = {}
-        self._doubted = _Doubted(max(1, self._options.connections // 2))
-        self._silent: dict[str, float] = {}
-        """Until when receivers have asked to be left alone, by URL."""
+        self._slow_hosts = _SlowHosts(max(1, self._options.connections // 2))
+        self._paused_until: dict[str, float] = {}
+        """End of the pause that a receiver asked for, by URL."""
         self._under_way = 0
-        self._todo: queue.SimpleQueue[_Try | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[_Try] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[_Attempt | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
 
     # -- life ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Do what is due in a thread. Idempotent.
+        """Start a thread that sends due deliveries. Idempotent.
 
         Raises:
             RuntimeError: There are too many threads.
@@ -280,13 +270,13 @@ class Delivery:
                 self._thread = thread
 
     def wake(self) -> None:
-        """Look for what is due now. Never waits."""
+        """Look for due deliveries now. Never waits."""
         if not self._due:
             self._due = True
             self._wake.set()
 
     def run_due(self) -> float:
-        """Send what is due, and return the seconds until more will be.
+        """Send due deliveries, and return the seconds until the next one is due.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -301,7 +291,7 @@ class Delivery:
                 self._wake.wait(seconds)
 
     def stop(self) -> None:
-        """End the threads; what is not sent within a short grace is given back. Idempotent."""
+        """Stop the threads, and release what is not sent within a short grace. Idempotent."""
         with self._starting:
             self._stopped = True
         end = time.monotonic() + _STOP_SECONDS
@@ -314,7 +304,7 @@ class Delivery:
                     self._give_back(end)
                 finally:
                     self._turning.release()
-            # Else a function of the application holds it up: its claims end by themselves.
+            # Else a function of the application blocks, and the claims end by themselves.
         finally:
             self._transport.close()
             for _ in self._workers:
@@ -341,17 +331,17 @@ class Delivery:
                 with self._turning:
                     seconds = self._turn()
             except Unavailable as exc:  # the maintenance reports it too
-                log.info("webhooks: what is due cannot be read now: %s", exc)
+                log.info("webhooks: due deliveries cannot be read now: %s", exc)
                 seconds = _RETRY_SECONDS
-            except BaseException:  # whatever code of others has raised: the rest is to be sent
-                log.exception("sending of webhooks failed and goes on")
+            except BaseException:  # of the application, for instance; other deliveries must go on
+                log.exception("sending webhooks failed and continues")
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)
 
     # -- the turn -----------------------------------------------------------------------------
 
     def _turn(self) -> float:
-        """Do what can be done without waiting for receivers; the seconds until more can be."""
+        """Do all that needs no receiver, and return the seconds until the next turn."""
         self._finish()
         if self._stopped or len(self._claims) >= _CAPACITY:
             return _POLL_SECONDS
@@ -364,14 +354,14 @@ class Delivery:
         return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds
 
     def _claim(self) -> float:
-        """Claim a batch of what is due, and have it sent; the seconds until the next look."""
+        """Claim and queue a batch of due deliveries, and return the seconds until the next look."""
         limit = min(_BATCH, _CAPACITY - len(self._claims))
         now, at = self._store.now(), self._clock()
         records = self._store.claim_due(now + timedelta(seconds=self._lease), limit)
         for record in records:
             try:
                 self._begin_claim(record, at + self._lease - 1.5 * self._options.timeout, now)
-            except Exception:  # one that cannot be read must not be in the way of the others
+            except Exception:  # a record that cannot be read must not block others
                 log.exception("%s: its webhooks cannot be sent now", record.name)
         if len(records) == limit:
             return 0.0
@@ -379,63 +369,67 @@ class Delivery:
         if due is None:
             return _POLL_SECONDS
         seconds = (due - self._store.now()).total_seconds()
-        if seconds <= 0 and not records:  # it is due, and locked by another process
+        if seconds <= 0 and not records:  # another process has locked it
             return _RETRY_SECONDS
         return min(_POLL_SECONDS, max(0.0, seconds))
 
     def _begin_claim(self, record: Record, send_by: float, now: datetime) -> None:
-        debts = Debts.of(record.notify)
-        claim = _Claim(record, debts, send_by, dict(debts.owed or {}), list(debts.failed))
-        found = {one.id: one for one in (*debts.of_start, *self._options.endpoints)}
-        if debts.owed is None:
-            wanted = [id for id, one in found.items() if wants(one, record, self._renamed)]
-            claim.owed = {id: Debt(0, now) for id in wanted}
+        deliveries = Deliveries.of(record.notify)
+        pending, failed = dict(deliveries.pending or {}), list(deliveries.failed)
+        claim = _Claim(record, deliveries, send_by, pending, failed)
+        found = {one.id: one for one in (*deliveries.start_endpoints, *self._options.endpoints)}
+        if deliveries.pending is None:
+            wanted = [id for id, one in found.items() if is_subscribed(one, record, self._renamed)]
+            claim.pending = {id: PendingDelivery(0, now) for id in wanted}
             if self._options.lookup is not None:
-                claim.owed[LOOKUP] = Debt(0, now)
-        due = {id: debt for id, debt in claim.owed.items() if debt.at <= now}
+                claim.pending[LOOKUP] = PendingDelivery(0, now)
+        due = {id: delivery for id, delivery in claim.pending.items() if delivery.at <= now}
         if self._options.lookup is not None and not due.keys() <= found.keys():
             found = self._with_lookup(claim, due, found, now)
-        for id, debt in due.items():
+        for id, delivery in due.items():
             if id in found:
-                self._enqueue(claim, found[id], debt, now)
-            elif id in claim.owed and claim.owed[id].at <= now:
-                self._leave(claim, id, debt, now)
-        if claim.pending:
+                self._enqueue(claim, found[id], delivery, now)
+            elif id in claim.pending and claim.pending[id].at <= now:
+                self._defer(claim, id, delivery, now)
+        if claim.sending:
             self._claims.add(claim)
         else:
             self._settle(claim, now)
 
-    def _leave(
+    def _defer(
         self,
         claim: _Claim,
         id: str,
-        debt: Debt,
+        delivery: PendingDelivery,
         now: datetime,
         endpoint: Endpoint | None = None,
         why: str = "no process knows this endpoint",
     ) -> None:
-        """Leave a notification to processes of another release, which may know its endpoint.
+        """Defer a delivery for processes of another release, which may know its endpoint.
 
-        For as long as the schedule lasts; the longer it has been owed, the later is the next look.
-        An endpoint that the application does not give any more is not called any more.
+        The longer it has been pending, the longer the pause; after the whole schedule it is
+        abandoned. If ``lookup`` no longer returns the endpoint, the delivery is dropped.
         """
         record = claim.record
-        if endpoint is None and debt.looked_up and self._options.lookup is not None:
-            line = "%s: the endpoint %s is not there any more"
+        if endpoint is None and delivery.looked_up and self._options.lookup is not None:
+            line = "%s: the endpoint %s no longer exists"
             log.info(line, record.name, id, extra=about(record.name, record.method))
-            del claim.owed[id]
+            del claim.pending[id]
             return
-        age = (now - (debt.since or record.end_time or now)).total_seconds()
+        age = (now - (delivery.since or record.end_time or now)).total_seconds()
         if age >= sum(self._options.schedule):
             self._give_up(claim, endpoint, id, why)
             return
-        later = min(max(age / 4, _RETRY_SECONDS), _PUT_OFF_SECONDS)
-        claim.owed[id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
+        later = min(max(age / 4, _RETRY_SECONDS), _DEFER_SECONDS)
+        claim.pending[id] = attrs.evolve(delivery, at=now + timedelta(seconds=later))
 
     def _with_lookup(
-        self, claim: _Claim, due: dict[str, Debt], found: dict[str, Endpoint], now: datetime
+        self,
+        claim: _Claim,
+        due: dict[str, PendingDelivery],
+        found: dict[str, Endpoint],
+        now: datetime,
     ) -> dict[str, Endpoint]:
-        """Ask the application; what depends on that is due later if it cannot say."""
         record = claim.record
         try:
             given = contained("lookup", self._looked_up, record)
@@ -445,14 +439,14 @@ class Delivery:
             line = "%s: the endpoints of its webhooks cannot be looked up: %s"
             facts = about(record.name, record.method)
             log.warning(line, record.name, type(exc).__name__, extra=facts, exc_info=exc)
-            for id, debt in due.items():
+            for id, delivery in due.items():
                 if id not in found:
-                    self._fail(claim, None, id, debt, 0.0, now)
+                    self._fail(claim, None, id, delivery, 0.0, now)
             return found
-        if claim.owed.pop(LOOKUP, None) is not None:
+        if claim.pending.pop(LOOKUP, None) is not None:
             for id, one in fresh.items():
-                if id not in claim.owed and wants(one, record, self._renamed):
-                    claim.owed[id] = due[id] = Debt(0, now, looked_up=True)
+                if id not in claim.pending and is_subscribed(one, record, self._renamed):
+                    claim.pending[id] = due[id] = PendingDelivery(0, now, looked_up=True)
             due.pop(LOOKUP, None)
         return {**fresh, **found}
 
@@ -463,68 +457,71 @@ class Delivery:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _enqueue(self, claim: _Claim, endpoint: Endpoint, debt: Debt, now: datetime) -> None:
+    def _enqueue(
+        self, claim: _Claim, endpoint: Endpoint, delivery: PendingDelivery, now: datetime
+    ) -> None:
         try:
-            endpoint = self._options.rules.callable("endpoint", endpoint)
-        except InvalidArgument as exc:  # processes of another release have other options
-            self._leave(claim, endpoint.id, debt, now, endpoint, f"it cannot be called: {exc}")
+            endpoint = self._options.rules.with_secrets("endpoint", endpoint)
+        except InvalidArgument as exc:  # processes of another release may allow it
+            self._defer(claim, endpoint.id, delivery, now, endpoint, f"it cannot be called: {exc}")
             return
         at = self._clock()
-        silent = self._silent.get(endpoint.url, 0.0)
-        if silent > at:
-            claim.owed[endpoint.id] = attrs.evolve(debt, at=now + timedelta(seconds=silent - at))
+        paused_until = self._paused_until.get(endpoint.url, 0.0)
+        if paused_until > at:
+            due = now + timedelta(seconds=paused_until - at)
+            claim.pending[endpoint.id] = attrs.evolve(delivery, at=due)
             return
         name = httpx.URL(endpoint.url).host
         host = self._hosts.setdefault(name, _Host())
         # At most by as long as it has waited: the host may be quicker than it seems now.
         age = (now - (claim.record.end_time or now)).total_seconds()
-        longest = min(max(age, _RETRY_SECONDS), _PUT_OFF_SECONDS)
-        later = host.pace.put_off(len(host.waiting), len(host.waiting), at, longest)
-        if later is None and not host.quick:
-            later = self._doubted.put_off(host, claim.record.caller, at, longest)
+        longest = min(max(age, _RETRY_SECONDS), _DEFER_SECONDS)
+        later = host.pace.defer(len(host.waiting), len(host.waiting), at, longest)
+        if later is None and not host.fast:
+            later = self._slow_hosts.defer(host, claim.record.caller, at, longest)
         if later is not None:
-            claim.owed[endpoint.id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
+            claim.pending[endpoint.id] = attrs.evolve(delivery, at=now + timedelta(seconds=later))
             return
-        claim.pending += 1
-        one = _Try(claim, endpoint, debt, name, doubted=not host.quick)
+        claim.sending += 1
+        one = _Attempt(claim, endpoint, delivery, name, slow=not host.fast)
         host.waiting.append(one)
-        if one.doubted:
-            self._doubted.wait(one.caller, 1)
+        if one.slow:
+            self._slow_hosts.wait(one.caller, 1)
         self._send_next(host)
 
     def _send_next(self, host: _Host) -> None:
-        doubted = self._doubted
+        slow_hosts = self._slow_hosts
         if host.busy or not host.waiting or self._stopped:
             return
-        if not host.quick and not doubted.has_room(host.waiting[0].caller):
-            if not host.in_line:
-                host.in_line = True
-                doubted.line.append(host)
+        if not host.fast and not slow_hosts.has_room(host.waiting[0].caller):
+            if not host.queued:
+                host.queued = True
+                slow_hosts.queue.append(host)
             return
         one, at = host.waiting.popleft(), self._clock()
-        if one.doubted:
-            doubted.wait(one.caller, -1)
-        one.doubted = not host.quick
-        if one.doubted:
-            doubted.move(one.caller, 1, at)
+        if one.slow:
+            slow_hosts.wait(one.caller, -1)
+        one.slow = not host.fast
+        if one.slow:
+            slow_hosts.move(one.caller, 1, at)
         host.busy, host.pace.began = True, at
         self._under_way += 1
         self._todo.put(one)
         self._start_workers()
 
-    def _go_on(self, one: _Try) -> None:
-        """Take note of the time that a try took, and have sent what waited for that."""
-        host, doubted = self._hosts[one.host], self._doubted
+    def _free_host(self, one: _Attempt) -> None:
+        """Measure an attempt, and send the next ones of its host and of slow hosts."""
+        host, slow_hosts = self._hosts[one.host], self._slow_hosts
         host.busy, host.pace.began = False, None
-        if one.doubted:
-            doubted.move(one.caller, -1, self._clock())
+        if one.slow:
+            slow_hosts.move(one.caller, -1, self._clock())
         if one.reply is not None:
             host.pace.measure(one.seconds)
             host.failed = not one.reply.status
-            host.quick = not host.failed and host.pace.seconds < _QUICK_SECONDS
-            if one.doubted:
-                doubted.pace.measure(one.seconds / doubted.room)
-        while not self._stopped and (following := doubted.pop()) is not None:
+            host.fast = not host.failed and host.pace.seconds < _FAST_SECONDS
+            if one.slow:
+                slow_hosts.pace.measure(one.seconds / slow_hosts.room)
+        while not self._stopped and (following := slow_hosts.pop()) is not None:
             self._send_next(following)
         self._send_next(host)
         if not host.busy and not host.waiting and len(self._hosts) > _HOSTS:
@@ -537,12 +534,14 @@ class Delivery:
             )
             try:
                 thread.start()
-            except RuntimeError as exc:  # too many threads: the next turn tries again
+            except RuntimeError as exc:  # too many threads; the next turn tries again
                 log.warning("webhooks are sent by %d threads: %s", len(self._workers), exc)
                 return
             self._workers.append(thread)
 
-    def _work(self, todo: queue.SimpleQueue[_Try | None], done: queue.SimpleQueue[_Try]) -> None:
+    def _work(
+        self, todo: queue.SimpleQueue[_Attempt | None], done: queue.SimpleQueue[_Attempt]
+    ) -> None:
         while (one := todo.get()) is not None:
             began = time.monotonic()
             try:
@@ -555,7 +554,7 @@ class Delivery:
             done.put(one)
             self._wake.set()
 
-    def _sent(self, one: _Try) -> WebhookReply:
+    def _sent(self, one: _Attempt) -> WebhookReply:
         record, endpoint = one.claim.record, one.endpoint
         kind = event_of(record)
         event = WebhookEvent(
@@ -573,59 +572,59 @@ class Delivery:
             except queue.Empty:
                 return
             self._under_way -= 1
-            self._go_on(one)
+            self._free_host(one)
             now = self._store.now()
             if one.reply is not None and not (self._stopped and not one.reply.status):
-                self._note(one, one.reply, now)
-            one.claim.pending -= 1
-            if not one.claim.pending:
+                self._record_reply(one, one.reply, now)
+            one.claim.sending -= 1
+            if not one.claim.sending:
                 self._settle(one.claim, now)
 
-    def _note(self, one: _Try, reply: WebhookReply, now: datetime) -> None:
+    def _record_reply(self, one: _Attempt, reply: WebhookReply, now: datetime) -> None:
         claim, endpoint, record = one.claim, one.endpoint, one.claim.record
         facts = about(record.name, record.method)
         if reply.success:
             log.debug("%s: its webhook to %s was sent", record.name, endpoint.id, extra=facts)
-            del claim.owed[endpoint.id]
+            del claim.pending[endpoint.id]
             return
         if reply.status == _GONE_STATUS:
-            line = "%s: its webhook to %s is not wanted: %s"
+            line = "%s: its webhook to %s was refused for good: %s"
             log.info(line, record.name, endpoint.id, reply, extra=facts)
-            del claim.owed[endpoint.id]
+            del claim.pending[endpoint.id]
             self._disable(claim, endpoint, GONE)
             return
         line = "%s: its webhook to %s failed: %s"
         log.info(line, record.name, endpoint.id, reply, extra=facts)
         later = retry_after(reply.status, reply.retry_after, now)
         if later:
-            while len(self._silent) >= _HOSTS:
-                del self._silent[next(iter(self._silent))]
-            self._silent[endpoint.url] = self._clock() + later
-        self._fail(claim, endpoint, endpoint.id, one.debt, later, now)
+            while len(self._paused_until) >= _HOSTS:
+                del self._paused_until[next(iter(self._paused_until))]
+            self._paused_until[endpoint.url] = self._clock() + later
+        self._fail(claim, endpoint, endpoint.id, one.delivery, later, now)
 
     def _fail(
         self,
         claim: _Claim,
         endpoint: Endpoint | None,
         id: str,
-        debt: Debt,
+        delivery: PendingDelivery,
         later: float,
         now: datetime,
     ) -> None:
-        attempts = debt.attempts + 1
+        attempts = delivery.attempts + 1
         pause = pause_before(attempts, self._options.schedule, self._options.random())
         if pause is None:
             self._give_up(claim, endpoint, id, f"it failed {attempts} times")
         else:
             at = now + timedelta(seconds=max(pause, later))
-            claim.owed[id] = attrs.evolve(debt, attempts=attempts, at=at)
+            claim.pending[id] = attrs.evolve(delivery, attempts=attempts, at=at)
 
     def _give_up(self, claim: _Claim, endpoint: Endpoint | None, id: str, why: str) -> None:
         record = claim.record
-        line = "%s: its webhook to %s is given up: %s"
+        line = "%s: its webhook to %s is abandoned: %s"
         facts = about(record.name, record.method)
-        log.warning(line, record.name, id or "what is looked up", why, extra=facts)
-        del claim.owed[id]
+        log.warning(line, record.name, id or "the endpoints of lookup", why, extra=facts)
+        del claim.pending[id]
         claim.failed.append(id)
         if endpoint is not None:
             self._disable(claim, endpoint, FAILING)
@@ -642,19 +641,21 @@ class Delivery:
     def _settle(self, claim: _Claim, now: datetime) -> None:
         self._claims.discard(claim)
         record = claim.record
-        after = attrs.evolve(claim.debts, owed=claim.owed, failed=tuple(claim.failed))
+        after = attrs.evolve(claim.deliveries, pending=claim.pending, failed=tuple(claim.failed))
         due = after.next_due
 
         def change(present: Record) -> Record | None:
-            left = after.with_endpoints(Debts.of(present.notify).endpoints)  # some may be gone
+            left = after.with_endpoints(Deliveries.of(present.notify).endpoints)  # some may be gone
             return settle_notifications(record, left.to_text(), left.next_due)(present)
 
         try:
             self._store.update(record.name, change)
-        except (LeaseLost, OperationNotFound) as exc:  # another process has it now, or it is gone
-            log.debug("%s: what was sent of its webhooks is not noted: %s", record.name, exc)
-        except Unavailable as exc:  # its claim ends, and it is sent again, with the same id
-            line = "%s: what was sent of its webhooks cannot be noted: %s"
+        except (LeaseLost, OperationNotFound) as exc:  # another process has it, or it is deleted
+            log.debug("%s: the results of its webhooks are not stored: %s", record.name, exc)
+        except (
+            Unavailable
+        ) as exc:  # its claim ends, and its webhooks are sent again with the same ids
+            line = "%s: the results of its webhooks cannot be stored: %s"
             log.warning(line, record.name, exc, extra=about(record.name, record.method))
         if due is not None:
             self._look_at = min(
@@ -665,7 +666,7 @@ class Delivery:
 def signed_headers(
     id: str, now: datetime, content_type: str, body: bytes, secrets: tuple[str, ...]
 ) -> dict[str, str]:
-    """The headers of a webhook (Standard Webhooks 1.0.0), signed where there are secrets."""
+    """Return the headers of a webhook (Standard Webhooks 1.0.0), signed if there are secrets."""
     timestamp = int(now.timestamp())
     signed = [id, str(timestamp)]
     if secrets:

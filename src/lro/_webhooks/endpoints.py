@@ -1,4 +1,4 @@
-"""Endpoints: which can be called, what they are notified of, and how a record keeps them."""
+"""Endpoints: checks, subscriptions to events, and their JSON in a record."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lro.wire import WEBHOOK_HEADERS, webhook_key
 
 MAX_URL: Final = 2048
 MAX_ENDPOINTS: Final = 10
-"""How many endpoints a start may name."""
+"""Most endpoints that a start may name."""
 MAX_HEADERS: Final = 20
 MAX_HEADER: Final = 4096
-"""The most characters of a header that is sent along."""
+"""Most characters of a header that is sent along."""
 MAX_SECRETS: Final = 5
 
 STANDARD: Final = "standard"
 CLOUDEVENTS: Final = "cloudevents"
 SIGNED: Final = frozenset({STANDARD, CLOUDEVENTS})
-"""The formats that receivers know as genuine by the signature alone."""
+"""The formats that receivers can trust only because of the signature."""
 
 _EVENT_OF: Final[Mapping[State, str]] = {
     State.SUCCEEDED: EVENTS[0],
@@ -49,36 +49,36 @@ _SECRET_BYTES: Final = range(24, 65)
 
 @attrs.frozen(kw_only=True)
 class EndpointRules:
-    """What endpoints may be like: schemes, ports, formats, and the secrets of those without."""
+    """Limits of endpoints: schemes, ports and formats; and the secrets of endpoints without any."""
 
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
     allow_private: bool = False
     allow_http: bool = False
     ports: frozenset[int] | None = frozenset({443})
-    """None: any."""
+    """None allows any port."""
     formats: frozenset[str] = SIGNED
     hints: tuple[str, str, str] = (
         "allow_http=True allows http",
         "ports= allows others",
         "allow_private=True allows it",
     )
-    """How to allow other schemes, ports and addresses, as errors say it."""
+    """Ends of error messages: how to allow other schemes, ports and addresses."""
 
     def checked(self, at: str, endpoint: Endpoint) -> Endpoint:
-        """The endpoint with what it leaves open; ``at`` is what errors call it.
+        """Check an endpoint, and return it with its id and its secrets; errors call it ``at``.
 
         Raises:
-            InvalidArgument: It cannot be called, or not in such a way. No error shows a secret.
+            InvalidArgument: The endpoint is not allowed. No error shows a secret.
         """
-        endpoint = self.callable(at, endpoint)
+        endpoint = self.with_secrets(at, endpoint)
         id = endpoint.id or derived_id(endpoint.url)
         if _ID.fullmatch(id) is None:
             text = "must be 1 to 128 of the characters A-Z a-z 0-9 _ -"
             raise InvalidArgument(f"{at}.id", text)
         return attrs.evolve(endpoint, id=id)
 
-    def callable(self, at: str, endpoint: Endpoint) -> Endpoint:
-        """The endpoint with the secrets that it is called with, whatever its id.
+    def with_secrets(self, at: str, endpoint: Endpoint) -> Endpoint:
+        """Check an endpoint but for its id, and return it with the secrets that sign for it.
 
         Raises:
             InvalidArgument: As for :meth:`checked`.
@@ -99,8 +99,8 @@ class EndpointRules:
     def _check_url(self, at: str, text: str) -> None:
         try:
             url = httpx.URL(text)
-            host, port, _ = url.host, url.port, url.netloc  # which is sent
-        except (httpx.InvalidURL, ValueError):  # ValueError: of names, and of what is not ASCII
+            host, port, _ = url.host, url.port, url.netloc  # netloc is sent
+        except (httpx.InvalidURL, ValueError):  # ValueError: an IDNA name or non-ASCII text
             raise InvalidArgument(at, "is not a URL") from None
         schemes = {"https", "http"} if self.allow_http else {"https"}
         if url.scheme not in schemes or not host:
@@ -173,19 +173,19 @@ def check_secrets(at: str, secrets: Collection[str]) -> None:
 
 
 def derived_id(url: str) -> str:
-    """The id of an endpoint without one, of which its URL cannot be read."""
+    """Return the id of an endpoint without one; it does not reveal the URL."""
     return f"ep_{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def event_of(record: Record) -> str:
-    """What is notified of the end of a record; empty if it has not ended."""
+    """Return the type of the event for the end of a record; empty if it has not ended."""
     return _EVENT_OF.get(record.state, "")
 
 
-def wants(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> bool:
-    """Whether an endpoint is notified of the end of a record.
+def is_subscribed(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> bool:
+    """Return True if an endpoint is notified of the end of a record.
 
-    It may name the method as the record does, or by the present name, which ``renamed`` has.
+    It may name the method by the name in the record, or by its present name, from ``renamed``.
     """
     if event_of(record) not in endpoint.events:
         return False
@@ -194,7 +194,7 @@ def wants(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> boo
 
 
 def endpoint_to_json(endpoint: Endpoint) -> dict[str, Any]:
-    """What a record keeps of an endpoint: what is not as it is by default."""
+    """Return the fields of an endpoint that differ from the defaults, for a record."""
     kept = attrs.asdict(endpoint, recurse=False)
     for name in ("secrets", "events", "methods"):
         kept[name] = list(kept[name])
@@ -204,7 +204,7 @@ def endpoint_to_json(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def endpoints_from_json(kept: list[dict[str, Any]]) -> Iterator[Endpoint]:
-    """The endpoints that a record keeps."""
+    """Read the endpoints that a record keeps."""
     for one in kept:
         fields = dict(one)
         for name in ("secrets", "events", "methods"):

@@ -1,4 +1,4 @@
-"""What is sent: the events, their ids, and the bodies of the formats."""
+"""Events of webhooks, their ids, and the bodies of the formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lro.types import TypeRegistry
 from lro.wire import dumps, operation_to_json
 
 MAX_BODY: Final = 20_000
-"""Bytes of a payload (Standard Webhooks 1.0.0, "Payload size"); a larger full one is sent thin."""
+"""Most bytes of a payload (Standard Webhooks 1.0.0, "Payload size"); larger ones are sent thin."""
 
 PING: Final = "ping"
 """The type of the event that only shows that an endpoint can be reached."""
@@ -27,9 +27,9 @@ PING: Final = "ping"
 
 @attrs.frozen
 class WebhookEvent:
-    """An event: its id (``webhook-id``), its type such as ``operation.failed``, and when it was.
+    """An event: its id (``webhook-id``), its type such as ``operation.failed``, and its time.
 
-    The id is the same on each try of each process.
+    The id is the same in every attempt of every process.
     """
 
     id: str
@@ -38,17 +38,17 @@ class WebhookEvent:
 
 
 Format: TypeAlias = Callable[[DescribedOperation, Endpoint, WebhookEvent], tuple[str, bytes]]
-"""Makes the body for an endpoint, and says its content type: one of ``Webhooks(formats=...)``."""
+"""A function of ``Webhooks(formats=...)`` that returns the content type and body of an event."""
 
 
 def webhook_id(name: str, event: str, endpoint_id: str) -> str:
-    """The id of a notification: the same for the same operation, event and endpoint."""
+    """Return the id of an event; it is the same for the same operation, event and endpoint."""
     text = "\n".join((name, event, endpoint_id))  # no name has a line feed (spec §3.1(2))
     return f"op_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def ping(time: datetime) -> tuple[str, bytes]:
-    """The content type and body of a ping."""
+    """Return the content type and body of a ping."""
     return _JSON, dumps({"type": PING, "timestamp": rfc3339(time), "data": {}})
 
 
@@ -56,7 +56,7 @@ _JSON: Final = "application/json"
 
 
 class Formats:
-    """The formats of this package, for the operations of a service."""
+    """The formats of this package for the operations of a service."""
 
     def __init__(self, types: TypeRegistry, domain: str) -> None:
         self._types = types
@@ -65,14 +65,14 @@ class Formats:
     def standard(
         self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
     ) -> tuple[str, bytes]:
-        """The payload of Standard Webhooks 1.0.0: type, timestamp, data."""
+        """Make a payload of Standard Webhooks 1.0.0: type, timestamp, data."""
         about = {"type": event.type, "timestamp": rfc3339(event.time)}
         return _JSON, self._with_data(about, operation, endpoint)
 
     def cloudevents(
         self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
     ) -> tuple[str, bytes]:
-        """A structured event of CloudEvents 1.0.2, in the JSON format."""
+        """Make a structured event of CloudEvents 1.0.2 in the JSON format."""
         about = {
             "specversion": "1.0",
             "id": event.id,
@@ -88,7 +88,7 @@ class Formats:
     ) -> bytes:
         data: dict[str, Any] = {"name": operation.name, "method": operation.method, "done": True}
         if endpoint.payload == "full":
-            with contextlib.suppress(EncodingError):  # only other processes may know its classes
+            with contextlib.suppress(EncodingError):  # maybe only other processes know its classes
                 shown = operation_to_json(operation.operation, self._types)
                 full = dumps({**about, "data": {**data, "operation": shown}})
                 if len(full) <= MAX_BODY:

@@ -1,4 +1,4 @@
-"""A ping: an event that shows whether an endpoint can be reached, and says nothing."""
+"""Pings: events without content, which show if an endpoint can be reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HINT = "--private allows it"
 
 
 def send_ping(url: str, given: tuple[str, ...], *, private: bool, timeout: float) -> WebhookReply:
-    """Send a ping signed with these secrets, as a service sends; return what came of it.
+    """Send a ping signed with these secrets, as a service would, and return the reply.
 
     ``private`` allows any address and port, and http.
 

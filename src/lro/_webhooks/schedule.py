@@ -1,4 +1,4 @@
-"""When a notification that failed is tried again (Standard Webhooks 1.0.0, "Deliverability")."""
+"""The retry schedule of failed deliveries (Standard Webhooks 1.0.0, "Deliverability")."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SCHEDULE: Final = (
     20 * 3600.0,
     24 * 3600.0,
 )
-"""The seconds between two tries, the first of which is made at once: 75.6 hours in all."""
+"""Seconds between attempts, the first of which is made at once: 75.6 hours in all."""
 
 LONGEST_SECONDS: Final = 24 * 3600.0
-"""For how long at most a receiver may ask to be left alone."""
+"""The longest pause that a receiver may ask for."""
 
 _JITTER: Final = 0.2
 _SLOW_DOWN: Final = frozenset({429, 502, 503, 504})
-"""The statuses with which a receiver may say when it is to be asked again."""
+"""Statuses for which Retry-After counts."""
 _SECONDS: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def pause_before(attempt: int, schedule: Sequence[float], random: float) -> float | None:
-    """The seconds before the try after this many; None: it was the last.
+    """Return the seconds before the attempt that follows this many; None after the last one.
 
-    ``random``, from 0 to 1, makes them up to a fifth longer, so that what failed together is not
-    tried together again.
+    ``random``, from 0 to 1, makes the pause up to a fifth longer, so that deliveries which failed
+    together are not retried together.
     """
     if attempt > len(schedule):
         return None
@@ -42,9 +42,9 @@ def pause_before(attempt: int, schedule: Sequence[float], random: float) -> floa
 
 
 def retry_after(status: int, header: str, now: datetime) -> float:
-    """The seconds that a receiver asks for by Retry-After, in seconds or as a date (RFC 9110).
+    """Return the pause that Retry-After asks for, in seconds or as a date (RFC 9110).
 
-    At most a day; 0 for other statuses, and for what cannot be read.
+    It is at most a day; 0 for other statuses, and if the header cannot be read.
     """
     if status not in _SLOW_DOWN:
         return 0.0
@@ -55,6 +55,6 @@ def retry_after(status: int, header: str, now: datetime) -> float:
         date = email.utils.parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return 0.0
-    if date.tzinfo is None:  # "-0000": UTC, of which no zone is known
+    if date.tzinfo is None:  # "-0000": UTC, the zone is unknown
         date = date.replace(tzinfo=UTC)
     return max(0.0, min((date - now).total_seconds(), LONGEST_SECONDS))

@@ -1,4 +1,4 @@
-"""``Webhooks``: the endpoints of a service and how they are called, and the port to its engine."""
+"""``Webhooks``: the endpoints of a service, the options of sending, and the engine's port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 import httpx
 
 from lro import DescribedOperation
-from lro._webhooks.debts import LOOKUP, Debts
+from lro._webhooks.deliveries import LOOKUP, Deliveries
 from lro._webhooks.delivery import Delivery, DeliveryOptions, EndpointDisabled
 from lro._webhooks.endpoints import (
     CLOUDEVENTS,
@@ -22,7 +22,7 @@ from lro._webhooks.endpoints import (
     STANDARD,
     EndpointRules,
     check_secrets,
-    wants,
+    is_subscribed,
 )
 from lro._webhooks.payloads import Format, Formats
 from lro._webhooks.schedule import SCHEDULE
@@ -45,38 +45,37 @@ from lro.errors import (
 )
 
 MAX_NOTIFY: Final = 64 * 1024
-"""The most bytes that a record keeps of the endpoints of its start."""
+"""Most bytes of the endpoints of a start that a record keeps."""
 
 TIMEOUT_SECONDS: Final = 20.0
 CONNECTIONS: Final = 8
 
 
 class Webhooks:
-    """Notifies others when operations end: ``Service(..., webhooks=Webhooks([...]))``.
+    """Notify others when operations end: ``Service(..., webhooks=Webhooks([...]))``.
 
     Each end of an operation is an event ``operation.succeeded``, ``operation.failed`` or
-    ``operation.cancelled``. It is sent to ``endpoints``; to those that ``lookup`` gives for an
-    operation and its caller, called in the thread that sends, where it may block; and to those that
-    the start has named by ``notify=``. ``secrets`` sign for endpoints that have none of their own.
-    What is owed stands in the record from its end on: it is sent at least once, with the same
-    ``webhook-id`` each time.
+    ``operation.cancelled``. Events are sent to ``endpoints``, to the endpoints of the start
+    (``notify=``), and to those that ``lookup`` returns for an operation and its caller; ``lookup``
+    runs in the sending thread, and may block. ``secrets`` sign for endpoints without any. Pending
+    deliveries are stored in the operation's record, in the same write that ends it. So each event
+    is delivered at least once, always with the same ``webhook-id``.
 
-    Only 2xx is success. What fails is tried again after ``schedule``, seconds between two tries (by
-    default those of Standard Webhooks 1.0.0, 75.6 hours), or when Retry-After says, at most a day
-    later. ``on_disabled`` is called with an :class:`EndpointDisabled` when a receiver answers 410,
-    and when a notification was tried for the whole schedule and is given up.
+    Only 2xx is success. Failed deliveries are retried by ``schedule``, the seconds between attempts
+    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or when Retry-After says, at
+    most a day later. ``on_disabled`` is called with an :class:`EndpointDisabled` if a receiver
+    answers 410, or if a delivery has failed for the whole schedule.
 
-    URLs must be https at one of ``ports`` (None: any), or http too with ``allow_http``, which also
-    allows port 80. A host must have an address that is global, unless ``allow_private``; this is
-    checked where the connection is made. With ``proxy``, the URL of an egress proxy, all goes
-    through that, and it is the proxy that must check addresses. Redirects are not followed, and
-    proxies of the environment are not used. ``ssl_context`` says which certificates are trusted,
-    ``resolve`` gives the addresses of a host and port.
+    URLs must have https and one of ``ports`` (None allows any); ``allow_http`` also allows http and
+    port 80. Hosts need a global address, which is checked when the connection is made;
+    ``allow_private`` allows any. All requests go through ``proxy``, the URL of an egress proxy,
+    which must then check addresses itself. Redirects are not followed, and proxies of the
+    environment are not used. ``ssl_context`` has the trusted certificates, ``resolve`` returns the
+    addresses of a host and port.
 
-    ``timeout`` bounds a request in seconds, from 0.1 to 60. A process sends over up to
-    ``connections`` at once, and to a host one at a time. ``formats`` are further bodies, by the
-    name that endpoints say; with those, endpoints need no secret. ``clock`` gives seconds,
-    ``random`` numbers from 0 to 1.
+    ``timeout`` bounds a request, from 0.1 to 60 seconds. A process uses at most ``connections``,
+    and one for each host. ``formats`` adds functions that make bodies, by name; endpoints with such
+    a format need no secret. ``clock`` returns seconds, ``random`` a number from 0 to 1.
 
     Raises:
         DeclarationError: An argument is not of its type.
@@ -141,10 +140,10 @@ class Webhooks:
         self._delivery: Delivery | None = None
 
     def _checked(self, at: str, endpoints: object) -> list[Endpoint]:
-        """These endpoints, each with its id.
+        """Check endpoints, and return them with their ids.
 
         Raises:
-            InvalidArgument: They are not endpoints, or one cannot be used.
+            InvalidArgument: They are not endpoints, or one is not allowed.
         """
         if not isinstance(endpoints, list | tuple):
             raise InvalidArgument(at, "must be several lro.webhooks.Endpoint, in a tuple or list")
@@ -159,7 +158,7 @@ class Webhooks:
     # -- the port of the engine ---------------------------------------------------------------
 
     def attach(self, service: NotifyingService) -> None:
-        """Serve this service: it calls this itself.
+        """Attach these webhooks to a service, whose constructor calls this.
 
         Raises:
             DeclarationError: Its store is not an :class:`lro.adapters.OutboxStore`, or another
@@ -167,7 +166,9 @@ class Webhooks:
         """
         store = service.store
         if not keeps_outbox(store):
-            text = f"needs a store that keeps what is owed, and {type(store).__name__} does not"
+            text = (
+                f"needs a store that keeps pending deliveries, and {type(store).__name__} does not"
+            )
             raise DeclarationError("webhooks", text)
         if self._delivery is not None:
             raise DeclarationError("webhooks", "belongs to another service already")
@@ -178,17 +179,17 @@ class Webhooks:
 
     @property
     def delivery(self) -> Delivery:
-        """What sends, for the service that these webhooks belong to.
+        """The delivery for the service of these webhooks.
 
         Raises:
-            DeclarationError: They belong to none.
+            DeclarationError: They are not attached to a service.
         """
         if self._delivery is None:
             raise DeclarationError("webhooks", "belongs to no service: Service(..., webhooks=...)")
         return self._delivery
 
     def encode(self, notify: object) -> str:
-        """What a record keeps of the endpoints that a start names; empty for none.
+        """Return the text in which a record keeps the endpoints of a start; empty for none.
 
         Raises:
             InvalidArgument: There are more than 10, one cannot be used, or they are too large.
@@ -196,25 +197,25 @@ class Webhooks:
         endpoints = self._checked("notify", notify)
         if len(endpoints) > MAX_ENDPOINTS:
             raise InvalidArgument("notify", f"must be at most {MAX_ENDPOINTS} endpoints")
-        text = Debts(tuple(endpoints)).to_text()
+        text = Deliveries(tuple(endpoints)).to_text()
         if len(text) > MAX_NOTIFY:
             raise InvalidArgument("notify", f"must have at most {MAX_NOTIFY} bytes in all")
         return text
 
-    def owed(self, record: Record) -> bool:
-        """Whether the end of a record may have to be sent to any endpoint."""
+    def notifies(self, record: Record) -> bool:
+        """Return True if any endpoint may want the event for the end of a record."""
         if self._options.lookup is not None:
             return True
         endpoints = self._options.endpoints
         if record.notify:
             try:
-                endpoints += Debts.of(record.notify).endpoints
-            except Exception:  # whatever it is: the operation ends, and the delivery reports it
+                endpoints += Deliveries.of(record.notify).endpoints
+            except Exception:  # the operation must end; the delivery reports the error
                 return True
-        return any(wants(one, record, self._renamed) for one in endpoints)
+        return any(is_subscribed(one, record, self._renamed) for one in endpoints)
 
     def begin(self) -> None:
-        """Send what is owed in a thread. Idempotent.
+        """Start a thread that sends pending deliveries. Idempotent.
 
         Raises:
             RuntimeError: There are too many threads.
@@ -222,11 +223,11 @@ class Webhooks:
         self.delivery.begin()
 
     def wake(self) -> None:
-        """Look for what is due now. Never waits."""
+        """Look for due deliveries now. Never waits."""
         self.delivery.wake()
 
     def run_due(self) -> float:
-        """Send what is due, in this thread, and return the seconds until more will be.
+        """Send due deliveries in this thread, and return the seconds until the next is due.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -234,20 +235,20 @@ class Webhooks:
         return self.delivery.run_due()
 
     def stop(self) -> None:
-        """End the threads; what is not sent within two seconds is left to other processes."""
+        """Stop the threads; other processes send what is not sent within two seconds."""
         self.delivery.stop()
 
     def reset_after_fork(self) -> None:
-        """Begin again without threads and connections, which are those of the parent process."""
+        """Start over without the threads and connections of the parent process."""
         self._transport.reset_after_fork()
         self.delivery.reset_after_fork()
 
     # -- for operators ------------------------------------------------------------------------
 
-    def owed_of(self, name: str) -> Mapping[str, int]:
-        """What an operation owes: by the id of the endpoint, after how many tries.
+    def pending_of(self, name: str) -> Mapping[str, int]:
+        """Return the failed attempts of an operation's pending deliveries, by the endpoint's id.
 
-        What was given up has -1. An empty id stands for the endpoints that are not known yet.
+        An abandoned delivery has -1. An empty id stands for endpoints that are not known yet.
 
         Raises:
             OperationNotFound: There is no such operation, or it has not ended.
@@ -256,16 +257,16 @@ class Webhooks:
         record = next(iter(self._attached().find([name]).records), None)
         if record is None or not record.done:
             raise OperationNotFound(name)
-        debts = Debts.of(record.notify)
-        if debts.owed is None:
+        deliveries = Deliveries.of(record.notify)
+        if deliveries.pending is None:
             return {} if record.notify_at is None else {LOOKUP: 0}
-        tries = {id: debt.attempts for id, debt in debts.owed.items()}
-        return {**tries, **dict.fromkeys(debts.failed, -1)}
+        tries = {id: delivery.attempts for id, delivery in deliveries.pending.items()}
+        return {**tries, **dict.fromkeys(deliveries.failed, -1)}
 
     def retry(self, name: str) -> None:
-        """Owe again what was given up of an operation, and have all that it owes sent now.
+        """Send the pending and the abandoned deliveries of an operation now.
 
-        Each notification has its whole schedule again.
+        Each delivery gets its whole schedule again.
 
         Raises:
             OperationNotFound: There is no such operation, or it has not ended.
@@ -276,10 +277,10 @@ class Webhooks:
         def change(record: Record) -> Record:
             if not record.done:
                 raise OperationNotFound(name)
-            debts = Debts.of(record.notify).again(store.now())
-            if not debts.owed:  # nothing was given up, or all is due already
+            deliveries = Deliveries.of(record.notify).restarted(store.now())
+            if not deliveries.pending:  # nothing is pending or abandoned
                 return record
-            return record.next_version(notify=debts.to_text(), notify_at=debts.next_due)
+            return record.next_version(notify=deliveries.to_text(), notify_at=deliveries.next_due)
 
         store.update(name, change)
         self.wake()

@@ -1,8 +1,8 @@
-"""How a webhook is sent: to checked addresses only, within a time, without redirects or proxies.
+"""Transport of webhooks: checked addresses only, a time limit, no redirects, no default proxies.
 
-The address is checked where the connection is made, and it is the checked address that is connected
-to: a check before that loses to a name server that answers differently the second time. TLS and
-Host have the name of the URL all the same.
+Each address is checked when the connection is made, and the connection uses this very address: an
+earlier check would fail against a name server that gives another address the second time. TLS and
+the header Host use the name in the URL.
 """
 
 from __future__ import annotations
@@ -24,24 +24,22 @@ import httpx
 from lro._webhooks.addresses import is_global
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
-"""Gives the IP addresses of a host, for a port. It may block, and raise OSError."""
+"""A function that returns the IP addresses of a host and port. It may block, and raise OSError."""
 
 MAX_BODY: Final = 4096
-"""The most bytes of a reply that are read, and dropped."""
+"""Most bytes of a response body that are read and discarded."""
 
 _BODY_SECONDS: Final = 1.0
-"""How long the body of a reply may take, whose status decides: then the connection is closed."""
+"""Longest time for the body of a response, which is not used; then the connection is closed."""
 _ADDRESSES: Final = 3
-"""How many addresses of a host are tried."""
 _KEPT_SECONDS: Final = 1.0
-"""Servers keep idle connections for two seconds and more: none may end one as it is used."""
+"""Idle connections are closed early: servers keep them for two seconds or more."""
 _PIECE: Final = 4096
-"""How many bytes are written at once."""
 
 
 @attrs.frozen
 class WebhookReply:
-    """What came of a request: an HTTP status, or 0 and why there is none."""
+    """The result of a request: an HTTP status, or 0 and the reason why there is none."""
 
     status: int
     why: str = ""
@@ -49,7 +47,7 @@ class WebhookReply:
 
     @property
     def success(self) -> bool:
-        """Whether the receiver has taken it: 2xx (Standard Webhooks 1.0.0)."""
+        """True for 2xx (Standard Webhooks 1.0.0)."""
         return 200 <= self.status < 300
 
     def __str__(self) -> str:
@@ -57,11 +55,11 @@ class WebhookReply:
 
 
 class AddressRefused(httpcore.ConnectError):
-    """A host has no address that webhooks may be sent to."""
+    """The host has no allowed address."""
 
 
 class _Deadline:
-    """The moment until which a request may go on, whichever step of it takes the time."""
+    """The end of the time that all steps of a request share."""
 
     def __init__(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds
@@ -80,7 +78,7 @@ _deadline: ContextVar[_Deadline] = ContextVar("lro_webhook_deadline")
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection each of whose steps has only what is left of the time of its request."""
+    """A connection whose steps share the time of their request."""
 
     def __init__(self, stream: httpcore.NetworkStream, opened: weakref.WeakSet[Any]) -> None:
         self._stream = stream
@@ -91,7 +89,7 @@ class _TimedStream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, _deadline.get().left())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
-        # In pieces: what has come through of a large one would begin its time again.
+        # In pieces, because each part of a large write that succeeds would restart its timeout.
         for begin in range(0, len(buffer), _PIECE):
             self._stream.write(buffer[begin : begin + _PIECE], _deadline.get().left())
 
@@ -112,7 +110,7 @@ class _TimedStream(httpcore.NetworkStream):
 
 
 class _CheckedBackend(httpcore.NetworkBackend):
-    """Connects to the checked addresses of a host, which is resolved once."""
+    """Connect to checked addresses of a host, which is resolved once."""
 
     def __init__(self, resolve: Resolve, allowed: Callable[[str], bool]) -> None:
         self._resolve = resolve
@@ -130,7 +128,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         try:
             found = list(dict.fromkeys(self._resolve(host, port)))
-        except (OSError, UnicodeError):  # UnicodeError: a label of the host is too long
+        except (OSError, UnicodeError):  # UnicodeError: a label of the host name is too long
             raise httpcore.ConnectError("its host has no address") from None
         addresses = [address for address in found if self._allowed(address)][:_ADDRESSES]
         if not addresses:
@@ -149,7 +147,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
 
 
 def system_addresses(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host by the resolver of the system.
+    """Return the addresses of a host from the resolver of the system.
 
     Raises:
         OSError: There are none.
@@ -159,11 +157,10 @@ def system_addresses(host: str, port: int) -> Sequence[str]:
 
 
 class WebhookTransport:
-    """Sends webhooks over a few connections.
+    """Send webhooks over a few connections.
 
-    ``timeout`` bounds a request in seconds, from the name server to the status of the reply.
-    With ``proxy``, the URL of a proxy that forwards to the receivers, it is the proxy that must
-    check the addresses. ``ssl_context`` says which certificates are trusted.
+    ``timeout`` bounds a request in seconds, from resolving the name to the status of the response.
+    A ``proxy`` must check addresses itself. ``ssl_context`` has the trusted certificates.
     """
 
     def __init__(
@@ -183,7 +180,7 @@ class WebhookTransport:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Begin again without connections: this closes only what this process has of them."""
+        """Start over without connections, and close only this process's file descriptors."""
         for stream in list(self._backend.opened):  # not by the pool, whose lock may be held
             with contextlib.suppress(OSError):
                 stream.close()
@@ -191,7 +188,7 @@ class WebhookTransport:
         self._making = threading.Lock()
 
     def send(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookReply:
-        """Send a request by POST, and return what came of it, whatever that is."""
+        """Send a POST, and return its result. Raises nothing."""
         deadline = _Deadline(self._timeout)
         token = _deadline.set(deadline)
         try:
@@ -210,20 +207,20 @@ class WebhookTransport:
             return WebhookReply(0, str(exc))
         except httpcore.ConnectError as exc:
             return WebhookReply(0, f"no connection: {exc}")
-        except Exception as exc:  # of the protocol, the URL, or a connection that close() has ended
+        except Exception as exc:  # a protocol error, a bad URL, or close() has ended the connection
             return WebhookReply(0, f"the connection failed: {type(exc).__name__}")
         finally:
             _deadline.reset(token)
 
     def close(self) -> None:
-        """End all requests, and the connections."""
+        """End all requests and connections."""
         for stream in list(self._backend.opened):
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                # Not by the method of an SSLSocket, which another thread may be reading.
+                # Not SSLSocket.shutdown: another thread may be reading.
                 socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(Exception):  # it warns of requests that are under way
+            with contextlib.suppress(Exception):  # it warns of requests in progress
                 pool.close()
 
     def _connections(self) -> httpcore.ConnectionPool:
@@ -253,9 +250,9 @@ class WebhookTransport:
 
 
 def _drop(response: httpcore.Response) -> None:
-    """Read a little of the body, so that the connection can be used again; none of it is needed."""
+    """Read a little of the body, so that the connection can be reused."""
     size = 0
-    with contextlib.suppress(Exception):  # the status has come, and decides
+    with contextlib.suppress(Exception):  # only the status counts
         for part in response.iter_stream():
             size += len(part)
             if size > MAX_BODY:

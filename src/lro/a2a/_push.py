@@ -13,7 +13,7 @@ from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToJson
 
 from lro import DescribedOperation, Service
-from lro._webhooks.debts import Debts
+from lro._webhooks.deliveries import Deliveries
 from lro._webhooks.endpoints import MAX_ENDPOINTS, derived_id
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
 from lro._webhooks.service_webhooks import MAX_NOTIFY, Webhooks
@@ -105,7 +105,7 @@ class PushConfigs:
         id = _mark(caller) + (config.id or derived_id(config.url))
         made = Endpoint(url=config.url, id=id, format=PUSH, headers=headers)
         try:
-            return Debts.of(self._webhooks.encode([made])).endpoints[0]
+            return Deliveries.of(self._webhooks.encode([made])).endpoints[0]
         except InvalidArgument as exc:
             raise _of_config(exc) from None
 
@@ -122,7 +122,7 @@ class PushConfigs:
         """
         record = yield from read_record(self._service.store, name)
         mark = _mark(caller)
-        return [one for one in Debts.of(record.notify).endpoints if one.id.startswith(mark)]
+        return [one for one in Deliveries.of(record.notify).endpoints if one.id.startswith(mark)]
 
     def add(self, name: str, endpoint: Endpoint) -> Flow[None]:
         """Have the end of an operation pushed, too; an endpoint of the same id is replaced.
@@ -162,9 +162,9 @@ class PushConfigs:
         def change(record: Record) -> Record:
             if record.done and not ended:
                 raise NotApplied(record.name, "push", record.state.value)
-            debts = Debts.of(record.notify)
-            kept = debts.with_endpoints(edit(debts.endpoints, record.caller))
-            due = None if kept.owed == {} else record.notify_at
+            deliveries = Deliveries.of(record.notify)
+            kept = deliveries.with_endpoints(edit(deliveries.endpoints, record.caller))
+            due = None if kept.pending == {} else record.notify_at
             return record.next_version(notify=kept.to_text(), notify_at=due)
 
         yield UpdateWrite(self._service.store, name, change)

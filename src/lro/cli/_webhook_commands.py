@@ -70,7 +70,7 @@ def retry(context: click.Context, target: str, name: str) -> None:
         raise InvalidArgument(target, "has no webhooks of lro.webhooks")
     sends.retry(name)
     sends.run_due()
-    left = sends.owed_of(name)
+    left = sends.pending_of(name)
     for id in left:
         click.echo(f"failed: {id or 'the endpoints cannot be looked up'}")
     if not left:

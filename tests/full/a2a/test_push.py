@@ -250,7 +250,7 @@ def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during
     delete(None)
     listed = pushing.ask("rest", "ListTaskPushNotificationConfigs", taskId=task_id)
     assert [one["id"] for one in listed["configs"]] == ["kept"]
-    assert len(pushing.webhooks.owed_of(f"operations/{task_id}")) == 1
+    assert len(pushing.webhooks.pending_of(f"operations/{task_id}")) == 1
     assert len(pushing.to.all()) == 2
     pushing.webhooks.retry(f"operations/{task_id}")
     pushing.webhooks.run_due()
