@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import json
 import logging
 import os
 import re
@@ -11,9 +13,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
 
 from lro._base.errors import InvalidArgument
@@ -24,7 +27,6 @@ from lro.cli._output import INTERRUPTED
 
 if TYPE_CHECKING:
     from lro.asgi import OperationsApp
-    from lro.cli._serving import GrpcEdge, ServeHttp
 
 _PORT: Final = click.IntRange(0, 65_535)
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
@@ -33,16 +35,14 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 @click.command()
 @click.argument("target", metavar="MODULE:NAME")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address at which it listens."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen at this address.")
 @click.option(
     "--port",
     type=_PORT,
     default=8000,
     show_default="8000",
     metavar="PORT",
-    help="The port; 0 takes a free one.",
+    help="Listen at this port; 0 takes a free one.",
 )
 @click.option(
     "--grpc", "grpc_port", type=_PORT, metavar="PORT", help="Serve gRPC too, at this port."
@@ -53,12 +53,12 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
     default=1,
     show_default=True,
     metavar="N",
-    help="Processes that share the port and the store.",
+    help="Run this many processes on the port and the store.",
 )
 @click.option(
     "--starts/--no-starts",
     default=None,
-    help="Whether the methods with a path start operations here. By default they do.",
+    help="Start operations at the paths of methods, or not. By default yes.",
 )
 @click.option(
     "--parent",
@@ -76,85 +76,96 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 )
 @click.option("--inherited", hidden=True)
 @click.pass_context
-def serve(
-    context: click.Context,
-    target: str,
-    host: str,
-    port: int,
-    grpc_port: int | None,
-    workers: int,
-    starts: bool | None,
-    parents: tuple[str, ...],
-    names: tuple[str, ...],
-    inherited: str | None,
-) -> None:
+def serve(context: click.Context, /, **given: Any) -> None:
     """Serve a service over HTTP, and over gRPC.
 
-    MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone knows no callers:
-    all who reach it may start, read and cancel operations. So at a loopback address it answers
-    only calls for this machine, or for hosts named by --host or --allow-host. An application has
-    its own authenticate hook, starts and parents.
+    MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone does not
+    authenticate callers: all who reach it can start, read and cancel operations. So at a loopback
+    address it answers only calls for this machine, or for hosts named by --host or --allow-host. An
+    application has its own authenticate hook, starts and parents.
 
-    GET /healthz answers as long as the process lives, GET /readyz asks the store too.
+    GET /healthz answers while the process lives. GET /readyz asks the store too.
 
-    At SIGTERM calls in flight have 5 seconds, running work has the drain of the service, and the
-    rest is handed back to the next process. A second signal hands it back at once.
+    At SIGTERM calls in flight have 5 seconds, and running work has the drain of the service. Work
+    that still runs is handed back to the next process. A second signal hands it back at once.
 
     Exit status: 0 after SIGTERM, 2 if it cannot be served, 130 after Ctrl-C.
     """
-    from lro.cli import _serving
-    from lro.cli._processes import Inherited, Processes
-
-    for name in names:
+    inherited = given["inherited"]
+    options = ServeOptions(**(given if inherited is None else json.loads(inherited)))
+    for name in options.names:
         if _HOST_NAME.fullmatch(name) is None:
             text = f"must be a name such as api.example.com, without scheme and port, got {name!r}"
             raise InvalidArgument("--allow-host", text)
+    context.exit(_serve(options))
+
+
+@attrs.frozen(kw_only=True)
+class ServeOptions:
+    """The arguments of ``lro serve``."""
+
+    target: str
+    host: str
+    port: int
+    grpc_port: int | None
+    workers: int
+    starts: bool | None
+    parents: Sequence[str]
+    names: Sequence[str]
+    inherited: Sequence[int] | None
+    """Descriptors that a supervisor passes on: of the socket to serve on, and of its link."""
+
+    def child_command(self, inherited: Sequence[int]) -> Sequence[str]:
+        """Return the command of a process that serves with these options and descriptors."""
+        text = json.dumps(attrs.asdict(self) | {"inherited": inherited})
+        return sys.executable, "-m", "lro.cli", "serve", self.target, "--inherited", text
+
+
+def _serve(options: ServeOptions) -> int:
+    """Serve in this process, or in several that it supervises; return the exit status."""
+    from lro.cli import _serving
+    from lro.cli._processes import Processes
+
     serve_http = _serving.http_server()
-    app = read_app(target, starts=starts, parents=parents)
-    service = app.edge.service
-    edge = None
-    if grpc_port is not None:
-        _check_open(app, target)
-        edge = _serving.GrpcEdge(
-            host=host, port=grpc_port, starts=starts is not False, shared=inherited is not None
-        )
+    app = read_app(options.target, starts=options.starts, parents=options.parents)
+    edge, supervised = None, options.inherited is not None
+    if (port := options.grpc_port) is not None:
+        _check_open(app, options.target)
+        starts = options.starts is not False
+        edge = _serving.GrpcEdge(host=options.host, port=port, starts=starts, shared=supervised)
     _log_to_stderr()
     _serving.raise_descriptors()
-    if inherited is not None:
-        given = Inherited.of(inherited)
-        given.watch()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handed on
-        # Until the server handles the signal, it is as SIGTERM.
-        signal.signal(_serving.HANDED_ON, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-        known = _known_hosts(app, given.listener, (host, *names))
-        context.exit(
-            _serve_here(
-                app, edge, serve_http, given.listener, lambda _: given.report_ready(), known
-            )
-        )
-    if workers > 1:
-        _check_many(service, grpc_port)
-    with _serving.listen(host, port) as listener:
-        known = _known_hosts(app, listener, (host, *names))
-        _warn(app, target, host, known)
-        url = f"http://{_serving.host_port(host, listener.getsockname()[1])}"
+    several = options.workers > 1 and not supervised
+    if several:
+        _check_many(app.edge.service, port)
+    with contextlib.ExitStack() as sockets:
+        if options.inherited is None:
+            listener, link = _serving.listen(options.host, options.port), None
+        else:
+            listener, link = (socket.socket(fileno=number) for number in options.inherited)
+        sockets.enter_context(listener)
+        known = _known_hosts(app, listener, (options.host, *options.names))
+        url = f"http://{_serving.host_port(options.host, listener.getsockname()[1])}"
 
         def announce(grpc_address: str) -> None:
             more = f" and grpc://{grpc_address}" if grpc_address else ""
-            _serving.print_line(f"{target} is served at {url}{more}")
+            if not supervised:
+                _serving.print_line(f"{options.target} is served at {url}{more}")
 
-        if workers == 1:
-            context.exit(_serve_here(app, edge, serve_http, listener, announce, known))
-        service.close(0)  # this process only looks after the others
-        command = [sys.executable, "-m", "lro.cli", "serve", target, "--host", host]
-        command += [] if grpc_port is None else ["--grpc", str(grpc_port)]
-        command += [] if starts is None else ["--starts" if starts else "--no-starts"]
-        command += [word for parent in parents for word in ("--parent", parent)]
-        command += [word for name in names for word in ("--allow-host", name)]
-        address = "" if grpc_port is None else _serving.host_port(host, grpc_port)
-        processes = Processes(command, workers, listener)
+        if not supervised:
+            _warn(app, options.target, options.host, known)
+        if not several:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
+            if supervised:  # a terminal sends SIGINT to all, and the supervisor decides
+                signal.signal(signal.SIGINT, lambda *_: sys.exit())
+            serving = _serving.Serving(app, edge, announce, known, link)
+            asyncio.run(serving.run(serve_http, listener))
+            return INTERRUPTED if serving.interrupted else 0
+        app.edge.service.close(0)  # this process only supervises the others
+        address = "" if port is None else _serving.host_port(options.host, port)
+        processes = Processes(options.child_command, options.workers, listener)
         asyncio.run(processes.run(functools.partial(announce, address)))
-        context.exit(INTERRUPTED if processes.interrupted else processes.status)
+        return INTERRUPTED if processes.interrupted else processes.status
 
 
 def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> OperationsApp:
@@ -186,9 +197,9 @@ def _check_open(app: OperationsApp, target: str) -> None:
 def _known_hosts(
     app: OperationsApp, listener: socket.socket, names: Collection[str]
 ) -> frozenset[str] | None:
-    """The hosts that calls may be for beside this machine's own; None: any.
+    """Return the hosts that calls can be for beside this machine's own; None: any.
 
-    The address counts at which the socket listens: a name may mean a loopback address too.
+    The listening address decides: a name may mean a loopback address too.
     """
     if app.edge.authenticates or not is_loopback(listener.getsockname()[0]):
         return None
@@ -196,13 +207,13 @@ def _known_hosts(
 
 
 def _warn(app: OperationsApp, target: str, host: str, known: Collection[str] | None) -> None:
-    """Say what is open to all, and whether the store cannot be used now."""
+    """Warn if the service is open to all, and if the store cannot be used now."""
     from lro.cli._serving import warn
     from lro.cli._stores import check_store
 
     if known is None and not app.edge.authenticates:
-        text = "all who reach it may start, read and cancel operations"
-        warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
+        text = "all who reach it can start, read and cancel operations"
+        warn(f"{target} has no authenticate hook, and {host} is not a loopback address: {text}")
     why = check_store(app.edge.service.store)
     if why:
         warn(f"for now calls are answered UNAVAILABLE: {why}")
@@ -223,27 +234,6 @@ def _log_to_stderr() -> None:
     if not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         logging.getLogger("lro").setLevel(logging.INFO)
-
-
-def _serve_here(
-    app: OperationsApp,
-    edge: GrpcEdge | None,
-    serve_http: ServeHttp,
-    listener: socket.socket,
-    announce: Callable[[str], None],
-    names: Collection[str] | None,
-) -> int:
-    """Serve in this process; return the exit status."""
-    from lro.cli._serving import Serving
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
-
-    async def run() -> Serving:
-        serving = Serving(app, edge, announce, names)
-        await serving.run(serve_http, listener)
-        return serving
-
-    return INTERRUPTED if asyncio.run(run()).interrupted else 0
 
 
 @click.command()

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,12 +32,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS: Final = 5
 """How long calls in flight may go on after the signal to stop: for callers who read slowly."""
 
-HANDED_ON: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
-"""The signal to stop from the process that looks after several.
-
-It differs from the signals that systemd or a terminal sends to all processes at once. Those would
-count twice otherwise.
-"""
+LINK_BYTE: Final = b"."
+"""Sent over the link: to the supervisor when all is served, by it for each request to stop."""
+_ASKED_AT_ONCE: Final = 16
+"""The most requests to stop that are read at once."""
 
 _LAST_SECONDS: Final = 5
 """How much longer than its drain a service may take to close."""
@@ -202,15 +199,18 @@ class GrpcEdge:
 class Serving:
     """Serves an application, and gRPC beside it, until a signal asks this process to stop.
 
-    At the first SIGTERM or SIGINT waiters are answered, calls in flight have
+    At the first SIGTERM or SIGINT waiting calls are answered, calls in flight have
     :data:`GRACE_SECONDS`, and running work has the drain of the service. A second signal ends the
-    drain: what still runs is handed back at once. ``announce`` is called with the address of gRPC,
-    if any, when all is served. With ``names``, calls may be for this machine and for hosts of
-    these names only, so that no page of another name reaches it (DNS rebinding).
+    drain: work that still runs is handed back at once. ``announce`` is called with the address of
+    gRPC, if any, once all is served. With ``names``, only calls for this machine and for these
+    hosts are answered, so that no page of another name reaches it (DNS rebinding).
+
+    A supervisor asks by ``link``: each byte counts as a signal, and the end of the link as the
+    first. Signals then only begin the stop, as a terminal or systemd sends them to all processes.
     """
 
     interrupted = False
-    """Whether the signal was SIGINT, as of Control-C."""
+    """True if the signal was SIGINT, as of Ctrl-C."""
 
     def __init__(
         self,
@@ -218,6 +218,7 @@ class Serving:
         edge: GrpcEdge | None,
         announce: Callable[[str], None],
         names: Collection[str] | None = None,
+        link: socket.socket | None = None,
     ) -> None:
         self._app = app
         self._service = app.edge.service
@@ -225,8 +226,8 @@ class Serving:
         self._announce = announce
         self._names = names
         self._stop = asyncio.Event()
-        self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        self._signals = Counter[bool]()
+        self._link = link
+        self._asked = 0
         self._grpc: grpc.aio.Server | None = None
         self._grpc_address = ""
         self._ending: list[asyncio.Task[None]] = []
@@ -290,19 +291,36 @@ class Serving:
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
-            if self._ignores_interrupts:  # another process looks after this one
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                loop.add_signal_handler(HANDED_ON, self._signalled, HANDED_ON)
+        if self._link is not None:
+            with contextlib.suppress(OSError):  # the supervisor has ended, which is read below
+                self._link.sendall(LINK_BYTE)
+            loop.add_reader(self._link, self._read_link, self._link)
         self._announce(self._grpc_address)
 
     def _signalled(self, number: int) -> None:
-        self._signals[number == HANDED_ON] += 1
-        if self._stop.is_set():
-            if max(self._signals.values()) > 1:  # the second signal ends the drain
-                close = functools.partial(self._service.close, 0)
-                self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
-            return
-        self.interrupted = number == signal.SIGINT
+        if not self._stop.is_set():
+            self.interrupted = number == signal.SIGINT
+            self._begin_stop()
+        elif self._link is None:
+            self._end_drain()
+
+    def _read_link(self, link: socket.socket) -> None:
+        asked = b""
+        with contextlib.suppress(OSError):  # reset: the supervisor has ended before it read
+            asked = link.recv(_ASKED_AT_ONCE)
+        if not asked:
+            asyncio.get_running_loop().remove_reader(link)
+        self._asked += len(asked)
+        if not self._stop.is_set():
+            self._begin_stop()
+        if self._asked > 1:
+            self._end_drain()
+
+    def _end_drain(self) -> None:
+        close = functools.partial(self._service.close, 0)
+        self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
+
+    def _begin_stop(self) -> None:
         self._health.stopping = True
         self._service.end_waits()
         self._ending.append(asyncio.ensure_future(self._end_grpc(GRACE_SECONDS)))

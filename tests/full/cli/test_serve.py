@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -266,53 +268,50 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
         assert [process_of(client, name)] == begun(here)
 
 
-def test_process_whose_report_was_not_read_ends_with_the_other_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
-    ours, other = socket.socketpair()
-    with ours, socket.create_server(("127.0.0.1", 0)) as listener:
-        inherited = _processes.Inherited(listener, ours)
-        inherited.report_ready()
-        other.close()
-        inherited.report_ready()
-        inherited.watch()
-        until(lambda: signals, lambda found: found == [(os.getpid(), signal.SIGTERM)])
+def test_process_whose_supervisor_ends_before_it_serves_ends_too(here: Path) -> None:
+    """Nobody reads its report, and nobody would ask it to stop."""
+    write_service(here)
+    ours, link = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener, link:
+        ours.close()
+        given = listener.fileno(), link.fileno()
+        named: dict[str, object] = {"target": "work:service", "host": "127.0.0.1", "port": 0}
+        named |= {"grpc_port": None, "workers": 2, "starts": None, "parents": [], "names": []}
+        text = json.dumps({**named, "inherited": given})
+        command = sys.executable, "-m", "lro.cli", "serve", "work:service", "--inherited", text
+        paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run(command, cwd=here, env=paths, pass_fds=given, timeout=PATIENCE)
+    assert ended.returncode == 0
 
 
-def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
-    """The signal came when it was being made."""
-
-    async def begin_late(listener: socket.socket) -> tuple[bool, int]:
+def supervised(script: str) -> _processes.Processes:
+    """Run a script, given the descriptor of its link, in one process until a signal stops it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         processes = _processes.Processes(
-            (sys.executable, "-c", "import time; time.sleep(600)"), 1, listener
+            lambda given: (sys.executable, "-c", script, str(given[1])), 1, listener
         )
-        processes._stop.set()
-        return await processes._run_one(print)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert asyncio.run(begin_late(listener)) == (False, -signal.SIGUSR1)
+        asyncio.run(processes.run(lambda: None))
+    return processes
 
 
-def test_stop_in_the_pause_after_a_crash_begins_no_process() -> None:
-    """The signal came when a process had just ended."""
-    runs: list[_processes.Processes] = []
+def test_process_that_does_not_serve_yet_is_stopped_too() -> None:
+    """It does not read its link."""
+    script = "import os, signal, time; os.kill(os.getppid(), {}); time.sleep(600)"
+    assert not supervised(script.format(int(signal.SIGTERM))).interrupted
+    assert supervised(script.format(int(signal.SIGINT))).interrupted
 
-    async def stop_in_the_pause(listener: socket.socket) -> None:
-        processes = _processes.Processes((), 1, listener)
 
-        async def crashed(_: object) -> tuple[bool, int]:
-            runs.append(processes)
-            asyncio.get_running_loop().call_soon(processes._end)
-            return True, 1
+def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes when a process has just ended."""
+    lines: list[str] = []
 
-        processes._run_one = crashed  # type: ignore[method-assign]
-        await processes._keep_one(print)
+    def stop(line: str) -> None:
+        lines.append(line)
+        signal.raise_signal(signal.SIGTERM)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        asyncio.run(stop_in_the_pause(listener))
-    assert len(runs) == 1
+    monkeypatch.setattr(_processes, "warn", stop)
+    assert supervised("import os, sys; os.write(int(sys.argv[1]), b'.'); sys.exit(5)").status == 0
+    assert lines == ["a worker process ended with status 5; another one begins in 1 s"]
 
 
 def test_stopping_server_is_not_ready() -> None:
