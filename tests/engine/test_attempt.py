@@ -76,8 +76,8 @@ def method_of(service, colour, body, **options):
 
 
 @EACH
-def test_a_function_returns(service, colour):
-    """Its result is the response, its reports the metadata, its job knows both names."""
+def test_function_result_becomes_the_response(service, colour):
+    """The result is the response, the reports are the metadata, and the job has both names."""
     jobs = []
 
     def body(request, job):
@@ -106,8 +106,8 @@ class Odd(BaseException):
 @pytest.mark.parametrize(
     "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
 )
-def test_a_function_that_raises(service, colour, error, caplog):
-    """INTERNAL, for this operation alone; what went wrong is in the log and nowhere else."""
+def test_function_that_raises_ends_with_internal(service, colour, error, caplog):
+    """Only this operation fails; the error is in the log and nowhere else."""
     method = method_of(service, colour, raising(error))
     with caplog.at_level(logging.INFO, "lro"):
         operation = method.start(WorkRequest())
@@ -141,8 +141,8 @@ LINK = Help((HelpLink("more", "https://example.test"),))
         ),
     ],
 )
-def test_a_function_chooses_its_error(quick, colour, error, wanted, text):
-    """An error of ours goes out with its code, text and details."""
+def test_lro_error_of_a_function_is_the_result(quick, colour, error, wanted, text):
+    """An error of ours is returned with its code, text and details."""
     found = method_of(quick, colour, raising(error)).start(WorkRequest()).operation
     assert (reason(found), found.error.message) == (wanted, text)
     assert (LINK in map(quick.types.unpack_any, found.error.details)) == ("picture" in text)
@@ -178,7 +178,7 @@ class Odder(StatusError):
     ],
 )
 def test_error_that_cannot_be_described_is_internal(make_service, colour, part, given, caplog):
-    """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
+    """Whatever its methods raise, the operation ends, and the worker lives."""
     service = make_service()
     method = method_of(service, colour, raising(Odder(part, given)))
     found = ended(service, method.start(WorkRequest()))
@@ -232,8 +232,8 @@ def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(servic
     ],
     ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
 )
-def test_what_cannot_be_encoded(service, colour, body, caplog):
-    """It ends the operation with INTERNAL, and nothing else."""
+def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body, caplog):
+    """Only this operation fails."""
     method = method_of(service, colour, body)
     with caplog.at_level(logging.ERROR, "lro"):
         operation = method.start(WorkRequest())
@@ -246,8 +246,8 @@ def test_what_cannot_be_encoded(service, colour, body, caplog):
 
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
-def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
-    """If it fails only there, the operation still ends, and says that it was not the caller."""
+def test_result_that_cannot_be_written_ends_with_internal(make_service, error, caplog):
+    """If only this write fails, the operation still ends, and the error does not blame callers."""
 
     class Picky(MemoryStore):
         def update(self, name, change):
@@ -271,7 +271,7 @@ def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
 
 
 def test_reports_after_the_end_are_dropped(service):
-    """Silently: the work has no use for the news (spec §2.10)."""
+    """They raise nothing: the work cannot use the news (spec §2.10)."""
     jobs = []
 
     def body(request, job):
@@ -288,8 +288,8 @@ def test_reports_after_the_end_are_dropped(service):
 
 
 @pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep"])
-def test_cancellation_reaches_a_function(service, way, step):
-    """At its next report, look or pause."""
+def test_cancel_reaches_a_plain_function(service, way, step):
+    """At its next report, check or pause."""
 
     def body(request, job):
         if way == "sleep":
@@ -312,8 +312,8 @@ def test_cancellation_reaches_a_function(service, way, step):
     assert unpacked(service, found).percent == 1
 
 
-def test_cancellation_reaches_a_coroutine(service):
-    """As CancelledError at its await, once, however often it is asked."""
+def test_cancel_reaches_a_coroutine_once(service):
+    """As CancelledError at its await, once, however often callers cancel."""
     begun, tidied = threading.Event(), []
 
     @service.method(NAME)
@@ -338,8 +338,8 @@ def test_cancellation_reaches_a_coroutine(service):
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("by", ["itself", "another"])
-def test_queued_work_that_is_cancelled_never_begins(make_service, store, colour, by):
-    """It ends at once, whichever process is asked: none has it."""
+def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
+    """It ends at once in any process, because no process has it."""
     service, step, calls = make_service(store, ThreadExecutor(1)), Step(), []
 
     def body(request, job):
@@ -366,8 +366,8 @@ def test_queued_work_that_is_cancelled_never_begins(make_service, store, colour,
 
 
 @pytest.mark.parametrize("way", ["report", "sleep", "raise_if_cancelled"])
-def test_a_function_over_its_time(quick, clock, way):
-    """It ends with DEADLINE_EXCEEDED at its next report or look, or within a pause."""
+def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
+    """It ends with DEADLINE_EXCEEDED at its next report, check or pause."""
 
     def body(request, job):
         clock.advance(9.999)
@@ -389,8 +389,8 @@ def test_a_function_over_its_time(quick, clock, way):
 
 
 @pytest.mark.parametrize("way", ["stop", "return", "raise"])
-def test_a_coroutine_over_its_time(make_service, way):
-    """It is cancelled where it awaits. What it gives late counts, what it raises late does not."""
+def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
+    """At its await. A result that comes late counts; an error that comes late does not."""
     service = make_service(executor=AsyncioExecutor(loop="running"))
 
     @service.method(NAME, time_limit=timedelta(seconds=2))
@@ -427,11 +427,8 @@ def test_a_coroutine_over_its_time(make_service, way):
         (raising(Cancelled()), "CANCELLED"),
     ],
 )
-def test_the_last_metadata_is_settled(service, body, state):
-    """The hook is given the present one and the state to come, and its answer is stored.
-
-    Where there is none, it is not asked.
-    """
+def test_final_metadata_is_stored_with_the_end(service, body, state):
+    """The hook gets the present metadata and the final state, and its result is stored."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
@@ -464,8 +461,8 @@ def test_the_last_metadata_is_settled(service, body, state):
     ],
     ids=["raises", "unencodable", "class", "unavailable", "lease", "cancelled", "exit", "ctrl-c"],
 )
-def test_a_hook_that_fails(service, settle, caplog):
-    """Whatever it raises: INTERNAL, logged, and with the metadata of the last report."""
+def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
+    """The error is logged, and the metadata of the last report stays."""
 
     def body(request, job):
         job.report(WorkMetadata(40))
@@ -481,8 +478,8 @@ def test_a_hook_that_fails(service, settle, caplog):
     assert operation.name in caplog.text
 
 
-def test_metadata_that_changes_while_the_last_one_is_made(service):
-    """A request to cancel leaves its mark: the last metadata is made again."""
+def test_final_metadata_is_computed_again_after_a_change(service):
+    """A cancel request changes the metadata while the hook runs."""
     calls, names, step = [], [], Step()
 
     def settle(metadata, state):
@@ -528,8 +525,10 @@ def no_patience(monkeypatch):
 
 @pytest.mark.parametrize("kind", EXECUTORS)
 @EACH
-def test_a_result_waits_for_its_store(make_service, kind, colour, no_patience, monkeypatch):
-    """It is offered for as long as it takes; so are the claim at the beginning and a report."""
+def test_result_is_retried_until_the_store_is_available(
+    make_service, kind, colour, no_patience, monkeypatch
+):
+    """So are the claim before it and a report."""
     store = Failing()
     service = make_service(store, EXECUTORS[kind]())
 
@@ -547,10 +546,10 @@ def test_a_result_waits_for_its_store(make_service, kind, colour, no_patience, m
 
 
 @pytest.mark.parametrize("failing", ["claim", "report", "result"])
-def test_work_is_left_to_others_if_the_store_stays_away_until_the_close(
+def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """It is handed back, or done by others when the lease has run out; a function is stopped."""
+    """It is handed back, or recovered when the lease has expired; the function is stopped."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -587,8 +586,8 @@ def test_work_is_left_to_others_if_the_store_stays_away_until_the_close(
     ("metadata", "wanted"),
     [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
-def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
-    """The metadata of the start; nothing, where that is none of the method's."""
+def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
+    """The metadata of the start; None if it is not of the method's class."""
     seen = []
 
     def body(request, job):
@@ -599,8 +598,8 @@ def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
     assert [found and found.percent for found in seen] == [wanted]
 
 
-def test_an_async_method_without_a_loop(make_service, monkeypatch):
-    """No event loop can be made: the work is dropped, for its lease to run out."""
+def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch):
+    """Its lease expires, and another process recovers it."""
     tried = threading.Event()
 
     def no_loop(coroutine):
@@ -617,8 +616,8 @@ def test_an_async_method_without_a_loop(make_service, monkeypatch):
     assert not service.work.held()
 
 
-def test_who_watches_work_that_was_asked_to_stop_is_woken_at_once(monkeypatch):
-    """Executors that wait for the work elsewhere do so; a pause that is over does so no more."""
+def test_stop_listener_is_called_at_once(monkeypatch):
+    """Executors that wait for work elsewhere use it; it is not called after a pause has ended."""
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

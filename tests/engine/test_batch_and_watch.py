@@ -80,8 +80,8 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
         (["operations"], InvalidOperationName, "names[0]", "no collection"),
     ],
 )
-def test_names_that_are_refused(make_service, call, names, error, field, words):
-    """The error says which of them, and why, before any hook is asked."""
+def test_invalid_names_are_refused(make_service, call, names, error, field, words):
+    """The error says which of them and why, before any hook is called."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
@@ -103,7 +103,7 @@ class Guard:
 
 
 @EACH
-def test_each_name_is_asked_for(make_service, call):
+def test_hook_is_called_for_each_name(make_service, call):
     guard = Guard(PermissionDenied("not you"))
     names = [f"operations/{one}" for one in ("a", "secret", "b")]
     with pytest.raises(NameRefused, match="operations/secret: not you") as caught:
@@ -126,7 +126,7 @@ class Embargoed(PermissionDenied):
 @pytest.mark.parametrize(
     "error", [Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()]
 )
-def test_what_else_a_hook_raises_is_left_alone(make_service, call, error):
+def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
     with pytest.raises(type(error)) as caught:
         call(make_service(authorize=Guard(error)), ["operations/secret"])
     assert caught.value is error
@@ -159,11 +159,8 @@ def test_other_peoples_operations_are_missing(store, make_service):
 
 
 @EACH_STORE
-def test_a_batch(harness, clock):
-    """In the order asked for, each once; what is deleted, expired or unknown is missing.
-
-    So it is with descriptions.
-    """
+def test_batch_get_returns_operations_in_order(harness, clock):
+    """Each once; deleted, expired and unknown ones are missing."""
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -217,8 +214,8 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 
 @EACH_STORE
-def test_a_watch(harness):
-    """Over every store: snapshots, progress, ends, and then it is over."""
+def test_watch_reports_snapshots_progress_and_ends(harness):
+    """On every store; it ends after the last operation has ended."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -246,7 +243,7 @@ def test_a_watch(harness):
 
 
 @SHARED
-def test_a_store_that_is_away_is_reported_at_once(harness):
+def test_unavailable_store_fails_the_watch_at_once(harness):
     """Before the stream begins."""
     name = harness.start()
     harness.service.store.close()
@@ -269,8 +266,8 @@ async def test_closing_the_service_ends_watches(harness):
 
 
 @SHARED
-def test_another_process_on_the_store(store, tmp_path, clock):
-    """What one service writes, watchers and waiters of another hear: progress, end, removal."""
+def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, clock):
+    """Progress, an end and a removal that another service on the store writes."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:

@@ -26,7 +26,7 @@ def service(make_service):
     assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
-def test_what_the_function_returns(service):
+def test_call_of_a_method_returns_the_function_result(service):
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         job.report(WorkMetadata(job.attempt))
@@ -39,8 +39,8 @@ def test_what_the_function_returns(service):
     assert reports == [WorkMetadata(1)]
 
 
-def test_a_function_without_a_job_or_with_the_default_metadata(service):
-    """None is the empty response that a start would give; metadata begin as an operation's do."""
+def test_function_without_job_is_called_as_by_a_start(service):
+    """None becomes the empty response; metadata begin as an operation's do."""
 
     @service.method("acme.v1.Works.Pass")
     def passing(request: WorkRequest) -> None: ...
@@ -113,8 +113,8 @@ def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
 
 
 @on_a_loop
-async def test_a_job_for_tests_reports_to_a_function():
-    """It begins with the metadata given, and shows the last report; on a loop it is awaited."""
+async def test_job_for_tests_passes_reports_to_a_function():
+    """It begins with the given metadata and shows the last report; on a loop it is awaited."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
@@ -129,7 +129,7 @@ async def test_a_job_for_tests_reports_to_a_function():
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
 def test_pause_that_is_no_number_of_seconds_is_refused(seconds, error):
-    """Other durations of the library are timedeltas, so this is easily mistaken."""
+    """Other durations of the library are timedeltas, so this is an easy mistake."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):
         job.sleep(seconds)

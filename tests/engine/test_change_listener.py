@@ -122,8 +122,8 @@ def listening():
     return threads_from_now("lro-listener")
 
 
-def test_named_changes_end_waits_without_a_look(process):
-    """Where they are not about work of this process."""
+def test_named_changes_end_waits_without_a_full_read(process):
+    """If they are not about work of this process."""
     first, second = (process.method.start(WorkRequest()).name for _ in range(2))
     one, two = process.waiting(first, second)
     process.store.said.put(())
@@ -143,8 +143,8 @@ def test_named_changes_end_waits_without_a_look(process):
 
 
 @pytest.mark.parametrize("said", [None, (WORK_WAITS,)])
-def test_work_that_another_process_starts_is_claimed_when_that_is_said(make_service, said):
-    """By a change without a name, and by an announcement; a look follows at the latest."""
+def test_work_of_another_process_is_claimed_after_a_notification(make_service, said):
+    """By a change without a name or WORK_WAITS; at the latest at the next full read."""
     store = Shared()
     here = make_service(store, InlineExecutor(), maintenance=True)
     there = make_service(store, InlineExecutor())
@@ -175,7 +175,7 @@ def test_change_without_a_name_reaches_watchers(process):
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [False, False, True]
 
 
-def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
+def test_change_of_running_work_is_read_for_a_cancel_request(process):
     name, other = process.held(), process.method.start(WorkRequest()).name
     process.waiting(other)
     process.there.cancel(name)
@@ -188,8 +188,8 @@ def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
     process.store.said.put((other,))
 
 
-def test_process_that_others_were_quicker_than_claims_a_little_later(make_service, monkeypatch):
-    """What others announce is claimed without a look, which would claim nothing, before that."""
+def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatch):
+    """Otherwise it claims at once, without asking first."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
 
@@ -211,8 +211,8 @@ def test_process_that_others_were_quicker_than_claims_a_little_later(make_servic
     assert claimed_at.get(timeout=PATIENCE) == 1.0
 
 
-def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
-    """In case an announcement was lost: of ends, and of requests to cancel."""
+def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch):
+    """In case a notification of an end or a cancel request was lost."""
     monkeypatch.setattr(change_listener, "LOOK_AGAIN_SECONDS", 0.05)
     name, other = process.held(), process.method.start(WorkRequest()).name
     (waiting,) = process.waiting(other)
@@ -225,8 +225,8 @@ def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
     assert ended(process.here, name).state == "CANCELLED"
 
 
-def test_subscription_is_closed_when_it_is_not_needed(process, monkeypatch):
-    """After a while; and opened again with the next need."""
+def test_unused_subscription_is_closed(process, monkeypatch):
+    """After a while; it is opened again when it is needed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.01)
     for number in (1, 2):
         name = process.method.start(WorkRequest()).name
@@ -241,8 +241,8 @@ def test_subscription_is_closed_when_it_is_not_needed(process, monkeypatch):
     assert len(process.store.subscriptions) == 2
 
 
-def test_need_that_comes_at_the_last_moment(process, monkeypatch):
-    """Just when the subscription is about to be closed: it stays open."""
+def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch):
+    """A caller begins to wait just before the subscription is closed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.0)
     answers = []
 
@@ -274,7 +274,7 @@ def test_need_that_comes_at_the_last_moment(process, monkeypatch):
     ],
 )
 def test_listener_outlives_errors(process, error, said, caplog):
-    """It looks all the same, logs them, and subscribes again a moment later."""
+    """It reads the store nevertheless, logs the errors, and subscribes again a moment later."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)
     began = time.monotonic()
@@ -334,8 +334,8 @@ def test_listener_may_close_the_service(listening, process):
     until(lambda: not listening())
 
 
-def test_subscription_whose_thread_cannot_start(listening, make_service, monkeypatch, caplog):
-    """The start succeeds all the same, the next one tries again."""
+def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, monkeypatch, caplog):
+    """The next start tries again."""
     service = make_service(Shared())
     method, whole = work(service), threading.Thread.start
 
@@ -352,8 +352,8 @@ def test_subscription_whose_thread_cannot_start(listening, make_service, monkeyp
     assert listening()
 
 
-def test_the_store_gets_each_announcement(make_service):
-    """Every change is announced once it is stored, and the name is all that is said."""
+def test_each_change_notifies_other_processes(make_service):
+    """After it is stored, by its name alone."""
     store = Shared()
     announced = []
     store.notify_others = announced.append

@@ -163,8 +163,8 @@ VALUES: dict[str, Any] = {
 
 
 @EACH_STORE
-def test_values_come_back_as_they_were(store: Store, make_service: MakeService) -> None:
-    """JSON as it is, a message as its class; each time as a new object."""
+def test_values_are_returned_as_stored(store: Store, make_service: MakeService) -> None:
+    """JSON as it is, a message as its class; each time a new object."""
     service = make_service(store, InlineExecutor(), types=TypeRegistry(Part))
     seen: list[dict[str, Any]] = []
 
@@ -184,8 +184,8 @@ def test_values_come_back_as_they_were(store: Store, make_service: MakeService) 
     assert [list(map(type, one.values())) for one in seen] == [list(map(type, VALUES.values()))] * 2
 
 
-def test_protobuf_messages_come_back(make_service: MakeService) -> None:
-    """They are kept in binary form; but not those for which the service has a class of its own."""
+def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> None:
+    """In binary form, unless the service has a class of its own for them."""
     context = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     ours = pytest.importorskip("google.protobuf.duration_pb2").Duration
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(context, ours))
@@ -262,13 +262,10 @@ ODD: list[Any] = [(1, 2), {1: 2}, {"a": {3}}, math.nan, b"x", datetime(2030, 1, 
 
 
 @pytest.mark.parametrize("value", [*ODD, uuid.UUID(int=1), object], ids=repr)
-def test_a_value_that_would_not_come_back_equal_is_refused(
+def test_value_that_json_would_change_is_refused(
     value: Any, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the key; nothing is stored, and the operation ends with INTERNAL.
-
-    The log names the key and the type, and leaves the value out.
-    """
+    """The error names the key; nothing is stored, and the operation ends with INTERNAL."""
     store = Counting()
     service = make_service(store, InlineExecutor())
 
@@ -363,8 +360,8 @@ def test_an_attempt_that_was_replaced_stores_nothing(make_service: MakeService) 
     assert service.late_writes == 2
 
 
-def test_what_an_attempt_holds_is_free_at_its_end(make_service: MakeService) -> None:
-    """At once: a request may be large, and the next collection far off."""
+def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
+    """At once: a request may be large, and the next garbage collection may be far off."""
     service = make_service()
     seen: list[weakref.ref[WorkRequest]] = []
 
@@ -562,8 +559,8 @@ def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
         yield made
 
 
-def test_state_of_an_operation_stays_as_it_is(make_service: MakeService) -> None:
-    """Callers see nothing of a checkpoint: neither version nor time changes."""
+def test_checkpoint_does_not_change_the_operation(make_service: MakeService) -> None:
+    """Callers see neither a new version nor a new time."""
     service = make_service(executor=InlineExecutor())
 
     def body(_: WorkRequest, job: Job[Any]) -> str:

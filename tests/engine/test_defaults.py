@@ -36,8 +36,8 @@ def service(store, make_service):
     return make_service(store, InlineExecutor())
 
 
-def test_an_operation_shows_what_the_library_knows(service):
-    """The method and its version from its name, the times, and that all is done."""
+def test_default_metadata_shows_verb_version_and_times(service):
+    """The method and its version from its name, the times, and 100 percent at the end."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -84,8 +84,8 @@ def test_a_function_that_only_takes_a_request(service):
     assert (metadata.verb, metadata.api_version, metadata.end_time) == ("nap", "", START)
 
 
-def test_before_the_first_report(store, make_service):
-    """The metadata stand there from the start; its own name neither verb nor version."""
+def test_default_metadata_is_there_before_the_first_report(store, make_service):
+    """From the start on; a name of its own has neither verb nor version."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     first = seen(service, method.start(WorkRequest()).operation)
@@ -95,8 +95,8 @@ def test_before_the_first_report(store, make_service):
     assert (given.status_message, given.verb) == ("in the queue", "resize")
 
 
-def test_a_report_needs_no_names(store, make_service):
-    """Verb, version and target stay; a report may name its own."""
+def test_report_keeps_verb_version_and_target(store, make_service):
+    """A report may replace them."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     started = method.start(WorkRequest(), target="images/1")
@@ -109,7 +109,7 @@ def test_a_report_needs_no_names(store, make_service):
     assert seen(service, service.get(started.name)).verb == "shrink"
 
 
-def test_the_target_is_that_of_the_work(service):
+def test_default_metadata_shows_the_exclusive_target(service):
     """The resource that the work needs alone."""
 
     @service.method(NAME, exclusive_target=lambda request: f"images/{request.text}")
@@ -120,8 +120,8 @@ def test_the_target_is_that_of_the_work(service):
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
-def test_a_retry_goes_on_from_what_was_seen(service, clock):
-    """The next attempt keeps the message of the last until it has one of its own."""
+def test_retry_keeps_the_last_message(service, clock):
+    """Until the next attempt reports one of its own."""
     attempts = []
 
     @service.method(NAME, retry=lro.Retry(on=OSError))
@@ -155,8 +155,8 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service):
 
 
 @pytest.mark.parametrize("fraction", [1.5, -0.1, float("nan"), True, "1"])
-def test_progress_that_is_none_is_refused(fraction):
-    """Where it is reported, with what was given."""
+def test_invalid_progress_is_refused(fraction):
+    """Where it is reported; the error shows the given value."""
     job = testing.job()
     with pytest.raises(ValueError, match="fraction: must be a number from 0 to 1, got") as caught:
         job.progress(fraction)

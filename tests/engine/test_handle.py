@@ -167,8 +167,8 @@ def test_failure_without_details_has_reason_of_its_code(service, ask):
         assert WorkFailed("operations/a", lro.Status(code, "")).status_code is lro.Code.UNKNOWN
 
 
-def test_any_stays_packed(make_service):
-    """Where the method says that its messages may be of any class."""
+def test_any_message_stays_packed(make_service):
+    """If the method declares that its messages may be of any class."""
     service = make_service(
         MemoryStore(), InlineExecutor(), types=lro.TypeRegistry(WorkResponse, WorkMetadata)
     )

@@ -132,7 +132,7 @@ def test_the_lease_is_renewed_in_time(hung, store, clock):
     assert alive_until(store) == clock() + LEASE
 
 
-def test_a_service_that_is_closed_is_no_worker_any_more(hung, store, clock):
+def test_closed_service_removes_its_worker_row(hung, store, clock):
     one = hung()
     one.service.run_maintenance()
     (worker,) = store.workers()
@@ -144,8 +144,8 @@ def test_a_service_that_is_closed_is_no_worker_any_more(hung, store, clock):
     assert list(store.workers()) == []
 
 
-def test_a_worker_that_counts_as_lost_begins_again(hung, store, clock, caplog):
-    """Under another name; its functions are asked to stop, and what they write is refused."""
+def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
+    """Its functions are asked to stop, and the store refuses their writes."""
     one = hung()
     one.service.run_maintenance()
     name, owner = one.start(text="raise").name, one.service.work.owner
@@ -166,8 +166,8 @@ def test_a_worker_that_counts_as_lost_begins_again(hung, store, clock, caplog):
     until(lambda: one.service.run_maintenance() and store.get(name).attempt == 2)
 
 
-def test_work_that_a_worker_has_and_does_not_know_of_is_recovered(hung, store, clock):
-    """The answer of the claim was lost, say; what is older than its lease at two renewals."""
+def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
+    """If the answer to a claim was lost: it is older than its lease at two renewals."""
     one = hung()
     one.service.run_maintenance()
     one.start()
@@ -195,8 +195,8 @@ def test_a_cancellation_by_another_process_arrives(hung, build, clock):
 # -- orphans --------------------------------------------------------------------------------------
 
 
-def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog):
-    """ABORTED, reason WORKER_LOST, from exactly the end of the lease; its own result is void."""
+def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, caplog):
+    """Reason WORKER_LOST, from exactly the end of the lease; its own late result is refused."""
 
     def settle(metadata, state):
         return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
@@ -262,8 +262,8 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
 
 
 @pytest.mark.parametrize("how", ["handed back", "lost"])
-def test_work_that_had_begun_goes_before_what_waits(store, make_service, clock, how):
-    """Else each deploy would put it behind the whole queue."""
+def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how):
+    """Otherwise each deployment would put it behind the whole queue."""
     before, after = Held(), Held(busy=True)
     one, two = (make_service(store, executor) for executor in (before, after))
     method, _ = (method_of(service) for service in (one, two))
@@ -283,8 +283,8 @@ def test_work_that_had_begun_goes_before_what_waits(store, make_service, clock, 
     assert [task.name for task in after.tasks] == names
 
 
-def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
-    """It is done again ``max_lost`` times, with growing pauses, and then ends ABORTED."""
+def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
+    """It runs again ``max_lost`` times, with growing pauses, and then ends ABORTED."""
     name = hung(max_lost=2).start().name
     for lost, pause in ((1, 0), (2, 2)):
         clock.advance(15)
@@ -303,8 +303,8 @@ def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     assert store.get(name).lost_attempts == 3
 
 
-def test_work_that_is_begun_too_often_is_given_up(store, make_service):
-    """Stops count too: a process that is evicted each time does not go on for ever."""
+def test_work_with_too_many_attempts_ends(store, make_service):
+    """Stops count too: a process that is evicted each time does not run it for ever."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -380,8 +380,8 @@ def test_lost_work_needs_no_free_worker(hung, build, store, clock):
     assert [store.get(name).state for name in lost] == ["FAILED", "FAILED"]
 
 
-def test_one_that_cannot_be_recovered_is_not_in_the_way(hung, build, store, clock, caplog):
-    """An unexpected error with one is logged; the next one is looked at."""
+def test_failed_recovery_does_not_hold_up_others(hung, build, store, clock, caplog):
+    """The error is logged, and the next operation is recovered."""
     for _ in range(2):
         hung().start()
     other, whole, failed = build(executor=Held(busy=True)), store.update_later, []
@@ -464,8 +464,8 @@ def kept(make_service, store):
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_what_is_over_or_taken_is_not_handed_back(kept, store, clock, taken):
-    """Ended or deleted meanwhile, or begun by another process: it is not ours to give."""
+def test_ended_or_lost_work_is_not_handed_back(kept, store, clock, taken):
+    """It has ended, was deleted, or another process has begun it."""
     if taken:
         store.update(kept.name, lose(1, clock(), clock()))
         store.update(kept.name, claim("them", clock() + LEASE, clock()))
@@ -496,8 +496,8 @@ def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
     assert (record.done, record.owner, record.cancel_requested) == (False, "them", True)
 
 
-def test_cancellation_of_work_of_an_unknown_method(waiting, make_service, store):
-    """Nobody has it: it ends at once."""
+def test_cancel_ends_waiting_work_of_an_unknown_method(waiting, make_service, store):
+    """At once, because no process has it."""
     make_service(store).cancel(waiting)
     assert store.get(waiting).state is State.CANCELLED
 
@@ -563,8 +563,8 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
             method.start(WorkRequest(text))
 
 
-def test_a_run_that_ended_late_does_not_retire_a_later_one(make_service, store, clock):
-    """One process has begun it twice, after a lost lease: the first one counts for nothing."""
+def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store, clock):
+    """One process ran both, because it lost its lease in between."""
     made = Kept(make_service, store, print)
     first = made.task
     store.update(made.name, lose(1, clock(), clock()))
@@ -577,8 +577,8 @@ def test_a_run_that_ended_late_does_not_retire_a_later_one(make_service, store, 
     assert made.service.get(made.name).done
 
 
-def test_a_start_that_meets_the_end_is_kept(make_service, store):
-    """Stopping between storing and submitting: the next process does what was answered."""
+def test_start_during_close_is_kept(make_service, store):
+    """The service stops between the write and the submit: another process does the work."""
 
     class Stopping(Held):
         def _run(self, task):
@@ -592,8 +592,8 @@ def test_a_start_that_meets_the_end_is_kept(make_service, store):
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
-def test_closing_a_store_that_is_away(make_service, clock, error):
-    """It closes all the same; the leases run out by themselves."""
+def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
+    """Its leases expire."""
     store = MemoryStore(clock)
     kept = Kept(make_service, store)
     store.update = raising(error)
@@ -672,8 +672,8 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
-def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(away, pair, clock):
-    """A process that wanted to write nothing meanwhile knows of no outage."""
+def test_leases_that_expired_during_an_outage_prove_nothing(away, pair, clock):
+    """A process that did not try to write does not know of the outage."""
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
@@ -685,8 +685,8 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(away,
     assert pair.taken_over_after(1, 1, 1) == [False] * 3
 
 
-def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
-    """That the store can be read says nothing."""
+def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
+    """A successful read is not enough."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -705,15 +705,15 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
     assert "store is available again" in caplog.text
 
 
-def test_a_look_that_had_to_wait_proves_nothing(away, pair, clock):
-    """A process that wanted to renew a lease waited as long, so that the grace begins again."""
+def test_scan_that_waited_for_a_lock_proves_nothing(away, pair, clock):
+    """Renewals waited as long, so the grace period begins again."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
 
 
-def test_looks_that_are_always_slow_find_what_is_lost(away, pair, clock):
-    """What takes as long each time waits for nobody: the database is far away, say."""
+def test_slow_scans_find_lost_work(away, pair, clock):
+    """A scan that always takes as long does not wait for a lock: the database may be far away."""
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -724,8 +724,8 @@ def test_looks_that_are_always_slow_find_what_is_lost(away, pair, clock):
     assert pair.taken_over_after(15, 1, 1)[-1]
 
 
-def test_two_looks_that_are_far_apart_prove_nothing(pair):
-    """The process that looks may have stood still, and all others with it."""
+def test_scans_far_apart_prove_nothing(pair):
+    """The scanning process may have stalled, and all others with it."""
     assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
 
@@ -742,10 +742,8 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
 
 @pytest.mark.parametrize("seconds", [0.9, 5])
-def test_a_store_that_is_slow_to_say_the_time_has_not_set_its_clock(
-    away, make_service, clock, caplog, seconds
-):
-    """It had to connect first, or the machine stood still afterwards."""
+def test_slow_clock_read_is_not_a_clock_change(away, make_service, clock, caplog, seconds):
+    """The store had to connect, or the machine stalled."""
     service = make_service(away, Held())
     for after in (False, True):
         once(away, "now", lambda: clock.advance(seconds), after=after)
@@ -755,8 +753,8 @@ def test_a_store_that_is_slow_to_say_the_time_has_not_set_its_clock(
     assert caplog.messages == []
 
 
-def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clock):
-    """Before anything else: what it has written was out of date by then."""
+def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
+    """Before anything else, because the lease that it wrote had already expired."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -815,8 +813,8 @@ def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store)
     assert executor.tasks[0].name == suspect
 
 
-def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
-    """In a second, and not in the five after which a process looks anyway."""
+def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, clock):
+    """Not only after the usual five."""
     service = build(never, Held())
     once(store, "claim", raising(Unavailable("away")))
     with pytest.raises(Unavailable):
@@ -836,8 +834,8 @@ def test_a_look_that_fails_is_made_again_soon(waiting, build, store, clock):
         (ZeroDivisionError(), "maintenance failed and goes on", 1.0),
     ],
 )
-def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
-    """It logs them, and turns again soon."""
+def test_maintenance_thread_survives_errors(make_service, caplog, error, said, pause):
+    """It logs them and continues soon."""
     turns = []
 
     class Failing(MemoryStore):
@@ -864,8 +862,8 @@ def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
     assert turns[2] - turns[1] >= pause * 0.9
 
 
-def test_the_thread_may_close_the_service(make_service):
-    """Code of others that it calls may do so."""
+def test_maintenance_thread_may_close_the_service(make_service):
+    """An application's hook that it calls may do so."""
     before, store = set(threading.enumerate()), MemoryStore()
     service = make_service(store, Held(), maintenance=True, clock=time.monotonic)
     once(store, "orphans", lambda *_: service.close(0))
@@ -875,8 +873,8 @@ def test_the_thread_may_close_the_service(make_service):
         joined(thread)
 
 
-def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
-    """Its end stands; the later attempt to end it is refused."""
+def test_orphan_that_ended_meanwhile_keeps_its_end(hung, build, store, clock, caplog):
+    """The later attempt to end it is refused."""
     one = hung()
     name = one.start().name
     other = build(never)

@@ -133,8 +133,8 @@ class Life:
 @pytest.mark.parametrize(
     ("store", "maintained"), [("sqlite", False), ("memory", True)], indirect=["store"]
 )
-def test_a_life(case, store, clock, make_service, maintained):
-    """Each step has this effect and this answer; maintenance changes nothing, whenever it comes."""
+def test_state_changes_follow_the_model(case, store, clock, make_service, maintained):
+    """Each step has the expected effect and answer; maintenance at any time changes nothing."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
@@ -210,8 +210,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("case", CONTENT["cases"], ids=by_id)
-def test_pages(case, store, clock, make_service):
-    """Each step of the walk shows these operations, and a token just when more follow."""
+def test_page_walk_follows_the_model(case, store, clock, make_service):
+    """Each page has the expected operations, and a token exactly if more follow."""
     service = make_service(store, InlineExecutor())
     declared(service)
     walk = Walk(service, clock)
@@ -251,8 +251,8 @@ def test_a_filter_walks_on_through_what_does_not_match(store, make_service, cloc
     assert found == [names[444], names[200], names[3]]
 
 
-def test_a_walk_of_quick_looks_has_an_end(store, make_service, clock):
-    """However often a store is asked for more, and however little comes of it."""
+def test_walk_of_short_pages_ends(store, make_service, clock):
+    """However often a store says that there is more, and however little it returns."""
     service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
     method = declared(service)
     for _ in range(60):

@@ -183,8 +183,8 @@ def test_a_loop_that_was_closed_during_a_read_is_let_go(service, names, held):
     assert gone() is None
 
 
-def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone(service, store, names, held):
-    """Its task has gone; the next read is made as if nothing had been."""
+def test_failed_read_of_a_cancelled_task_is_ignored(service, store, names, held):
+    """The next read is not affected."""
 
     async def main() -> str:
         (task,) = reads(service, names[0])

@@ -87,7 +87,7 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
     assert front.cancel_all(OPEN) == 0
 
 
-def test_what_is_gone_meanwhile_is_left_out(service: lro.Service) -> None:
+def test_operations_removed_meanwhile_are_left_out(service: lro.Service) -> None:
     names = start(service, 5)
     store: Any = service.store
     once(store, "update", lambda *_: service.delete(names[3]))
@@ -95,7 +95,9 @@ def test_what_is_gone_meanwhile_is_left_out(service: lro.Service) -> None:
     assert left(service) == 0
 
 
-def test_what_comes_meanwhile_is_left_alone(service: lro.Service, clock: ManualClock) -> None:
+def test_operations_started_meanwhile_are_not_touched(
+    service: lro.Service, clock: ManualClock
+) -> None:
     """So it ends, however fast operations are started."""
     start(service, 3)
     clock.advance(1)

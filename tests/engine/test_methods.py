@@ -25,16 +25,16 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
         ("a_1.B_2.C_3", ("a_1", "B_2", "C_3")),
     ],
 )
-def test_a_method_name(text, parts):
-    """Package, service and method; the package may be missing."""
+def test_method_name_has_package_service_and_method(text, parts):
+    """The package may be missing."""
     name = MethodName.parse(text)
     assert (name.package, name.service, name.name) == parts
     assert str(name) == text
 
 
 @pytest.mark.parametrize("text", ["", "Resize", "a.", ".a.b", "a..b", "a.b.1c", "a.b c", "a.é"])
-def test_what_is_no_method_name(text):
-    """Refused with an example of one."""
+def test_invalid_method_name_is_refused(text):
+    """The error has an example."""
     with pytest.raises(DeclarationError, match=r"such as acme\.images\.v1\.Images\.Resize"):
         MethodName.parse(text)
 
@@ -47,8 +47,8 @@ def test_type_names_of_a_method():
     assert MethodName.parse("Works.Do").qualify("DoResponse") == "DoResponse"
 
 
-def test_the_registry_of_methods():
-    """Both types by their full names; each method once (spec §8.2)."""
+def test_operation_info_has_full_type_names():
+    """Each method is registered once (spec §8.2)."""
     methods = OperationInfoRegistry()
     assert methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M")) == []
     assert methods["acme.v1.Works.Do"] == OperationInfo("acme.v1.DoResponse", "acme.v1.M")
@@ -69,7 +69,7 @@ def test_the_registry_of_methods():
         ("Undo", OperationInfo("R", "M"), "is not a method's full name"),
     ],
 )
-def test_what_is_not_registered(name, info, why):
+def test_unregistered_types_are_refused(name, info, why):
     """The reason is a code of spec §8.2 where there is one."""
     methods = OperationInfoRegistry()
     methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M"))
@@ -100,8 +100,8 @@ def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
         (functools.partial(plain), "cannot be read"),
     ],
 )
-def test_what_annotations_cannot_say(function, why):
-    """The function is named where it has a name."""
+def test_missing_annotations_are_refused(function, why):
+    """The error names the function where it has a name."""
     with pytest.raises(DeclarationError, match=why):
         Signature.of(function)
 
@@ -163,7 +163,7 @@ class Other:
     requested_cancellation: bool = False
 
 
-def test_conventional_fields():
+def test_conventional_fields_are_found_by_type():
     """Times that are Timestamps, and one flag that is a bool (spec §9.6)."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     assert known.times == {
@@ -178,8 +178,8 @@ def test_conventional_fields():
     assert StandardMetadata.of(None) == StandardMetadata({}, "")
 
 
-def test_stamping():
-    """What the record knows, where the work has not said it; the same Any if nothing is new."""
+def test_stamp_fills_in_what_the_record_knows():
+    """Where the work has not set it; the same object if nothing is new."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     stamped = known.stamp(record(metadata=AnyMessage("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}

@@ -61,8 +61,8 @@ ENDS = {raised: State.FAILED, withdrawn: State.CANCELLED, lost: State.FAILED}
 
 
 @pytest.mark.parametrize(("end", "state"), ENDS.items(), ids=[end.__name__ for end in ENDS])
-def test_every_end_of_work_owes(store, make_service, clock, end, state):
-    """In the update that ends it; the notifier is woken after that."""
+def test_each_end_has_a_pending_notification(store, make_service, clock, end, state):
+    """Set in the update that ends it; the notifier is woken after that."""
     noted = NotedEnds()
     name = end(make_service(store, ThreadExecutor(1), webhooks=noted), store, clock)
     assert store.get(name).state is state
@@ -71,7 +71,7 @@ def test_every_end_of_work_owes(store, make_service, clock, end, state):
     until(lambda: "wake" in noted.calls)
 
 
-def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
+def test_reporter_end_has_a_pending_notification(store, make_service):
     """A response, an error, no result, a cancellation; a second report changes nothing."""
     noted = NotedEnds()
     service = make_service(store, webhooks=noted)
@@ -97,8 +97,8 @@ def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
         assert store.get(name) == before
 
 
-def test_the_notifier_says_which_ends_owe(store, make_service):
-    """It is given the record as it ended; what owes nothing wakes nothing."""
+def test_notifier_selects_the_ends_to_notify(store, make_service):
+    """It gets the ended record; an end without notification wakes nothing."""
     noted = NotedEnds(lambda record: record.state is State.FAILED)
     service = make_service(store, InlineExecutor(), webhooks=noted)
 
@@ -113,8 +113,8 @@ def test_the_notifier_says_which_ends_owe(store, make_service):
     assert noted.calls == ["wake"]
 
 
-def test_a_deletion_is_logged_with_its_caller_and_its_debt(store, make_service, caplog):
-    """That it owed notifications, not where they were to be sent."""
+def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, caplog):
+    """The log does not say where they were to be sent."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
     method = work(service)
@@ -145,8 +145,8 @@ def test_a_start_keeps_its_endpoints(store, make_service):
 
 
 @pytest.mark.parametrize("wrong", ["https://hooks.acme.test", [1], None, 5])
-def test_what_is_no_endpoint_is_refused(store, make_service, wrong):
-    """Before anything is stored; by a service without webhooks too."""
+def test_invalid_endpoint_is_refused(store, make_service, wrong):
+    """Before anything is stored; also by a service without webhooks."""
     noted = NotedEnds()
     for webhooks in (noted, None):
         method = work(make_service(store, InlineExecutor(), webhooks=webhooks))
@@ -182,8 +182,8 @@ def test_the_thread_begins_and_ends_with_that_of_maintenance():
     assert noted.calls == ["begin", "wake", "stop", "store closed"]
 
 
-def test_it_begins_again_if_there_were_too_many_threads(caplog):
-    """A later use tries once more."""
+def test_notifier_thread_is_retried_if_it_cannot_start(caplog):
+    """At a later use of the service."""
     noted = NotedEnds()
     once(noted, "begin", raising(RuntimeError("can't start new thread")), after=True)
     with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
@@ -193,7 +193,7 @@ def test_it_begins_again_if_there_were_too_many_threads(caplog):
     assert noted.calls == ["begin", "begin", "wake", "wake", "stop"]
 
 
-def test_it_does_what_is_due_where_maintenance_is_called(make_service):
+def test_run_maintenance_sends_due_notifications(make_service):
     noted = NotedEnds()
     service = make_service(webhooks=noted)
     usual = service.run_maintenance()
@@ -202,8 +202,8 @@ def test_it_does_what_is_due_where_maintenance_is_called(make_service):
     assert noted.calls == ["run_due", "run_due"]
 
 
-def test_it_is_stopped_whatever_else_fails(make_service):
-    """A subscription whose end raises keeps neither thread alive."""
+def test_notifier_stops_even_if_other_parts_fail(make_service):
+    """A subscription that raises at its end keeps neither thread alive."""
     noted = NotedEnds()
     service = make_service(webhooks=noted)
     service.background.change_listener.stop = raising(Unavailable("the connection is lost"))

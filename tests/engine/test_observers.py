@@ -526,8 +526,8 @@ def test_error_that_is_swallowed_around_a_function_fails_the_operation(
     assert "SwallowedError" in caplog.text
 
 
-def test_what_is_around_must_be_importable_for_children(tmp_path):
-    """A function within a function is not: that is said at the declaration."""
+def test_around_must_be_importable_for_child_processes(tmp_path):
+    """A nested function is not; the declaration says so."""
     store = SQLiteStore(tmp_path / "operations.db")
     with (
         Service(store, ProcessExecutor(1), around=lambda _: contextlib.nullcontext()) as service,
@@ -742,8 +742,8 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
-def test_time_that_cannot_be_counts_as_none(seconds):
-    """A clock was set back, or gives anything: sums never fall, and can be read again."""
+def test_negative_duration_counts_as_zero(seconds):
+    """If a clock was set back or returns anything: sums never fall."""
     store = MemoryStore()
     statistics = Statistics(store, "forced", lambda: 0.0)
     for each in (2.0, seconds):

@@ -271,8 +271,8 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
 
 
 @EACH_WAY
-def test_many_that_the_store_refuses_at_once(make_service, how):
-    """Each start has the answer, as if the store had given it later."""
+def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, how):
+    """As if the store had returned them later."""
     store = MemoryStore()
     store.writes_block, store.insert_later = True, raising(Unavailable("the store is closed"))
     work = declared(make_service(store))
@@ -523,8 +523,8 @@ def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
-def test_requests_are_a_list(make_service, store, wrong):
-    """A text is none, though it has a length."""
+def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
+    """A text is not one, though it has a length."""
     work = declared(make_service(store))
     with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
         work.start_many(wrong)

@@ -163,7 +163,7 @@ def test_the_log_has_one_traceback_for_each_failed_attempt(
         ),
     ],
 )
-def test_when_it_is_not_tried_again(
+def test_attempt_is_not_retried(
     make_service: MakeService,
     clock: ManualClock,
     errors: list[BaseException],
@@ -181,10 +181,8 @@ def test_when_it_is_not_tried_again(
     assert len(last) == (0 if code == Code.CANCELLED else attempts)
 
 
-def test_a_function_says_when_it_is_tried_again(
-    make_service: MakeService, clock: ManualClock
-) -> None:
-    """Also a method without ``retry``, up to ``max_attempts``; the error is that of its last."""
+def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: ManualClock) -> None:
+    """Also without ``retry``, up to ``max_attempts``; then the operation has its error."""
     service = make_service()
     later = RetryLater(timedelta(minutes=3), "the bank is closed")
     method, attempts = raising(service, later, retry=Retry(on=OSError, **PLAIN))

@@ -564,7 +564,7 @@ REFUSED: Final = [
 
 
 @pytest.mark.parametrize(("changed", "text"), REFUSED)
-def test_a_schedule_that_cannot_be_is_refused(changed: dict[str, Any], text: str) -> None:
+def test_invalid_schedule_is_refused(changed: dict[str, Any], text: str) -> None:
     """When it is declared."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)

@@ -70,11 +70,8 @@ def build(make_service):
 
 
 @EACH
-def test_permission_is_asked(build, verb):
-    """With the caller, the RPC's name and the operation's, or the parent's for List.
-
-    For a start with the method's full name, and the parent of the new operation.
-    """
+def test_authorize_gets_caller_rpc_and_name(build, verb):
+    """For List, the parent instead of the name."""
     asked = []
     service = build(authorize=lambda *question: asked.append(question))
     name = service.start(NAME, WorkRequest(), caller="me", parent="projects/p").name
@@ -86,24 +83,24 @@ def test_permission_is_asked(build, verb):
 
 
 @EACH
-def test_permission_precedes_existence(build, verb):
-    """Who may not ask does not learn whether there is one (spec §3.1(5))."""
+def test_permission_is_checked_before_existence(build, verb):
+    """Callers without permission do not learn whether an operation exists (spec §3.1(5))."""
     service = build(authorize=refuse)
     with pytest.raises(PermissionDenied, match="go away"):
         CALLS[verb](service, "projects/p" if verb == "ListOperations" else MISSING)
 
 
 @EACH
-def test_arguments_precede_permission(build, verb):
-    """A malformed call is refused before any hook is asked."""
+def test_arguments_are_checked_before_permission(build, verb):
+    """A malformed call is refused before any hook is called."""
     service = build(authorize=raising(AssertionError()))
     with pytest.raises((InvalidOperationName, InvalidParent)):
         CALLS[verb](service, "nonsense")
 
 
 @EACH
-def test_support_precedes_arguments(build, verb):
-    """A verb that is switched off answers so, whatever the arguments (spec §3.9)."""
+def test_disabled_verb_is_refused_before_arguments(build, verb):
+    """Whatever the arguments are (spec §3.9)."""
     service = build(verbs=())
     if verb == "GetOperation":
         with pytest.raises(InvalidOperationName):  # it is always offered
@@ -140,8 +137,8 @@ def test_operations_belong_to_their_caller(build, verb):
     assert service.get(theirs, caller="them").name == theirs
 
 
-def test_lists_show_what_is_the_callers(build, clock):
-    """Whole pages of it, however much of others lies between."""
+def test_lists_show_only_operations_of_the_caller(build, clock):
+    """In full pages, however many operations of others lie between."""
     service = build(owner_only=True)
     mine = []
     for number in range(12):
@@ -157,8 +154,8 @@ def test_lists_show_what_is_the_callers(build, clock):
     assert service.list(ListOperationsRequest(), caller="nobody").operations == ()
 
 
-def test_a_reporter_speaks_for_its_method_only(build):
-    """Of a method that the service does not know, nothing can be said."""
+def test_reporter_refuses_operations_of_other_methods(build):
+    """Also those of methods that the service does not know."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
     stranger = Service(service.store, InlineExecutor(), maintenance=False)
@@ -174,8 +171,8 @@ def test_a_reporter_speaks_for_its_method_only(build):
     assert missing.cancel_requested is False
 
 
-def test_an_expiry_of_its_own(build, clock):
-    """A method may keep its records longer or shorter than the service does (spec §9.4)."""
+def test_method_may_have_its_own_expiry(build, clock):
+    """Longer or shorter than the service's (spec §9.4)."""
     service = build()
     options = Options(keep_for=timedelta(hours=1))
     method = declared(service, "acme.v1.Works.Brief", options=options)
@@ -207,8 +204,8 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
             service.store.get(name)
 
 
-def test_conventions_are_warned_of(make_service, caplog):
-    """AIP-151 wants other names for these types; it works all the same."""
+def test_unconventional_type_names_are_logged(make_service, caplog):
+    """AIP-151 wants other names for these types; they work nevertheless."""
     service = make_service()
     with caplog.at_level(logging.INFO, "lro"):
         declared(service, response=Empty)

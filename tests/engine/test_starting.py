@@ -51,7 +51,7 @@ def kept(store, make_service):
     return service, method_of(service).start(WorkRequest("x")).name, executor
 
 
-def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
+def test_start_with_a_free_worker_stores_running_work(kept, store):
     service, name, executor = kept
     assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", name)
     assert not service.get(name).done
@@ -64,7 +64,7 @@ def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
 
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 1}])
-def test_what_has_to_wait_is_claimed(store, make_service, options):
+def test_waiting_work_is_claimed(store, make_service, options):
     """Behind other work, or behind its own method's limit."""
     executor = ThreadExecutor(1 if not options else 2)
     service = make_service(store, executor, maintenance=True)
@@ -90,8 +90,8 @@ def test_what_has_to_wait_is_claimed(store, make_service, options):
     assert answer(service, ended(service, waiting)) == "1"
 
 
-def test_what_waits_is_begun_before_what_is_started_later(store, make_service, clock):
-    """A worker that has become free is not taken by a start while older work waits."""
+def test_older_waiting_work_begins_before_a_new_start(store, make_service, clock):
+    """A start does not take a free worker while older work waits."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     method = method_of(service)
@@ -250,8 +250,8 @@ def in_thread(call, *arguments):
     return thread
 
 
-def test_a_start_while_the_service_closes(make_service, clock):
-    """What is being stored then is handed back before the store is closed."""
+def test_start_during_close_is_handed_back(make_service, clock):
+    """Before the store is closed."""
     store, step = MemoryStore(clock), Step()
 
     class Stopping(ThreadExecutor):
@@ -310,8 +310,8 @@ def test_work_may_delete_itself(quick):
 
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
-def test_a_parent(quick, parent):
-    """Both spellings mean the same (spec §3.3(2)); the service starts a method by its name too."""
+def test_both_spellings_of_a_parent_are_equal(quick, parent):
+    """Also if the service starts a method by its name (spec §3.3(2))."""
     method_of(quick)
     operation = quick.start(NAME, WorkRequest("x"), parent=parent)
     assert answer(quick, operation) == "x"
@@ -345,8 +345,8 @@ WRONG = [
 
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(("wrong", "error", "field"), WRONG)
-def test_a_wrong_argument(quick, wrong, error, field, validate_only):
-    """It is named, and nothing is stored; ``validate_only`` says the same (spec §9.7)."""
+def test_wrong_argument_of_a_start_is_refused(quick, wrong, error, field, validate_only):
+    """The error names it, and nothing is stored; ``validate_only`` does the same (spec §9.7)."""
     calls = []
     method = method_of(quick, lambda *_: calls.append(1), validate=refuse_big)
     arguments = {"request": WorkRequest(), **wrong}
@@ -357,8 +357,8 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert (stored(quick), calls) == (0, [])
 
 
-def test_a_target_that_is_no_text(quick):
-    """Is refused, also where the method's function gives it."""
+def test_target_that_is_not_text_is_refused(quick):
+    """Also if the method's function returns it."""
     with pytest.raises(InvalidArgument, match="target"):
         method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
 
@@ -409,8 +409,8 @@ def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, e
 # -- repeats --------------------------------------------------------------------------------------
 
 
-def test_a_repeated_start_does_nothing_more(quick):
-    """It returns the same operation in its present state, in whatever letter case (spec §9.1)."""
+def test_repeated_start_returns_the_same_operation(quick):
+    """In its present state, in upper or lower case (spec §9.1)."""
     calls = []
 
     def body(request, job):
@@ -704,8 +704,8 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service, step):
     ended(service, second)
 
 
-def test_an_executor_that_stopped_by_itself(make_service):
-    """The start fails, and stores nothing."""
+def test_start_fails_if_the_executor_has_stopped(make_service):
+    """Nothing is stored."""
     executor = InlineExecutor()
     service = make_service(executor=executor)
     executor.stop()
@@ -728,8 +728,8 @@ class BlobCodec:
         return Blob()
 
 
-def test_a_request_in_binary_form(store, make_service):
-    """Its request id is remembered by its bytes, and its work finds it again."""
+def test_binary_request_is_compared_by_its_bytes(store, make_service):
+    """The work gets it as it was sent."""
     types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
     types.register(Blob, "acme.v1.Blob")
     service = make_service(store, InlineExecutor(), types=types)

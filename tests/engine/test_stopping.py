@@ -132,7 +132,7 @@ def test_close_without_drain_ends_the_drain_of_another_thread():
 
 
 @pytest.mark.parametrize("drain", [float("nan"), float("inf"), "soon"])
-def test_close_with_a_drain_that_is_no_time_closes_nothing(drain):
+def test_invalid_drain_is_refused_and_closes_nothing(drain):
     service = build()
     with pytest.raises(InvalidArgument, match="drain"):
         service.close(drain)
@@ -499,7 +499,7 @@ def test_a_closed_service_stays_closed_in_a_child():
     in_child(check)
 
 
-def test_a_system_that_cannot_fork(monkeypatch):
+def test_import_works_on_a_system_without_fork(monkeypatch):
     monkeypatch.delattr(os, "register_at_fork")
     assert "PerProcess" in runpy.run_path(process.__file__)
 

@@ -80,7 +80,7 @@ def test_work_begins_when_it_is_due(
     assert (found.due_time, found.start_time) == (None, due)
 
 
-def test_what_is_due_already_begins_at_once(make_service: MakeService, clock: ManualClock) -> None:
+def test_work_due_in_the_past_begins_at_once(make_service: MakeService, clock: ManualClock) -> None:
     service = make_service(executor=InlineExecutor())
     method, seen = noting(service)
     method.start(WorkRequest("a"), delay=timedelta(0))

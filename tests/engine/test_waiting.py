@@ -87,8 +87,8 @@ class Wait:
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 @virtually
-async def test_coroutines_wait(case, make_service):
-    """``wait_async`` answers so, and no later."""
+async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
+    """And no later."""
     loop = asyncio.get_running_loop()
     wait = Wait(case, make_service, loop.time)
     for at, act in wait.events:
@@ -105,8 +105,8 @@ async def test_coroutines_wait(case, make_service):
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_threads_wait(case, make_service):
-    """``wait`` answers so, and no later; its clock and its pauses are the test's."""
+def test_wait_returns_at_the_end_or_timeout(case, make_service):
+    """And no later; the test has its own clock and pauses."""
     now = [0.0]
     wait = Wait(case, make_service, lambda: now[0])
     events = sorted(wait.events, key=lambda event: event[0])
@@ -152,15 +152,15 @@ def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
 @pytest.mark.parametrize(
     "wrong", [timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s"]
 )
-def test_what_is_no_timeout_is_refused(service, wrong):
+def test_invalid_timeout_of_wait_is_refused(service, wrong):
     """In every form."""
     with pytest.raises(InvalidTimeout):
         service.wait(start(service), wrong)
 
 
 @virtually
-async def test_a_deadline_is_not_waited_out(make_service):
-    """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
+async def test_wait_returns_before_the_deadline(make_service):
+    """A round trip before it, or after nine tenths of it (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
     operation = declared(service).start(WorkRequest())
@@ -439,8 +439,8 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
         run_virtual(main(2))
 
 
-def test_a_loop_that_is_gone_is_forgotten(service):
-    """Nothing of an event loop is kept once it has gone."""
+def test_closed_loop_is_forgotten(service):
+    """Nothing of it stays in memory."""
     name = start(service)
 
     async def main():

@@ -197,8 +197,8 @@ def test_a_lone_change_is_reported_at_once(harness):
 
 
 @virtually
-async def test_a_slow_reader_costs_nothing(harness):
-    """Nothing is read for who does not take it; then it gets the last state only."""
+async def test_slow_reader_gets_only_the_last_state(harness):
+    """Nothing is read until the reader asks again."""
     names = harness.start(BATCH + 7)
 
     async with harness.watched(names) as batches:
@@ -211,8 +211,8 @@ async def test_a_slow_reader_costs_nothing(harness):
         assert [len(await anext(batches)) for _ in range(3)] == [BATCH, 7, 0]
 
 
-def test_a_quiet_stream_says_so(harness):
-    """An empty list, every so many seconds after the last report, the store away or not."""
+def test_quiet_stream_sends_heartbeats(harness):
+    """An empty list at fixed intervals after the last report, even if the store is unavailable."""
     (name,) = harness.start()
     harness.report(name, 1)
 
@@ -232,7 +232,7 @@ def test_a_quiet_stream_says_so(harness):
 
 
 @virtually
-async def test_a_store_that_was_away(harness):
+async def test_watch_reads_missed_changes_after_an_outage(harness):
     """What was to be read then is read when it is back."""
     (name,) = harness.start()
 
@@ -277,8 +277,8 @@ async def test_lost_notification_is_made_good(harness, caplog):
 
 
 @virtually
-async def test_what_others_have_stirred_is_looked_at_soon(harness):
-    """Much sooner than every look; and not over and over, where looking takes long."""
+async def test_unnamed_changes_are_read_soon(harness):
+    """Sooner than the regular full read; and not continuously if a read takes long."""
     (name,) = harness.start()
     updater, looks = harness.service._runtime.updater, []
 
@@ -361,8 +361,8 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
     assert harness.service.waiting == 0
 
 
-def test_a_loop_that_is_closed(harness):
-    """A notification for a stream that was on it, or a wait, is not an error."""
+def test_notification_for_a_closed_loop_is_ignored(harness):
+    """For a stream or a wait on it."""
     (name,) = harness.start()
     loop = asyncio.new_event_loop()
     batches = loop.run_until_complete(harness.service.watch([name])).batches(60)
@@ -382,7 +382,7 @@ def test_a_loop_that_is_closed(harness):
 
 
 @on_a_loop
-async def test_a_blocking_store_is_read_in_threads(make_service, clock):
+async def test_store_that_blocks_is_read_in_threads(make_service, clock):
     """Reading does not block the loop."""
     readers = set()
 
