@@ -5,18 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
@@ -25,9 +16,9 @@ from lro._engine.flow import on_loop
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, ExtraPage, Found, OperationsEdge, Starts
+from lro._http.edge import EdgeKeywords, Found, OperationsEdge
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
-from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
+from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro._model.operation import Operation
 
@@ -145,33 +136,9 @@ class OperationsApp(EdgeApp):
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        fallback: App | None = None,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        accepted: bool = False,
-        openapi: ExtraPage | None = None,
+        self, service: Service, *, fallback: App | None = None, **options: Unpack[EdgeKeywords]
     ) -> None:
-        edge = OperationsEdge(
-            service,
-            starts=starts,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-            accepted=accepted,
-            openapi=openapi,
-        )
-        super().__init__(edge, fallback)
+        super().__init__(OperationsEdge(service, **options), fallback)
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:
@@ -209,7 +176,7 @@ async def respond(
         bodiless = scope["method"] in _BODILESS
         body: bytes | None = b""
         if not bodiless:
-            body = await (read() if read else read_body(receive, edge.max_body))
+            body = await (read() if read else read_body(receive, edge.options.max_body))
         if body is None:
             return  # the caller went away before the request was complete
         request = request_of(scope, path, body, caller, receive)

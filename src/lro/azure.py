@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Final, TypedDict, Unpack
+from typing import Any, ClassVar, Final, Unpack
 from urllib.parse import unquote_plus
 
 import attrs
@@ -28,10 +28,18 @@ import lro.wsgi
 from lro import Code, Operation, OperationDescription, Service, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
 from lro.adapters import described
-from lro.errors import MalformedRequest, StatusError, check, check_text, check_texts, one_line
+from lro.errors import (
+    MalformedRequest,
+    StatusError,
+    check,
+    check_keywords,
+    check_text,
+    check_texts,
+    one_line,
+)
 from lro.http import (
-    DEFAULT_MAX_BODY,
     Authenticate,
+    CommonEdgeKeywords,
     Exchange,
     Flow,
     HttpReply,
@@ -71,15 +79,11 @@ _VERSION: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BASE: Final = re.compile(r"(?P<origin>https?://[^/?#]+)(?:/[A-Za-z0-9._~%-]+)*")
 
 
-class AzureOptions(TypedDict, total=False):
+class AzureOptions(CommonEdgeKeywords, total=False):
     """The options of :class:`AzureEdge`, for applications."""
 
     starts: Starts
-    parents: Sequence[str]
     authenticate: Authenticate | None
-    trusted_origins: Collection[str]
-    max_body: int
-    poll_seconds: int
     base_url: str
     api_versions: Sequence[str]
 
@@ -129,30 +133,20 @@ class AzureEdge(OperationsEdge):
         service: Service,
         *,
         starts: Starts = False,
-        parents: Sequence[str] = (),
         authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
         base_url: str = "",
         api_versions: Sequence[str] = (),
+        **options: Unpack[CommonEdgeKeywords],
     ) -> None:
-        super().__init__(
-            service,
-            starts=starts,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-        )
+        check_keywords(type(self).__name__, options, CommonEdgeKeywords)
+        super().__init__(service, starts=starts, authenticate=authenticate, **options)
         _check_base(base_url)
         check_texts("api_versions", api_versions)
         fine = all(map(_VERSION.fullmatch, api_versions))
         check("api_versions", api_versions, "texts of letters, digits and _.-", fine=fine)
         self._base_url = base_url.rstrip("/")
         self._api_versions = tuple(api_versions)
-        if not self.authenticates:
+        if authenticate is None:
             text = "%s has no authenticate: who knows the id of an operation can read and cancel it"
             log.warning(text, type(self).__name__)
 
@@ -168,7 +162,7 @@ class AzureEdge(OperationsEdge):
             http = 412
         elif http == Code.DEADLINE_EXCEEDED.http:  # which gateways answer; a call may be repeated
             http = Code.UNAVAILABLE.http
-            headers["retry-after"] = str(self._poll_seconds)
+            headers["retry-after"] = str(self.options.poll_seconds)
         with contextlib.suppress(MalformedRequest):  # there may be too many headers to be read
             headers |= _repeatability(request, "rejected")
         reply = HttpReply(http, tuple(headers.items()), dumps({"error": shown}))
@@ -216,7 +210,7 @@ class AzureEdge(OperationsEdge):
     @property
     def _retry(self) -> str:
         # At least 1: clients take none, and 0, for 30 seconds.
-        return str(self._poll_seconds)
+        return str(self.options.poll_seconds)
 
     def _monitored(
         self,

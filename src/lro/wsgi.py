@@ -8,8 +8,8 @@ for as long as the operations run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias, Unpack
 from urllib.parse import unquote
 
 import attrs
@@ -17,7 +17,7 @@ import attrs
 from lro._base.arguments import check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, ExtraPage, Found, OperationsEdge, Starts
+from lro._http.edge import EdgeKeywords, Found, OperationsEdge
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
@@ -81,7 +81,7 @@ class EdgeApp:
 
     def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
         try:
-            body = read_body(environ, self.edge.max_body)
+            body = read_body(environ, self.edge.options.max_body)
         except LroError as exc:
             return self.edge.refusal(request, exc)
         return self.edge.handle(attrs.evolve(request, body=body), found)
@@ -105,31 +105,9 @@ class OperationsApp(EdgeApp):
     """
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        fallback: App | None = None,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        accepted: bool = False,
-        openapi: ExtraPage | None = None,
+        self, service: Service, *, fallback: App | None = None, **options: Unpack[EdgeKeywords]
     ) -> None:
-        edge = OperationsEdge(
-            service,
-            starts=starts,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-            accepted=accepted,
-            openapi=openapi,
-        )
-        super().__init__(edge, fallback)
+        super().__init__(OperationsEdge(service, **options), fallback)
 
 
 def request_of(environ: Environ) -> HttpRequest:

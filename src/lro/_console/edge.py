@@ -35,6 +35,7 @@ from lro.errors import (
     check,
     check_count,
     check_function,
+    check_keywords,
     check_plain_function,
     check_text,
     check_texts,
@@ -119,6 +120,36 @@ class ConsoleOptions(ConsoleLooks, total=False):
     clock: Callable[[], float]
 
 
+@attrs.frozen(kw_only=True, eq=False)
+class _Looks:
+    """What a console shows and does: see :class:`ConsoleEdge`.
+
+    Raises:
+        DeclarationError: An option is not of its type, or out of its bounds.
+    """
+
+    actions: Collection[str] = ACTIONS
+    allow: Allow | None = None
+    redact: Redact | None = None
+    links: Mapping[str, str] | None = None
+    title: str = "Operations"
+    refresh_seconds: int = 5
+    frame: Collection[str] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_texts("actions", self.actions)
+        wanted = f"some of {', '.join(ACTIONS)}, or () for none"
+        check("actions", self.actions, wanted, fine=set(self.actions) <= set(ACTIONS))
+        check_text("title", self.title, empty=False)
+        check_count("refresh_seconds", self.refresh_seconds, most=3600)
+        if self.redact is not None:
+            check_plain_function("redact", self.redact)
+        if self.allow is not None:
+            check_function("allow", self.allow)
+        _check_links(self.links or {})
+        secure_headers(self.frame)
+
+
 class Console:
     """A console that an integration into a framework serves at a path, such as ``/console``.
 
@@ -138,7 +169,7 @@ class Console:
             text = f"Console has no such option; it has {', '.join(sorted(known))}"
             raise DeclarationError(unknown[0], text)
         try:
-            _check_looks(**looks)
+            _Looks(**looks)
         except DeclarationError as exc:
             raise DeclarationError(f"Console, {exc.subject}", exc.description) from None
         self.looks = looks
@@ -183,38 +214,25 @@ class ConsoleEdge(OperationsEdge):
         *,
         path: str = "",
         authenticate: Authenticate | None = None,
-        actions: Collection[str] = ACTIONS,
-        allow: Allow | None = None,
-        redact: Redact | None = None,
         parents: Sequence[str] = (),
-        links: Mapping[str, str] | None = None,
-        title: str = "Operations",
-        refresh_seconds: int = 5,
-        frame: Collection[str] = (),
         trusted_origins: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        **looks: Unpack[ConsoleLooks],
     ) -> None:
         super().__init__(
             service, parents=parents, authenticate=authenticate, trusted_origins=trusted_origins
         )
-        _check_looks(
-            actions=actions,
-            allow=allow,
-            redact=redact,
-            links=links,
-            title=title,
-            refresh_seconds=refresh_seconds,
-            frame=frame,
-        )
+        check_keywords(type(self).__name__, looks, ConsoleLooks)
+        shown = _Looks(**looks)
         self.mount: str = checked_prefix(path)
         self.pages: Sequence[str] = [self.mount, *(self.mount + one for one in page_files())]
-        self._actions = tuple(one for one in ACTIONS if one in actions)
-        self._allow = None if allow is None else Hook("allow", allow)
-        self._redact = redact
-        self._headers = secure_headers(frame)
-        self._title = title
-        self._refresh_seconds = refresh_seconds
-        self._links = dict(links or {})
+        self._actions = tuple(one for one in ACTIONS if one in shown.actions)
+        self._allow = None if shown.allow is None else Hook("allow", shown.allow)
+        self._redact = shown.redact
+        self._headers = secure_headers(shown.frame)
+        self._title = shown.title
+        self._refresh_seconds = shown.refresh_seconds
+        self._links = dict(shown.links or {})
         self._shown_parents = ("", *(one for one in parents if "*" not in one))
         self._tally_reader = Tally(service, self._shown_parents, clock)
         self._own: Mapping[str, Callable[[HttpRequest], Flow[HttpReply]]] = {
@@ -247,7 +265,7 @@ class ConsoleEdge(OperationsEdge):
     def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
         """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
         try:
-            if not self.authenticates:
+            if self.options.authenticate is None:
                 check_loopback(request)
             found = found or self.route(request.method, request.path)
             request = attrs.evolve(request, path=self._below(request.path) or request.path)
@@ -428,34 +446,6 @@ def _method_in(content_type: str | None, body: bytes) -> str:
 
 def _named(caller: str) -> str:
     return repr(caller[:200]) if caller else "a caller without a name"
-
-
-def _check_looks(
-    *,
-    actions: Collection[str] = (),
-    allow: Allow | None = None,
-    redact: Redact | None = None,
-    links: Mapping[str, str] | None = None,
-    title: str = "-",
-    refresh_seconds: int = 1,
-    frame: Collection[str] = (),
-) -> None:
-    """Check the options that are given; the others have a value here that is fine.
-
-    Raises:
-        DeclarationError: One is not of its type, or out of its bounds.
-    """
-    check_texts("actions", actions)
-    wanted = f"some of {', '.join(ACTIONS)}, or () for none"
-    check("actions", actions, wanted, fine=set(actions) <= set(ACTIONS))
-    check_text("title", title, empty=False)
-    check_count("refresh_seconds", refresh_seconds, most=3600)
-    if redact is not None:
-        check_plain_function("redact", redact)
-    if allow is not None:
-        check_function("allow", allow)
-    _check_links(links or {})
-    secure_headers(frame)
 
 
 def _check_links(links: object) -> None:

@@ -20,6 +20,7 @@ from typing import (
     NoReturn,
     Protocol,
     TypeAlias,
+    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -610,6 +611,56 @@ Found: TypeAlias = Match | Allowed | LroError
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
+class CommonEdgeKeywords(TypedDict, total=False):
+    """Options that edges of all kinds take: see :class:`OperationsEdge`."""
+
+    parents: Sequence[str]
+    trusted_origins: Collection[str]
+    max_body: int
+    poll_seconds: int
+
+
+class IntegrationKeywords(CommonEdgeKeywords, total=False):
+    """Options of an edge in a framework, which finds the caller itself."""
+
+    heartbeat_seconds: float
+    accepted: bool
+
+
+class EdgeKeywords(IntegrationKeywords, total=False):
+    """The keyword arguments of :class:`OperationsEdge`."""
+
+    starts: Starts
+    authenticate: Authenticate | None
+    openapi: ExtraPage | None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class EdgeOptions:
+    """The options of an edge: see :class:`OperationsEdge`.
+
+    Raises:
+        DeclarationError: One is not of its type, or out of its bounds.
+    """
+
+    starts: Starts = False
+    parents: Sequence[str] = ()
+    authenticate: Authenticate | None = None
+    trusted_origins: Collection[str] = ()
+    max_body: int = DEFAULT_MAX_BODY
+    poll_seconds: int = 1
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    accepted: bool = False
+    openapi: ExtraPage | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_texts("parents", self.parents)
+        check_count("max_body", self.max_body, most=_LARGEST_BODY)
+        check_count("poll_seconds", self.poll_seconds)
+        check_seconds("heartbeat_seconds", self.heartbeat_seconds, most=15)
+        check_flag("accepted", self.accepted)
+
+
 class OperationsEdge:
     """The five verbs over HTTP (spec §5.5), the extensions of spec §3.11, and starts (spec §9).
 
@@ -639,36 +690,17 @@ class OperationsEdge:
     offered: ClassVar[Collection[str]] = (*VERBS, *OPERATOR_VERBS)
     """The verbs that this kind of edge has routes for."""
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        accepted: bool = False,
-        openapi: ExtraPage | None = None,
-    ) -> None:
+    def __init__(self, service: Service, **options: Unpack[EdgeKeywords]) -> None:
         check_instance("service", service, Service, "a Service")
-        check_texts("parents", parents)
-        check_count("max_body", max_body, most=_LARGEST_BODY)
-        check_count("poll_seconds", poll_seconds)
-        check_seconds("heartbeat_seconds", heartbeat_seconds, most=15)
-        check_flag("accepted", accepted)
-        service.access.check_named(type(self).__name__, authenticate)
+        check_keywords(type(self).__name__, options, EdgeKeywords)
+        given = EdgeOptions(**options)
+        service.access.check_named(type(self).__name__, given.authenticate)
         self.service = service
-        self.max_body = max_body
-        self.authenticates: bool = authenticate is not None
-        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
-        self._trusted_origins = trusted(trusted_origins)
-        self._poll_seconds = poll_seconds
-        self._heartbeat_seconds = heartbeat_seconds
-        self._accepted = accepted
-        self.parents: Sequence[str] = tuple(parents)
+        self.options: EdgeOptions = given
+        self._hook = (
+            None if given.authenticate is None else Hook("authenticate", given.authenticate)
+        )
+        self._trusted_origins = trusted(given.trusted_origins)
         self._redact: Redact | None = None
         self.mount = ""
         """The path below which all is this edge's, and nothing elsewhere; empty: its routes are."""
@@ -676,19 +708,18 @@ class OperationsEdge:
         """Paths without data below that, which are for every caller."""
         self.streams = True
         """Whether the host can answer Watch, and the document has it."""
-        self.openapi = openapi
         self._page_reply: HttpReply | None = None
-        routed = (*default_routes(parents), *extension_routes(parents))
+        routed = (*default_routes(given.parents), *extension_routes(given.parents))
         offered = (route for route in routed if route.rpc in self.offered)
         self.verb_routes: Sequence[Route] = tuple(offered)
         self._verb_table = RouteTable(self.verb_routes)
         self.start_routes: Sequence[Route]
         self.start_routes, self._starts = start_routes(
-            self._verb_table, start_handlers(service, starts)
+            self._verb_table, start_handlers(service, given.starts)
         )
         routes = [*self.verb_routes, *self.start_routes]
-        if openapi is not None:
-            path = getattr(openapi, "path", openapi)
+        if given.openapi is not None:
+            path = getattr(given.openapi, "path", given.openapi)
             routes.append(_page_route(self.verb_routes, path))
         self._routes = RouteTable(routes)
         self._own_starts: dict[str, StartHandler[Any]] = {}
@@ -777,8 +808,8 @@ class OperationsEdge:
 
     def _page(self, request: HttpRequest) -> HttpReply:
         if self._page_reply is None:
-            assert self.openapi is not None
-            self._page_reply = self.openapi.reply(self)
+            assert self.options.openapi is not None
+            self._page_reply = self.options.openapi.reply(self)
         reply = self._page_reply
         return reply.headless if request.method == "HEAD" else reply
 
@@ -856,7 +887,7 @@ class OperationsEdge:
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
         """The reply to a start, and the operation in it, as the caller prefers it (RFC 7240)."""
-        applied, accepted = [], self._accepted
+        applied, accepted = [], self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])
             wait = preferred.wait
@@ -908,7 +939,7 @@ class OperationsEdge:
         reply = operation_reply(
             operation,
             self.service.types,
-            self._poll_seconds,
+            self.options.poll_seconds,
             enum_numbers=enum_numbers,
             started=True,
             accepted=accepted,
@@ -1044,7 +1075,7 @@ class OperationsEdge:
             self.service.types,
             self.service.domain,
             enum_numbers=query.enum_numbers,
-            heartbeat_seconds=self._heartbeat_seconds,
+            heartbeat_seconds=self.options.heartbeat_seconds,
             redact=self._redact,
         )
 
@@ -1074,15 +1105,15 @@ class OperationsEdge:
         return MayBlock(functools.partial(read, kind, body), blocks=len(body) >= MANY_BYTES)
 
     def _check_size(self, request: HttpRequest) -> None:
-        if len(request.body) > self.max_body:
-            raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
+        if len(request.body) > self.options.max_body:
+            raise RequestTooLarge("body", f"must have at most {self.options.max_body} bytes")
 
     def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
         """The reply that shows an operation; a large one is read again when there is room."""
         show = functools.partial(
             operation_reply,
             types=self.service.types,
-            poll_seconds=self._poll_seconds,
+            poll_seconds=self.options.poll_seconds,
             enum_numbers=query.enum_numbers,
             redact=self._redact,
             domain=self.service.domain,

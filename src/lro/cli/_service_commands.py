@@ -189,7 +189,7 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
 
 
 def _check_open(app: OperationsApp, target: str) -> None:
-    if app.edge.authenticates:
+    if app.edge.options.authenticate is not None:
         what = "has an authenticate hook for HTTP, which gRPC would not ask"
         raise InvalidArgument(target, f"{what}: serve gRPC by a program of your own")
 
@@ -201,7 +201,7 @@ def _known_hosts(
 
     The listening address decides: a name may mean a loopback address too.
     """
-    if app.edge.authenticates or not is_loopback(listener.getsockname()[0]):
+    if app.edge.options.authenticate is not None or not is_loopback(listener.getsockname()[0]):
         return None
     return frozenset(name.strip("[]").lower() for name in names)
 
@@ -211,7 +211,7 @@ def _warn(app: OperationsApp, target: str, host: str, known: Collection[str] | N
     from lro.cli._serving import warn
     from lro.cli._stores import check_store
 
-    if known is None and not app.edge.authenticates:
+    if known is None and app.edge.options.authenticate is None:
         text = "all who reach it can start, read and cancel operations"
         warn(f"{target} has no authenticate hook, and {host} is not a loopback address: {text}")
     why = check_store(app.edge.service.store)

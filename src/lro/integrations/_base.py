@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -27,7 +27,7 @@ from lro._engine.flow import Flow
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, OperationsEdge, Starts
+from lro._http.edge import Authenticate, IntegrationKeywords, OperationsEdge, Starts
 from lro._http.requests import mount_path, raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
@@ -42,23 +42,12 @@ Meta = TypeVar("Meta")
 T = TypeVar("T")
 
 
-class EdgeOptions(TypedDict, total=False):
-    """The options of :class:`lro.http.OperationsEdge` that integrations pass on as they are."""
-
-    parents: Sequence[str]
-    trusted_origins: Collection[str]
-    max_body: int
-    poll_seconds: int
-    heartbeat_seconds: float
-    accepted: bool
-
-
 def make_edge(
     service: Service,
     *,
     caller: Authenticate | None,
     starts: Starts,
-    options: EdgeOptions,
+    options: IntegrationKeywords,
     none: str = "lambda request: None",
 ) -> OperationsEdge:
     """An edge whose errors call the hook that gives the caller ``caller``.
@@ -76,7 +65,10 @@ def make_edge(
 
 
 def edges_with(
-    edge: OperationsEdge, console: str | Console, caller: Authenticate | None, options: EdgeOptions
+    edge: OperationsEdge,
+    console: str | Console,
+    caller: Authenticate | None,
+    options: IntegrationKeywords,
 ) -> list[OperationsEdge]:
     """The edge, and that of the console if one is wanted: at a path, or as a ``Console`` says.
 

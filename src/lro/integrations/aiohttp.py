@@ -15,12 +15,11 @@ from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of, respond
 from lro.integrations._base import (
-    EdgeOptions,
     PathRule,
     below_prefix,
     caller_hook,
@@ -70,7 +69,7 @@ class Operations:
         starts: Starts = False,
         caller: FindCaller | None = None,
         console: str | Console = "",
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         hook = None
         if caller is not None:

@@ -17,7 +17,7 @@ from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.requests import read_object
 from lro._http.responses import HttpReply
 from lro._messages.registry import TypeRegistry
@@ -25,7 +25,6 @@ from lro._model import operation as values
 from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
     PAGE,
-    EdgeOptions,
     PathRule,
     caller_name,
     edges_with,
@@ -103,7 +102,7 @@ class Operations:
         service: Service,
         *,
         caller: Callable[..., Any] | None = None,
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         self.service = service
         self._options = options
@@ -159,7 +158,7 @@ class Operations:
         options = {"tags": ["Operations"], **options}
         heading = [getattr(tag, "value", tag) for tag in options["tags"] or ["Operations"]]
         self._describer.add(
-            edge.start_handlers, edge.parents, streams=edge.streams, heading=heading[0]
+            edge.start_handlers, edge.options.parents, streams=edge.streams, heading=heading[0]
         )
         options["responses"] = {"default": self._error, **options.get("responses", {})}
         known = {"edge": edge, "describer": self._describer}
@@ -268,7 +267,7 @@ class OperationsRoute(APIRoute):
 class _EdgeReply(Response):
     def __init__(self, edge: OperationsEdge, path: str, caller: str, request: Request) -> None:
         super().__init__()
-        read = partial(read_once, request, edge.max_body)
+        read = partial(read_once, request, edge.options.max_body)
         self._respond = partial(respond, edge, path=path, caller=caller, read=read)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

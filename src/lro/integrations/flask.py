@@ -14,10 +14,9 @@ from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
-    EdgeOptions,
     PathRule,
     below_prefix,
     caller_hook,
@@ -65,7 +64,7 @@ class Operations:
         starts: Starts = False,
         caller: Callable[[], str | None] | None = None,
         console: str | Console = "",
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         hook = None
         if caller is not None:
@@ -168,7 +167,7 @@ class Operations:
             RequestTooLarge, MalformedRequest: It is, or could not be read.
         """
         length = declared_length(request.environ) or 0
-        own, limit = request.max_content_length, self.edge.max_body
+        own, limit = request.max_content_length, self.edge.options.max_body
         limit = limit if own is None else min(own, limit)
         request.max_content_length = limit + 1  # Flask cuts a body without a length off there
         try:

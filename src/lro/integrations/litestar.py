@@ -18,12 +18,11 @@ from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.responses import HttpReply
 from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
     EVERY_METHOD,
-    EdgeOptions,
     PathRule,
     caller_name,
     edges_with,
@@ -142,7 +141,7 @@ class OperationsPlugin(InitPlugin):
         guards: Sequence[Guard] = (),
         prefix: str = "",
         console: str | Console = "",
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         hook = None if caller is None else named_by_framework
         self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)

@@ -15,12 +15,11 @@ from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, raw_path, request_of
 from lro.integrations._base import (
-    EdgeOptions,
     PathRule,
     caller_hook,
     edges_with,
@@ -73,7 +72,7 @@ class Operations:
         caller: FindCaller | None = None,
         decorators: Sequence[Callable[[View], View]] = (),
         console: str | Console = "",
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         hook = None if caller is None else caller_hook(caller, lambda _: (), HTTPException, _ours)
         self.edge: OperationsEdge = make_edge(

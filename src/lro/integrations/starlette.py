@@ -16,12 +16,11 @@ from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
 from lro._http.requests import mount_path
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
-    EdgeOptions,
     PathRule,
     caller_hook,
     edges_with,
@@ -73,7 +72,7 @@ class Operations:
         starts: Starts = False,
         caller: FindCaller | None = None,
         console: str | Console = "",
-        **options: Unpack[EdgeOptions],
+        **options: Unpack[IntegrationKeywords],
     ) -> None:
         hook = (
             None
@@ -122,7 +121,7 @@ async def request_with_body(
     Raises:
         StatusError: The caller has gone away.
     """
-    body = await read_once(request, edge.max_body)
+    body = await read_once(request, edge.options.max_body)
     if body is None:
         raise gone_away()
     asked = heard_by(

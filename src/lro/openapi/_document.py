@@ -228,9 +228,10 @@ def describe(
     fine = starts is None and not parents
     check("starts", starts, "left out for an application, which has its own", fine=fine)
     if document is None:
-        document = edge.openapi if isinstance(edge.openapi, Document) else Document()
+        own = edge.options.openapi
+        document = own if isinstance(own, Document) else Document()
     return _described(
-        edge.service, edge.start_handlers, edge.parents, document, streams=edge.streams
+        edge.service, edge.start_handlers, edge.options.parents, document, streams=edge.streams
     )
 
 

@@ -23,11 +23,10 @@ from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, OperationsEdge
+from lro._http.edge import Authenticate, IntegrationKeywords, OperationsEdge
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.integrations._base import (
-    EdgeOptions,
     PathRule,
     below_prefix,
     caller_hook,
@@ -101,7 +100,7 @@ def edges() -> Sequence[OperationsEdge]:
     caller = given.get("CALLER", signed_in_user)
     options = {name.lower(): given[name] for name in _OPTIONS if name in given}
     hook = _hook(import_string(caller) if isinstance(caller, str) else caller)
-    edge_options = cast(EdgeOptions, options)
+    edge_options = cast(IntegrationKeywords, options)
     made = make_edge(
         service(), caller=hook, starts=given.get("STARTS", False), options=edge_options
     )
@@ -130,7 +129,7 @@ def start(
     """
     asked = _asked(request)
     try:
-        body = _body(request, edge().max_body)
+        body = _body(request, edge().options.max_body)
         asked = attrs.evolve(asked, body=body, mount=_mount_of_operations)
     except errors.LroError as exc:
         return _response(edge().refusal(asked, exc))
@@ -159,7 +158,7 @@ def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str
     path = below_prefix(asked.path, request.path_info, rule.filled(values))
     asked = attrs.evolve(asked, path=path)
     try:
-        body = _body(request, edge.max_body)
+        body = _body(request, edge.options.max_body)
     except errors.LroError as exc:
         return _response(edge.refusal(asked, exc))
     return _response(edge.handle(attrs.evolve(asked, body=body)))
