@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from lro import Code, Empty, LroError, Status, TypeRegistry
-from lro._engine.service import VERBS
 from lro._model.operation import delete, end
 from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
+from lro.http import VERBS
 from lro.wire import ListOperationsRequest, ListOperationsResponse, parse_duration, parse_name
 from tests.engine.engine_parts import declared
 from tests.filters.messages import ExportMetadata

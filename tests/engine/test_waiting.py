@@ -13,9 +13,9 @@ import pytest
 
 from lro import Code, Duration, LroError
 from lro._engine import watching
-from lro._engine.service import VERBS
 from lro.errors import InvalidTimeout, OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
+from lro.http import VERBS
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
