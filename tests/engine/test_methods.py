@@ -125,10 +125,10 @@ def model(request: Model) -> WorkResponse: ...
     [
         (struct, "the parameter 'request' of struct", "lro.Struct is the one for any JSON object"),
         (bare_dict, "the return of bare_dict: dict", "lro.Struct is the one for any JSON object"),
-        (bare_list, "the return of bare_list: list", "put the list into a field of one"),
-        (texts, "the return of texts", "put the list into a field of one"),
+        (bare_list, "the return of bare_list: list", "put the list in a field of one"),
+        (texts, "the return of texts", "put the list in a field of one"),
         (progress, "the parameter 'job' of progress", "lro.Struct is the one for any JSON object"),
-        (union, "the parameter 'request' of union", "which is no class"),
+        (union, "the parameter 'request' of union", "which is not a class"),
         (model, "the parameter 'request' of model: Model", "write it as one, or give"),
     ],
 )

@@ -303,7 +303,7 @@ def test_a_class_checks_itself():
         TYPES.load({"low": -1}, Checked)
     with pytest.raises(InvalidArgument, match="low: must not be above high"):
         TYPES.load({"low": 10}, Checked)
-    with pytest.raises(InvalidArgument, match="is no valid Checked"):
+    with pytest.raises(InvalidArgument, match="is not a valid Checked"):
         TYPES.load({"high": 101}, Checked)
 
 

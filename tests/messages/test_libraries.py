@@ -397,8 +397,8 @@ class Lost(BaseModel):
             "a: is read from a part of another field",
         ),
         (model(a=(typing.Callable[[], int] | None, None)), "a: no proto field has the type"),
-        (Rooted, "says its JSON as a whole, not by fields; put it into a field"),
-        (OwnForm, "says its JSON as a whole"),
+        (Rooted, "has no fields in JSON, but one value; put it in a field"),
+        (OwnForm, "has no fields in JSON"),
         (struct(("a", SimpleNamespace | None, None)), "a: no proto field has the type"),
         (struct(("a", msgspec.Raw, msgspec.Raw(b""))), "a: no proto field has the type"),
         (

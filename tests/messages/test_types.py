@@ -406,7 +406,7 @@ DECLARATIONS = [
     (shape_of, (int,), "is not an attrs class, a dataclass"),
     (shape_of, (attrs.make_class("Untyped", {"text": attrs.field(default="")}),),
      r"^Untyped\.text: has no annotation"),
-    *((shape_of, (numbered(*numbers),), "is no field number")
+    *((shape_of, (numbered(*numbers),), "is not a field number")
       for numbers in ((1, 1), (0, 1), (2**29, 1), ("1", 2))),
     *((shape_of, (made,), "has ASCII letters, digits and underscores")
       for name in ("", "a-b", "1a", "a b", "a.b", "a\n", "\u00e9")

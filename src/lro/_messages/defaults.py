@@ -1,4 +1,4 @@
-"""Messages without what their classes have filled in."""
+"""Messages without the defaults of their classes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lro._messages.schema import Field, Label, Shape
 
 
 def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
-    """The JSON of a message, without fields that have the default of their class.
+    """Return the JSON of a message without fields that have the default of their class.
 
-    So two releases of a class give the same for what a caller has sent, though the newer one has
-    more fields, or other defaults.
+    Two releases of a class give the same result for the request of a caller, although the newer
+    release has more fields or other defaults.
     """
     codec = types.codec(types.name_of(cls))
     return payload if codec.shape is None else _sparse(payload, codec.shape, types)

@@ -1,7 +1,15 @@
-"""Messages as JSON values: message classes of every kind by their shape (spec §1.8).
+"""Messages of every kind as JSON values, by the shapes of their classes (spec §1.8).
 
-cattrs finds the reader and the writer of a class; the hooks below say what they do. Every failure
-is an :class:`InvalidArgument` whose ``field`` is the path into the message.
+cattrs finds the reader and the writer of a class, which the hooks below make. Each failure is an
+:class:`InvalidArgument` whose ``field`` is the path into the message.
+
+Reading and writing are implemented twice. The general code defines the result. For each class one
+function is also compiled that reads or writes all fields without a call for each, and leaves every
+unusual value to the general code. A second implementation of anything needs a measured factor of
+at least 1.5 on a published target, stated at the top of its module. The target (``bench/codec.py``)
+is at most 1.8 times the time of code written by hand. An operation with its messages takes 1.65
+times to encode and 1.77 times to decode; with the general code alone, 3.0 and 2.65 times: factors
+of 1.8 and 1.5. A start over HTTP would then cost 4 % more CPU.
 """
 
 from __future__ import annotations
@@ -20,21 +28,8 @@ import cattrs
 
 from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
 from lro._base.status import AnyMessage, Json
-from lro._messages.schema import (
-    DUMPERS,
-    LOADERS,
-    Dumper,
-    Field,
-    Kind,
-    Label,
-    Loader,
-    Make,
-    Shape,
-    Violations,
-    enum_codec,
-    is_text,
-    raise_all,
-)
+from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, is_text
+from lro._messages.schema import Field, Kind, Label, Make, Shape, Violations, raise_all
 from lro._messages.shapes import is_message_class, is_typed_dict, library_of, shape_of
 from lro._messages.times import datetime_text, parse_datetime
 from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
@@ -49,7 +44,7 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),  # so for finite numbers alone
     datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
-"""By kind, or by Python class: which values ``v`` need no call of a hook, and how to write them."""
+"""By kind or Python class: a test of the value ``v`` and how to write it if the test passes."""
 _READ: Final[Mapping[object, tuple[str, str]]] = {
     **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
     Kind.INT64: ("v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19", "int(v)"),
@@ -58,15 +53,15 @@ _READ: Final[Mapping[object, tuple[str, str]]] = {
         "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
     ),
 }
-"""The same for values read from JSON."""
+"""Tests and forms for values that are read from JSON."""
 
 
 def compile_dumper(
     cls: type, shape: Shape, hook: Callable[[Field], Dumper], slow: Dumper
 ) -> Dumper:
-    """A writer: message -> JSON object. ``hook`` gives the writer of one field's whole value.
+    """Compile the function that writes a message of this class as a JSON object.
 
-    What is unusual is left to ``slow``.
+    ``hook`` gives the writer of a field's whole value. ``slow`` writes unusual messages.
     """
     lines = ["def dump(message):", " if message.__class__ is not cls: return slow(message)"]
     lines += [" shown = {}", " try:"]
@@ -91,9 +86,10 @@ def compile_loader(
     slow: Callable[[Any, object], object],
     drop: object,
 ) -> Callable[[Any, object], object]:
-    """A reader: JSON object -> message. ``drop`` is what an enum name reads as to be ignored.
+    """Compile the function that reads a message of this class from a JSON object.
 
-    What is unusual is left to ``slow``.
+    ``hook`` gives the reader of a field's whole value, which returns ``drop`` for an enum name to
+    ignore. ``slow`` reads unusual values.
     """
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
@@ -170,7 +166,7 @@ def _read(field: Field, number: int) -> list[str]:
 
 
 def _each(test: str, form: str, container: type, other: str) -> list[str]:
-    """Make ``w`` of the list or tuple ``v``; it is copied first, as other threads may change it."""
+    # The list is copied first, because other threads may change it.
     if form == "v":
         return [f"w = {container.__name__}(v)", "for v in w:", f" if not ({test}): {other}"]
     whole = f"[{form} for v in v if {test}]"
@@ -181,7 +177,7 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
 def _late(
     names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
 ) -> Callable[[Any], Any]:
-    # Looked up by the first call and put in its own place: a class may contain itself.
+    # The first call looks the hook up and replaces itself: a class may contain itself.
     def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
@@ -191,7 +187,7 @@ def _late(
 
 
 def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
-    """Name of the argument, default, and whether that makes one; None for what is not known."""
+    # By field: argument, default, and True if the default is a factory. None: not known.
     if not attrs.has(cls):
         return None
     found: dict[str, tuple[str, object, bool]] = {}
@@ -205,7 +201,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
 
 
 def _places(cls: type) -> tuple[str, ...]:
-    """The parameters of the class that take an argument by its place, which is faster."""
+    # Parameters that take positional arguments, which are faster.
     maker: object = cls.__new__
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
     if code is None or maker is not object.__new__:
@@ -224,22 +220,19 @@ def _made(name: str, lines: list[str], names: Namespace) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(text: str) -> CodeType:
-    """The code of a reader or writer; only field names, which are identifiers, come into its text.
-
-    Each registry makes functions of its own of it.
-    """
+    # Only field names, which are identifiers, get into the text. Registries share the code.
     return compile(text, "<codec>", "exec")
 
 
 DROP: Final = object()
-"""What an unknown enum name reads as where unknown things are ignored (spec §1.8(5))."""
+"""The result of reading an unknown enum name that is ignored (spec §1.8(5))."""
 
 Row: TypeAlias = tuple[str, Loader, bool]
-"""How a key of an object is read: field name, reader of its value, whether null is a value."""
+"""How a key of an object is read: field name, reader of the value, True if null is a value."""
 
 
 def below(path: str, error: InvalidArgument) -> InvalidArgument:
-    """The same complaint, seen from one level further up."""
+    """Prefix the field path of an error with the enclosing field."""
     if isinstance(error, InvalidFields):
         return InvalidFields(
             *(attrs.evolve(one, field=_joined(path, one.field)) for one in error.violations)
@@ -254,12 +247,12 @@ def _joined(path: str, inner: str) -> str:
 class JsonCodec:
     """Reads and writes messages as JSON values.
 
-    ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
-    are errors. Without it they are dropped (an Any of an unknown type is carried as it came), but
-    what is to be ``complete`` has no unknown enum name, and all that it must have.
-    ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
-    registry provides both. ``draft`` is for writing what ``plain_copy`` is to copy and check:
-    plain containers are not copied, and what the compiled writer leaves to the general one fails.
+    With ``strict``, the mode of a server that reads requests, unknown fields, enum names and Any
+    types are errors. Otherwise they are dropped; an Any of an unknown type stays as it came. With
+    ``complete``, unknown enum names and missing required fields are errors all the same.
+    ``check_any`` validates an Any and returns its canonical form; ``show_any`` writes one. With
+    ``draft``, writing does not copy plain containers, because ``plain_copy`` copies and checks
+    them, and unusual messages fail.
     """
 
     def __init__(
@@ -280,7 +273,7 @@ class JsonCodec:
         self._register()
 
     def load(self, value: Json, cls: type) -> Any:
-        """The message of this class that a JSON value says.
+        """Read a message of this class from a JSON value.
 
         Raises:
             InvalidArgument: The value is not such a message; ``field`` is the path of the error.
@@ -288,20 +281,20 @@ class JsonCodec:
         return self._converter.get_structure_hook(cls)(value, cls)
 
     def reader(self, cls: Any) -> Callable[[Json], Any]:
-        """:meth:`load` for one class."""
+        """Return :meth:`load` for one class."""
         hook: Any = self._converter.get_structure_hook(cls)  # ignores its second argument
         return typing.cast(Loader, hook)
 
     def writer(self, cls: type) -> Dumper:
-        """:meth:`dump` for one class."""
+        """Return :meth:`dump` for one class."""
         hook: Dumper = self._converter.get_unstructure_hook(cls)
         return hook
 
     def dump(self, message: object, cls: type | None = None) -> Json:
-        """The canonical JSON value of a message (spec §1.8(1)).
+        """Write a message as its canonical JSON value (spec §1.8(1)).
 
         Raises:
-            InvalidArgument: A field holds what its type does not allow.
+            InvalidArgument: A field has a value that its type does not allow.
         """
         written: Json = self._converter.get_unstructure_hook(cls or type(message))(message)
         return written
@@ -419,11 +412,11 @@ class JsonCodec:
 def object_loader(
     named: str, rows: Callable[[], Callable[[str], Row | None]], make: Make, *, strict: bool
 ) -> Loader:
-    """The reader of the objects that are messages called ``named`` (spec §1.8).
+    """Return the reader of JSON objects that are messages called ``named`` (spec §1.8).
 
-    ``rows`` is called once, by the first message, as a message may contain itself; what it gives
-    finds the row of a key. ``make`` makes a message of values by field name, or raises what is
-    wrong. Unknown keys are refused if ``strict``, else dropped.
+    ``rows`` returns the function that finds the row of a key. It is called by the first message,
+    because a message may contain itself. ``make`` makes a message from values by field name, or
+    raises the violations. Unknown keys are refused if ``strict``, otherwise dropped.
     """
     find: Callable[[str], Row | None] | None = None
 
@@ -464,9 +457,9 @@ def object_loader(
 def labelled(
     one: Loader, label: Label, key_kind: Kind | None, null_ok: bool, container: type = tuple
 ) -> Loader:
-    """The reader of a field's whole value, of the reader ``one`` of a single value.
+    """Return the reader of a field's whole value; ``one`` reads a single value.
 
-    ``null_ok`` says that null is a value, ``container`` what a repeated field is read as.
+    ``null_ok`` means that null is a value. Lists are read as ``container``.
     """
     if label is Label.REPEATED:
         return _list_loader(one if null_ok else _element(one), container)
@@ -504,10 +497,8 @@ def _note(wrong: Violations, name: str, error: InvalidArgument) -> None:
 
 
 def _filler(shape: Shape, *, missed: bool) -> Callable[[dict[str, object], Violations], None]:
-    """What gives fields without a default the values of absent ones.
-
-    Explicit ones are not given any if they are ``missed``: the library says what is missing.
-    """
+    # Gives absent fields without a default their values, except explicit ones if ``missed``: then
+    # the class's library says what is missing.
     required = {field.name: field for field in shape.fields if field.required}
 
     def fill(known: dict[str, object], wrong: Violations) -> None:
@@ -540,7 +531,7 @@ def _maker(cls: type) -> Make:
         except InvalidArgument:
             raise
         except (ValueError, TypeError) as exc:
-            raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+            raise InvalidArgument("", str(exc) or f"is not a valid {cls.__name__}") from exc
 
     return make
 

@@ -12,6 +12,7 @@ from typing import Final, TypeGuard
 
 from lro._base.status import WRAPPED_TYPES, Json, declared_name
 from lro._messages.registry import TypeRegistry, protobuf_name
+from lro._messages.scalars import enum_numbers
 from lro._messages.schema import (
     ANY,
     DURATION,
@@ -23,7 +24,6 @@ from lro._messages.schema import (
     Label,
     Shape,
     docstring,
-    enum_numbers,
 )
 from lro._messages.shapes import is_message_class, shape_of
 

@@ -1,8 +1,8 @@
-"""JSON text: the one seam where a JSON library is chosen (RFC 8259, spec §1.8).
+"""JSON text: the one module that chooses a JSON library (RFC 8259, spec §1.8).
 
-The extra ``fast`` changes no result: the standard library says what can be read and written, and
-how. orjson does what both do alike; whatever it refuses, and whatever it may take otherwise, is
-given to the standard library.
+The extra ``fast`` changes no result: the standard library defines what can be read and written, and
+how. orjson is used where both agree. Values that orjson refuses or may treat differently go to the
+standard library.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_DEPTH: Final = 32
 """Deepest nesting of a packed message (spec §1.8(8)).
 
-In binary form an object in a Struct takes three levels, and protobuf reads a hundred: what has a
-JSON form here has a binary form that can be read. Replies and stores put a few levels around it.
+In binary form an object in a Struct takes three levels, and protobuf reads a hundred. So every
+message with a JSON form has a readable binary form. Replies and stores add a few levels.
 """
 
 _AS_BRACES: Final = bytes.maketrans(b"[]", b"{}")
@@ -38,32 +38,32 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _LONG_TEXT: Final = 50_000
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
-"""The least digits of an integer that may have more than 64 bits: orjson makes it a float."""
+"""Digits from which an integer may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
 MAX_LISTS: Final = 100_000
-"""Most lists in a request. To read that many takes some 50 ms, in which no other thread runs."""
+"""Most lists in a request. Reading them takes about 50 ms, in which no other thread runs."""
 
 MAX_VALUES: Final = 2_000_000
-"""Most values in a reply. An object, a list and a text count as two more: so does a key.
+"""Most values in a reply. An object, a list, a text and a key count as two more.
 
-A byte of text may become many of memory, which no limit of bytes bounds.
+A byte of text can take many bytes of memory, so a limit of bytes does not bound memory.
 """
 _OF_MANY_BYTES: Final = 2
 _TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
-"""A text that does not end is one token, too: else it is read again from each quote in it."""
+"""An unterminated text is one token too; otherwise each quote in it would start a new read."""
 
 
 def dumps(value: Json) -> bytes:
-    """The compact UTF-8 text of a JSON value. What is written here can be read again.
+    """Write a JSON value as compact UTF-8 text, which can be read again.
 
-    An enum member or a UUID is not a JSON value: orjson may write it, and without orjson it is
-    refused. To look for those takes four times as long as to write.
+    An enum member or a UUID is not a JSON value: orjson may write it, the standard library refuses
+    it. A check would take four times as long as writing.
 
     Raises:
-        ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
-        TypeError: It holds something that is not a JSON value.
+        ValueError: The value is nested too deeply, or has a number or text that JSON cannot hold.
+        TypeError: It contains something that is not a JSON value.
     """
     if orjson is not None:
         try:
@@ -76,12 +76,12 @@ def dumps(value: Json) -> bytes:
 
 
 def canonical(value: Json) -> bytes:
-    """The text of a JSON value that is the same in whatever order its members were given."""
+    """Write a JSON value as text that does not depend on the order of members."""
     return json.dumps(value, sort_keys=True).encode()
 
 
 def dumps_bounded(value: Json) -> bytes:
-    """The same for what is kept and read again: also refused if :func:`loads` would refuse it.
+    """Write a value to keep: as :func:`dumps`, but refuse what :func:`loads` would refuse.
 
     Raises:
         ValueError, TypeError: As for :func:`dumps`; or the value is nested too deeply.
@@ -95,7 +95,7 @@ def loads(data: bytes | str) -> Json:
     """Read one JSON text, as a client reads replies: fast; the last of equal keys wins.
 
     Raises:
-        ValueError: The text is not JSON in UTF-8, is nested too deeply, or holds very many values.
+        ValueError: The text is not JSON in UTF-8, is nested too deeply, or has too many values.
     """
     if len(data) > MAX_VALUES // _OF_MANY_BYTES:
         check_values(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
@@ -121,7 +121,7 @@ def check_values(data: bytes, most: int = MAX_VALUES) -> None:
 
 
 def reread(text: str) -> Json:
-    """Read a text that :func:`dumps` wrote, without a look at how deep it is.
+    """Read a text that :func:`dumps` wrote, without checking its depth.
 
     Raises:
         ValueError: The text is not JSON.
@@ -133,8 +133,8 @@ def loads_strict(data: bytes | str) -> Json:
     """Read one JSON text, as a server reads requests: equal keys are an error (spec §1.8(2)).
 
     Raises:
-        ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or holds
-            very many lists.
+        ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or has
+            too many lists.
     """
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     flat = _flat_object(text)
@@ -147,10 +147,10 @@ def loads_strict(data: bytes | str) -> Json:
 
 
 def deeper_than(value: Json, limit: int) -> bool:
-    """Whether objects and lists are nested in more than ``limit`` levels."""
+    """Return True if objects and lists are nested deeper than ``limit`` levels."""
     layer: list[Any] = [value]
     for _ in range(limit):
-        # Types are compared, not asked: what is looked at came from JSON or was just made for it.
+        # Classes are compared, not instances checked: the value came from JSON or was made for it.
         below: list[Any] = []
         for item in layer:
             kind = item.__class__
@@ -165,11 +165,10 @@ def deeper_than(value: Json, limit: int) -> bool:
 
 
 def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> Json | None:
-    """An equal copy of a value that is JSON data through and through, at the speed of C.
+    """Copy a value that consists of plain JSON data, at the speed of C.
 
-    None for any other value, and for None: a tuple, a NaN or a key that is not a text comes back
-    from JSON as something else, if it comes back at all. None also for a value that is nested in
-    more than ``limit`` levels, if there is a limit.
+    Return None for any other value: a tuple, a NaN or a key that is not a text changes in JSON, or
+    is refused. Return None also for a value nested deeper than ``limit`` levels.
     """
     try:
         if orjson is None:
@@ -201,10 +200,7 @@ def _standard_dumps(value: Json) -> bytes:
 
 
 def _written_otherwise(text: bytes) -> bool:
-    """Whether the standard library may write otherwise what orjson wrote so, or refuse it.
-
-    orjson writes null for NaN and infinity, and the smallest and largest numbers its own way.
-    """
+    # orjson writes null for NaN and infinity, and its own form of the smallest and largest numbers.
     if b"null" in text or b"0.0000" in text:
         return True
     return _EXPONENT.search(text.translate(_DIGITS)) is not None
@@ -238,11 +234,8 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
 
 
 def _flat_object(text: bytes) -> Json | None:
-    """The value of an object of texts, flags and integers whose keys differ; None for other texts.
-
-    Most requests are such an object, which takes a third of the time so. With as many colons as
-    there are keys, no key can stand there twice.
-    """
+    # Reads an object of texts, bools and integers, as most requests are, in a third of the time;
+    # None for other texts. If there are as many colons as keys, no key is there twice.
     if orjson is None or text.count(b"{") != 1 or b"[" in text:
         return None
     if _LONG_NUMBER in text.translate(_DIGITS):
@@ -268,8 +261,8 @@ def _unique(pairs: _Pairs) -> Json:
 
 
 def _fraction(text: str) -> float:
-    # In Python: at each call other threads may have their turn. A body of 1 MB has 260,000
-    # fractions, and C would read them in one go.
+    # In Python, so that other threads can run in between: a body of 1 MB has 260,000 fractions,
+    # and C would read them all at once.
     return float(text)
 
 
@@ -277,7 +270,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# Made once: to make one takes longer than to read or write a small message.
+# Made once: making one takes longer than reading or writing a small message.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _PLAIN: Final = json.JSONDecoder(parse_constant=_no_constant)
 _STRICT: Final = json.JSONDecoder(
@@ -286,8 +279,8 @@ _STRICT: Final = json.JSONDecoder(
 
 
 def _check_depth(text: bytes | str, value: Json) -> None:
-    # Nearly every text has fewer brackets than the limit allows levels, and is not walked. In a
-    # long one there are more: to count them takes as long as all the rest.
+    # Most texts have fewer brackets than MAX_DEPTH, and need no walk. A long text has more, and
+    # counting its brackets takes as long as the walk.
     if len(text) < _LONG_TEXT:
         if isinstance(text, str):
             few = text.count("[") + text.count("{") <= MAX_DEPTH
@@ -301,10 +294,10 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
-    """:func:`deeper_than` of the value of a JSON text, several times as fast if it is not deep."""
+    # As ``deeper_than`` of the value of a text, but several times as fast if it is not deep.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # What is left of a string is a pair of quotes, unless it holds brackets: one quote stays then.
+    # A string leaves a pair of quotes, which are removed, unless it has brackets.
     brackets = text.translate(_AS_BRACES, _NO_BRACKETS).replace(b'""', b"")
     if len(brackets) <= 2 * limit:
         return False

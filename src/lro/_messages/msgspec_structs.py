@@ -94,7 +94,7 @@ def maker(cls: Any, shape: Shape) -> Make:
         except InvalidArgument:
             raise
         except (ValueError, TypeError) as exc:
-            raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+            raise InvalidArgument("", str(exc) or f"is not a valid {cls.__name__}") from exc
 
     return make
 

@@ -119,7 +119,7 @@ def maker(cls: Any, shape: Shape) -> Make:
         except InvalidArgument as exc:  # of a validator
             wrong.append(("", exc))
         except (ValueError, TypeError) as exc:
-            wrong.append(("", InvalidArgument("", str(exc) or f"is no valid {cls.__name__}")))
+            wrong.append(("", InvalidArgument("", str(exc) or f"is not a valid {cls.__name__}")))
         raise_all(wrong)
         return message
 

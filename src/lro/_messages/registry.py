@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Codec(Protocol):
-    """How one message class is packed. Write one for a class of a library we do not know."""
+    """How one message class is packed. Write a codec for a class of an unsupported library."""
 
     @property
     def python(self) -> type:
@@ -69,44 +69,44 @@ class Codec(Protocol):
 
     @property
     def shape(self) -> Shape | None:
-        """The fields, for filters; None if they are not known."""
+        """The fields, for filters; None if they are unknown."""
         ...
 
     def dump(self, message: Any) -> Json | bytes:
-        """The payload of a message.
+        """Return the payload of a message.
 
         Raises:
-            InvalidArgument: A field holds what its type does not allow.
+            InvalidArgument: A field has a value that its type does not allow.
         """
         ...
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Any:
-        """The message of a payload; unknown fields are refused if ``strict``, else dropped.
+        """Read a message; unknown fields are refused if ``strict``, otherwise dropped.
 
         Raises:
-            InvalidArgument: The payload says no such message.
+            InvalidArgument: The payload is not such a message.
         """
         ...
 
 
 @runtime_checkable
 class Amending(Protocol):
-    """A codec that can say more in a message without losing what it does not know of it."""
+    """A codec that can set fields of a message without losing unknown fields."""
 
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """The binary form with these fields, by their JSON names, set to these JSON values."""
+        """Return the binary form with these fields, by JSON names, set to these JSON values."""
         ...
 
 
 CodecFactory = Callable[[type], "Codec | None"]
-"""Gives the codec of a class, or None for a class that is not its business."""
+"""Returns the codec of a class, or None for a class that it does not support."""
 
 
 @attrs.frozen(slots=False)
 class ClassCodec:
-    """The codec of a class with fields of its own: ProtoJSON by its shape."""
+    """The codec of a class with fields: ProtoJSON by the shape of the class."""
 
     python: type
     strict: JsonCodec
@@ -114,30 +114,30 @@ class ClassCodec:
     draft: JsonCodec
     open_ended: bool
     misses_empty: bool = False
-    """Whether a message without a certain list or map is refused, though proto has no such."""
+    """True if the class requires a list or map field, which proto3 cannot express."""
 
     @property
     def shape(self) -> Shape | None:
-        """The fields; None for the well-known types with a JSON form of their own."""
+        """The fields; None for well-known types with a special JSON form."""
         return None if self.python in MESSAGES else shape_of(self.python)
 
     @functools.cached_property
     def write(self) -> Callable[[object], Json]:
-        """Message -> JSON value."""
+        """Writes a message as a JSON value."""
         return self.strict.writer(self.python)
 
     @functools.cached_property
     def read(self) -> Callable[[Json], Any]:
-        """JSON value -> message, ignoring what is unknown."""
+        """Reads a message from a JSON value, and ignores unknown fields."""
         return self.lenient.reader(self.python)
 
     @functools.cached_property
     def write_draft(self) -> Callable[[object], Json]:
-        """Message -> JSON value whose plain containers are still those of the message."""
+        """Writes a message as a JSON value that shares plain containers with the message."""
         return self.draft.writer(self.python)
 
     def payload(self, message: object) -> Json | None:
-        """The JSON value of a message if it is as usual and not too deep, else None."""
+        """Return the JSON value of a usual message that is not too deep, otherwise None."""
         try:
             drafted = self.write_draft(message)
         except (InvalidArgument, RecursionError):
@@ -147,11 +147,11 @@ class ClassCodec:
         return plain_copy(drafted, MAX_MESSAGE_DEPTH)
 
     def dump(self, message: Any) -> Json | bytes:
-        """The JSON value of a message."""
+        """Write a message as a JSON value."""
         return self.write(message)
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Any:
-        """The message of a JSON value."""
+        """Read a message from a JSON value."""
         if isinstance(payload, bytes):
             raise InvalidArgument("", "is in binary form, which this type is not read from")
         return self.strict.load(payload, self.python) if strict else self.read(payload)
@@ -159,13 +159,13 @@ class ClassCodec:
 
 @functools.cache
 def open_ended(cls: type) -> bool:
-    """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
+    """Return True if messages of this class can nest to any depth: JSON, Any, recursive classes."""
     return cls is AnyMessage or _any_field(cls, _holds_anything, loops=True)
 
 
 @functools.cache
 def misses_empty(cls: type) -> bool:
-    """Whether this class, or one in its fields, has a list or map that must be there."""
+    """Return True if this class, or a class in its fields, has a required list or map."""
     return cls is not AnyMessage and _any_field(cls, _misses_empty, loops=False)
 
 
@@ -180,7 +180,7 @@ def _misses_empty(field: Field) -> bool:
 def _any_field(
     cls: type, test: Callable[[Field], bool], *, loops: bool, above: tuple[type, ...] = ()
 ) -> bool:
-    """Whether a field passes, here or below; ``loops`` is the answer for a class in itself."""
+    # True if a field passes the test, here or below; ``loops`` is the answer for a recursive class.
     for field in shape_of(cls).fields:
         inner = field.python
         if test(field) or (loops and inner in (*above, cls)):
@@ -193,7 +193,7 @@ def _any_field(
 
 
 def protobuf_class(cls: type) -> Any:
-    """The class of the protobuf library that this is, or that it wraps (proto-plus); else None."""
+    """Return the protobuf class that this is, or that it wraps (proto-plus); otherwise None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
         return cls
@@ -201,7 +201,7 @@ def protobuf_class(cls: type) -> Any:
 
 
 def protobuf_name(cls: type) -> str | None:
-    """The full name of a class of protobuf or proto-plus; None for any other."""
+    """Return the full name of a class of protobuf or proto-plus; None for any other."""
     found = protobuf_class(cls)
     if found is None:
         return None
@@ -213,15 +213,16 @@ PROTO_PLUS: Final = "proto.message.Message"
 
 
 def full_name(cls: type) -> str | None:
-    """The full name that a class has of itself: declared, or of its descriptor; or None."""
+    """Return the full name that a class declares or has in its descriptor, or None."""
     return declared_name(cls) or protobuf_name(cls)
 
 
 def payload_of(codec: Codec, message: object) -> Json | bytes:
-    """The payload of a message, in a form that can be kept and sent.
+    """Return the payload of a message, in a form that can be stored and sent.
 
     Raises:
-        InvalidArgument: A field holds what its type does not allow, or it is nested too deeply.
+        InvalidArgument: A field has a value that its type does not allow, or the message is
+            nested too deeply.
     """
     payload: Json | bytes = None
     try:
@@ -234,7 +235,7 @@ def payload_of(codec: Codec, message: object) -> Json | bytes:
         if isinstance(payload, bytes):
             return payload
         if not isinstance(codec, ClassCodec):
-            payload = dump_json(payload)  # another library may give what JSON has not
+            payload = dump_json(payload)  # another library may return values that JSON cannot hold
         too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
     except RecursionError:
         too_deep = True
@@ -247,11 +248,11 @@ M = TypeVar("M")
 
 
 class TypeRegistry:
-    """Full name <-> message class. The well-known types and error details are always there.
+    """Message classes by full name. Well-known types and error details are always registered.
 
     Message classes are attrs classes, dataclasses, pydantic models, msgspec Structs, TypedDicts,
-    and those of protobuf and proto-plus (with the extra ``protobuf``). ``factories`` make codecs
-    for classes of other libraries, asked before the built-in ones.
+    and classes of protobuf and proto-plus (with the extra ``protobuf``). ``factories`` make codecs
+    for classes of other libraries, and come before the built-in ones.
 
     Raises:
         DeclarationError: A class or a factory cannot be used.
@@ -275,28 +276,28 @@ class TypeRegistry:
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
         self._renamed: dict[str, str] = {}
-        """The present name of a type, by its aliases."""
+        """Current name of a type by alias."""
         self._of_class: dict[type, Codec] = {}
         self._binary: tuple[int, Binary] | None = None
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
-        """Type URL and codec of the classes that need no look at how deep a message is."""
+        """Type URL and codec of classes whose messages need no check of depth."""
         self._by_url: dict[str, Codec] = {}
-        """Codec by type URL, of types whose JSON in an Any is ``@type`` and fields."""
+        """Codec by type URL, for types whose JSON in an Any is ``@type`` and fields."""
         self._wrapped: dict[str, Codec] = {}
-        """The same of types whose JSON in an Any stands under ``value``."""
+        """Codec by type URL, for types whose JSON in an Any is under ``value``."""
         for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
     def register(self, cls: type, full_name: str | None = None) -> str:
-        """Make a message class known, under the name it declares or the one given.
+        """Register a message class under the name that it declares, or the one given.
 
         Returns:
             The full name.
 
         Raises:
-            DeclarationError: The class has no name, another name already, or a field that no
-                message can have; or the name, or an alias, belongs to another class.
+            DeclarationError: The class has no name, is registered under another name, or has a
+                field that no message can have. Or its name or an alias belongs to another class.
         """
         check_class("cls", cls)
         if full_name is not None:
@@ -305,7 +306,7 @@ class TypeRegistry:
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
             if not is_message_class(cls):
-                self._make_codec(cls)  # may say that it is no message class at all
+                self._make_codec(cls)  # raises if it is not a message class
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         check_full_name(name)
         if known == name:
@@ -313,8 +314,8 @@ class TypeRegistry:
         if known is not None:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
         taken = self._codecs.get(name)
-        # Protobuf's own class for a message that is always known goes by the same name, and so does
-        # the class of proto-plus around one.
+        # protobuf's class of a message that is always registered has the same name, and so has the
+        # class of proto-plus around it.
         if taken is not None and not _same_message(taken.python, cls, name):
             raise DeclarationError(name, f"is the name of {taken.python!r} already")
         aliases = declared_aliases(cls)
@@ -323,7 +324,7 @@ class TypeRegistry:
         self._codecs.setdefault(name, codec)
         self._renamed.update(dict.fromkeys(aliases, name))
         self._names[cls] = name
-        self._generation += 1  # last: what is made of the classes without this one is outdated
+        self._generation += 1  # last: everything made of the classes before is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
         if name in WRAPPED_TYPES:
@@ -339,31 +340,32 @@ class TypeRegistry:
             raise DeclarationError(name, f"{text}, or register one of the two classes only")
         for alias in aliases:
             if alias in self._codecs:
-                text = f"is the name of {self._codecs[alias].python!r}, so it is no alias of {name}"
+                text = f"is the name of {self._codecs[alias].python!r}"
+                text += f", so it cannot be an alias of {name}"
                 raise DeclarationError(
                     alias, f"{text}: leave it out, or do not register that class"
                 )
             if (other := self._renamed.get(alias, name)) != name:
-                text = f"is an alias of {other} already, so it is none of {name}"
+                text = f"is an alias of {other} already, so it cannot be an alias of {name}"
                 raise DeclarationError(alias, f"{text}: give it to one of them")
 
     def __contains__(self, full_name: object) -> bool:
         return full_name in self._codecs or full_name in self._renamed
 
     def aliases_of(self, full_name: str) -> Sequence[str]:
-        """The names that a type had in earlier releases."""
+        """Return the names that a type had in earlier releases."""
         return [alias for alias, name in list(self._renamed.items()) if name == full_name]
 
     def present_name(self, full_name: str) -> str:
-        """The name that a type has now, if this is an alias of it; else the same name."""
+        """Return the current name of a type by an alias; any other name is returned as it is."""
         return self._renamed.get(full_name, full_name)
 
     def knows(self, cls: type) -> bool:
-        """Whether this class is registered."""
+        """Return True if this class is registered."""
         return cls in self._names
 
     def codec(self, full_name: str) -> Codec:
-        """The codec of a type, which may be said by an alias.
+        """Return the codec of a type by its name or an alias.
 
         Raises:
             UnknownType: No such type is registered.
@@ -374,7 +376,7 @@ class TypeRegistry:
             raise UnknownType(full_name) from None
 
     def name_of(self, cls: type) -> str:
-        """The full name of a registered class.
+        """Return the full name of a registered class.
 
         Raises:
             UnknownType: The class is not registered.
@@ -385,14 +387,14 @@ class TypeRegistry:
             raise UnknownType(cls.__qualname__) from None
 
     def pack(self, message: object, cls: type | None = None) -> AnyMessage:
-        """Pack a message of a registered class; an Any is passed through.
+        """Pack a message of a registered class; an Any is returned unchanged.
 
-        ``cls`` is the class to pack it as, by default its own. That of a TypedDict has to be given,
-        as its messages are dicts.
+        ``cls`` is the class of the message, by default its own. It is needed for a TypedDict, whose
+        messages are dicts.
 
         Raises:
-            UnknownType: Its class is not registered.
-            EncodingError: It cannot be encoded; the error names the field.
+            UnknownType: The class is not registered.
+            EncodingError: The message cannot be encoded; the error names the field.
         """
         known = self._plain.get(message.__class__ if cls is None else cls)
         if known is not None:
@@ -418,10 +420,10 @@ class TypeRegistry:
             raise EncodingError(name, exc.field, exc.description) from exc
 
     def unpack(self, packed: AnyMessage, cls: type[M], *, strict: bool = False) -> M:
-        """The message inside, as an instance of ``cls``.
+        """Return the message inside, as an instance of ``cls``.
 
         Raises:
-            InvalidArgument: The Any holds another type, or its payload does not fit.
+            InvalidArgument: The Any has another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
         if type(packed) is AnyMessage and type(packed.type_url) is str and not strict:
@@ -435,10 +437,10 @@ class TypeRegistry:
         return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
     def unpack_request(self, packed: AnyMessage, cls: type[M]) -> M:
-        """The message inside a stored request, on which a method is about to act.
+        """Return the message inside a stored request, on which a method is about to act.
 
-        As for :meth:`unpack`, unknown fields are dropped. But an unknown enum value is refused, and
-        so is a request without what it must have: the method would act on something else.
+        Unknown fields are dropped, as by :meth:`unpack`. But an unknown enum value and a missing
+        required field are refused, because the method would act on another request.
 
         Raises:
             InvalidArgument, UnknownType: As for :meth:`unpack`.
@@ -449,7 +451,7 @@ class TypeRegistry:
         return cast(M, self._complete.load(packed.payload, cls))
 
     def unpack_any(self, packed: AnyMessage, *, strict: bool = False) -> object:
-        """The message inside, of whatever registered type it is.
+        """Return the message inside, of any registered type.
 
         Raises:
             UnknownType: Its type is not registered.
@@ -459,10 +461,10 @@ class TypeRegistry:
         return self._load(self.codec(name), name, packed.payload, strict=strict)
 
     def checked(self, packed: AnyMessage) -> AnyMessage:
-        """The same Any with its payload validated, in canonical form (spec §1.10(4)).
+        """Return the Any with its payload validated and in canonical form (spec §1.10(4)).
 
         Raises:
-            InvalidArgument: Its type is not registered, or its payload does not fit.
+            InvalidArgument: The type is not registered, or the payload does not fit.
         """
         try:
             codec = self.codec(packed.type_name)
@@ -472,10 +474,10 @@ class TypeRegistry:
         return AnyMessage(packed.type_url, codec.dump(found))
 
     def to_json(self, packed: AnyMessage) -> Json:
-        """The JSON form of an Any, ``@type`` and all.
+        """Return the JSON form of an Any, with its ``@type``.
 
         Raises:
-            EncodingError: It cannot be printed.
+            EncodingError: It has no JSON form.
         """
         try:
             return self._shown(packed)
@@ -486,7 +488,7 @@ class TypeRegistry:
         """Read the JSON form of an Any; ``strict`` also validates the payload.
 
         Raises:
-            InvalidArgument: It is not an Any.
+            InvalidArgument: The value is not an Any.
         """
         if type(value) is dict and not strict:
             url = value.get("@type")
@@ -500,10 +502,10 @@ class TypeRegistry:
         return self.checked(found) if strict and not found.empty else found
 
     def load(self, value: Json, cls: type[M], *, strict: bool = True) -> M:
-        """A message of any message class from its JSON value, named or not.
+        """Read a message of any message class, registered or not, from its JSON value.
 
         Raises:
-            InvalidArgument: The value says no such message.
+            InvalidArgument: The value is not such a message.
         """
         codec = self._of_class.get(cls)
         if codec is not None:
@@ -511,10 +513,10 @@ class TypeRegistry:
         return cast(M, (self._strict if strict else self._lenient).load(value, cls))
 
     def dump(self, message: object, cls: type | None = None) -> Json:
-        """The JSON value of any message, without a type; ``cls`` as for :meth:`pack`.
+        """Write any message as a JSON value, without ``@type``; ``cls`` as for :meth:`pack`.
 
         Raises:
-            EncodingError: It cannot be encoded.
+            EncodingError: The message cannot be encoded.
         """
         cls = type(message) if cls is None else cls
         codec = self._of_class.get(cls)
@@ -525,7 +527,7 @@ class TypeRegistry:
             if isinstance(shown, bytes):
                 return self.binary.to_json(self._names[cls], shown)
             return shown
-        except (UnknownType, MissingExtra):  # of another library, which gives bytes
+        except (UnknownType, MissingExtra):  # of another library, whose payload is bytes
             raise EncodingError(cls.__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(cls.__qualname__, exc.field, exc.description) from exc
@@ -536,7 +538,7 @@ class TypeRegistry:
 
         Raises:
             MissingExtra: The protobuf library is not installed.
-            DeclarationError: A registered class says what proto cannot say.
+            DeclarationError: A registered class has something that proto cannot express.
         """
         found = self._binary
         if found is not None and found[0] == self._generation:
@@ -559,11 +561,11 @@ class TypeRegistry:
         return made
 
     def binary_payload(self, packed: AnyMessage) -> bytes:
-        """The payload of an Any in binary form (spec §1.7(7)); bytes are passed through.
+        """Return the payload of an Any in binary form (spec §1.7(7)); bytes stay as they are.
 
         Raises:
-            UnknownType: It is a JSON value, and no such type is registered.
-            EncodingError: It has no binary form.
+            UnknownType: The payload is a JSON value, and the type is not registered.
+            EncodingError: The payload has no binary form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
         if isinstance(packed.payload, bytes):
@@ -575,11 +577,11 @@ class TypeRegistry:
             raise EncodingError(name, exc.field, exc.description) from exc
 
     def json_payload(self, packed: AnyMessage) -> Json:
-        """The payload of an Any as a JSON value, which is passed through.
+        """Return the payload of an Any as a JSON value; a JSON value stays as it is.
 
         Raises:
-            UnknownType: It is in binary form, and no such type is registered.
-            InvalidArgument: Its bytes are not such a message, or it has no JSON form.
+            UnknownType: The payload is in binary form, and the type is not registered.
+            InvalidArgument: The bytes are not such a message, or have no JSON form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
         if not isinstance(packed.payload, bytes):
@@ -588,14 +590,14 @@ class TypeRegistry:
         return self.binary.to_json(packed.type_name, packed.payload)
 
     def status_of(self, error: LroError, domain: str) -> Status:
-        """Make the status of an error for a caller, with its details (spec §6.3).
+        """Return the status of an error for a caller, with its details (spec §6.3).
 
-        The application may have written the error. It is asked here alone what it says, once. What
-        it raises then passes, but for what would stop a server, such as SystemExit.
+        The class of the error may be the application's. Only this method calls it, once. Its
+        exceptions pass, except those that would stop a server, such as SystemExit.
 
         Raises:
             DeclarationError: Its ``status_code`` is not a Code.
-            HookFailed: It raised what would stop a server.
+            HookFailed: The error raised an exception that would stop a server.
             EncodingError, UnknownType: A detail cannot be packed.
         """
         code, text, details = contained(f"the error {type(error).__name__}", _said, error, domain)
@@ -609,11 +611,11 @@ class TypeRegistry:
     def _unpacked(self, packed: AnyMessage) -> object:
         try:
             return self.unpack_any(packed)
-        except LroError:  # data of an unknown kind, never an error
+        except LroError:  # unknown data is not an error
             return packed
 
     def readable(self, packed: AnyMessage) -> AnyMessage:
-        """The same Any with a JSON value in it, if one can be had of its bytes."""
+        """Return the Any with its bytes as a JSON value, if they can be read."""
         if not isinstance(packed.payload, bytes):
             return packed
         try:
@@ -653,7 +655,7 @@ class TypeRegistry:
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
-        # A field that no message can have is refused here, in the classes below this one too.
+        # Refuses a field that no message can have, also in the classes of fields.
         return ClassCodec(
             cls, self._strict, self._lenient, self._draft, open_ended(cls), misses_empty(cls)
         )
@@ -690,14 +692,12 @@ _SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
     PreconditionViolation,
     QuotaViolation,
 )
-"""The details of this library, and the messages in them."""
+"""The detail types of this library, and the messages in them."""
 
 
 def _sayable(said: Any) -> Any:
-    """The same without half surrogate pairs, which no reply can hold (spec §1.9).
-
-    The name of a file may have some. Details of classes of the application are as it made them.
-    """
+    # Replaces lone surrogates, which no reply can hold (spec §1.9); the name of a file may have
+    # some. Details of the application's classes stay as they are.
     if isinstance(said, str):
         return str.encode(said, "utf-8", "backslashreplace").decode()
     if isinstance(said, tuple):
@@ -714,7 +714,7 @@ _SET_PAYLOAD: Final = vars(AnyMessage)["payload"].__set__
 
 
 def _any_of(url: str, payload: Json) -> AnyMessage:
-    # As its class makes one, but faster: attrs sets each field of a frozen class by its name.
+    # Faster than the constructor, in which attrs sets each field of a frozen class by its name.
     made = object.__new__(AnyMessage)
     _SET_TYPE_URL(made, url)
     _SET_PAYLOAD(made, payload)

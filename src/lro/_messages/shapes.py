@@ -1,7 +1,7 @@
-"""Message classes read as shapes: what their fields are in proto's terms.
+"""Reads message classes as shapes: their fields in proto's terms.
 
-One reading of a class serves the JSON codec, the filters and (with the protobuf extra) the binary
-form. What pydantic, msgspec and TypedDicts know of their classes stands in a module for each.
+The JSON codec, the filters and (with the extra ``protobuf``) the binary form use the same shape.
+pydantic, msgspec and TypedDicts have a module each that knows their classes.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ _LISTS: Final = (list, tuple, collections.abc.Sequence)
 _SETS: Final = (set, frozenset, collections.abc.Set)
 _MAPS: Final = (dict, collections.abc.Mapping)
 _NAME: Final = re.compile("[A-Za-z][A-Za-z0-9_]*")
-"""The names that proto has for fields."""
+"""Valid names of proto fields."""
 _KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
 
 
 def library_of(cls: type) -> Library | None:
-    """The library of a message class: pydantic, msgspec, typing (for a TypedDict), or None.
+    """Return the library of a message class: pydantic, msgspec, typing (for a TypedDict), or None.
 
-    None of them is imported but for a class of theirs.
+    A library is imported only for a class of it.
     """
     if "__pydantic_fields__" in vars(cls):
         from lro._messages import pydantic_models
@@ -105,16 +105,16 @@ def _is_dataclass(cls: type) -> bool:
 
 
 def no_message(annotation: object) -> str:
-    """Why this is not a message class, and what to write instead."""
+    """Return why this is not a message class, and what to write instead."""
     kind = typing.get_origin(annotation) or annotation
     if kind in _MAPS:
-        return "is no message class; lro.Struct is the one for any JSON object"
+        return "is not a message class; lro.Struct is the one for any JSON object"
     if kind in _LISTS:
-        return "is no message class; put the list into a field of one, such as items: list[str]"
+        return "is not a message class; put the list in a field of one, such as items: list[str]"
     if not isinstance(annotation, type):
-        return "is no class"
+        return "is not a class"
     if hasattr(annotation, "__pydantic_root_model__"):
-        return "says its JSON as a whole, not by fields; put it into a field of a model that does"
+        return "has no fields in JSON, but one value; put it in a field of a model"
     if hasattr(annotation, "__fields__") and hasattr(annotation, "__validators__"):
         return "is a model of pydantic 1; message classes are those of pydantic 2"
     kinds = "an attrs class, a dataclass, a pydantic model, a msgspec Struct or a TypedDict"
@@ -123,10 +123,10 @@ def no_message(annotation: object) -> str:
 
 @functools.cache
 def shape_of(cls: type) -> Shape:
-    """The shape of a message class.
+    """Return the shape of a message class.
 
     Raises:
-        DeclarationError: It is none, or a field has a type that no proto field has.
+        DeclarationError: It is not a message class, or a field has a type without a proto form.
     """
     if not is_message_class(cls):
         raise DeclarationError(_label(cls), no_message(cls))
@@ -142,7 +142,7 @@ def shape_of(cls: type) -> Shape:
         where = _number_in(said, place)
         try:
             if not _is_number(where) or where in fields:
-                raise _Unsupported(f"{where!r} is no field number that is still free")
+                raise _Unsupported(f"{where!r} is not a field number that is still free")
             if not _NAME.fullmatch(name):
                 wanted = "has ASCII letters, digits and underscores, and begins with a letter"
                 raise _Unsupported(f"a field's name {wanted}")
@@ -166,7 +166,7 @@ class _Unsupported(Exception):
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    # From 19,000 on, a thousand are protobuf's own; two are those of what a start says beside its
+    # protobuf reserves 19,000 to 19,999. Two numbers are for the fields that a start has beside its
     # request (``lro._messages.protobuf.binary``).
     free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
     return free and value not in (2046, 2047)
@@ -267,7 +267,6 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
 
 
 def _labelled(annotation: object, *, optional: bool) -> tuple[Label, Kind | None, object]:
-    """How often a field holds a value, the kind of a map's keys, and the type of one value."""
     inner = bare(annotation)
     origin = typing.get_origin(inner)
     if _is_bare(inner):
@@ -302,7 +301,7 @@ def _container(annotation: object) -> type:
 _Value = tuple[
     Kind, Any, str | None, Callable[[Any], object] | None, Callable[[Any], object] | None
 ]
-"""The kind of a value, its Python type, the name of its message, and the two ways of a Field."""
+"""Kind, Python type, message name, ``lift`` and ``lower`` of a Field."""
 
 
 def _value(annotation: object, library: Library | None) -> _Value:
@@ -434,7 +433,9 @@ def _no_field(annotation: object) -> _Unsupported:
 
 def _check_enum(cls: type[enum.Enum]) -> None:
     if issubclass(cls, enum.Flag):
-        raise _Unsupported(f"{cls.__name__} is a Flag: a combination is no value of a proto enum")
+        raise _Unsupported(
+            f"{cls.__name__} is a Flag, and a combination is not a value of a proto enum"
+        )
     for name in cls.__members__:
         if not name.isascii() or name in ("option", "reserved"):
             raise _Unsupported(f"no value of a proto enum is called {name!r}, as in {cls.__name__}")

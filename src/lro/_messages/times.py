@@ -17,12 +17,12 @@ _MIN_TIME: Final = -62_135_596_800
 _MAX_TIME: Final = 253_402_300_799
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TWO: Final = tuple(f"{number:02}" for number in range(60))
-"""Months to seconds as text: ``isoformat`` takes twice as long, for an offset that is cut off."""
+"""Two-digit texts. ``isoformat`` takes twice as long, and adds an offset."""
 _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
 _PLAIN_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
 )
-"""What is written here, and what the standard library reads in the same sense."""
+"""The form that this module writes, which the standard library reads with the same meaning."""
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
@@ -33,7 +33,7 @@ _TIMESTAMP: Final = re.compile(
 @named("google.protobuf.Duration")
 @attrs.frozen(order=True)
 class Duration:
-    """``google.protobuf.Duration``: a span of time, which may be invalid until it is used.
+    """``google.protobuf.Duration``: a span of time, whose validity is checked when it is used.
 
     ``seconds`` and ``nanos`` have the same sign; see :attr:`valid` (spec §1.11(1)).
     """
@@ -43,7 +43,7 @@ class Duration:
 
     @property
     def valid(self) -> bool:
-        """Whether the range and sign rules hold."""
+        """True if the range and sign rules hold."""
         in_range = abs(self.seconds) <= _MAX_SECONDS and abs(self.nanos) < _NANO
         return in_range and not (self.seconds * self.nanos < 0)
 
@@ -53,13 +53,13 @@ class Duration:
         return self.seconds + self.nanos / _NANO
 
     def to_timedelta(self) -> timedelta:
-        """The span as a timedelta, cut to whole microseconds (towards zero)."""
+        """Return the span as a timedelta, cut to whole microseconds (towards zero)."""
         micros = abs(self.nanos) // 1000
         return timedelta(seconds=self.seconds, microseconds=micros if self.nanos >= 0 else -micros)
 
     @classmethod
     def from_timedelta(cls, span: timedelta) -> Duration:
-        """The exact equal of a timedelta."""
+        """Make the exact equal of a timedelta."""
         micros = span // timedelta(microseconds=1)
         sign = -1 if micros < 0 else 1
         seconds, rest = divmod(abs(micros), 1_000_000)
@@ -76,16 +76,16 @@ class Timestamp:
 
     @property
     def valid(self) -> bool:
-        """Whether it lies in the years 1 to 9999 with nanos from 0 to 999,999,999."""
+        """True if it is in the years 1 to 9999 and ``nanos`` is from 0 to 999,999,999."""
         return _MIN_TIME <= self.seconds <= _MAX_TIME and 0 <= self.nanos < _NANO
 
     def to_datetime(self) -> datetime:
-        """The moment as a datetime in UTC, cut to whole microseconds."""
+        """Return the time as a datetime in UTC, cut to whole microseconds."""
         return _EPOCH + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
 
     @classmethod
     def from_datetime(cls, moment: datetime) -> Timestamp:
-        """The exact equal of an aware datetime.
+        """Make the exact equal of a datetime with a time zone.
 
         Raises:
             ValueError: The datetime has no time zone.
@@ -98,7 +98,7 @@ class Timestamp:
 
 
 def duration_text(span: Duration) -> str:
-    """The JSON form, for example ``1.500s``, with the fewest of 0, 3, 6, 9 digits.
+    """Return the JSON form, for example ``1.500s``, with the fewest of 0, 3, 6 or 9 digits.
 
     Raises:
         ValueError: The duration is not valid.
@@ -110,16 +110,16 @@ def duration_text(span: Duration) -> str:
 
 
 def parse_duration(value: object) -> Duration:
-    """Read the JSON form.
+    """Read the JSON form of a duration.
 
     Raises:
-        InvalidArgument: The value is not a string of the form, or out of range.
+        InvalidArgument: The value is not a string of this form, or is out of range.
     """
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise InvalidArgument("", f"must be a duration such as '1.5s', got {_short(value)}")
     sign = -1 if found[1] else 1
-    # Longer digits than the range has are out of it; int() of thousands would cost or raise.
+    # More digits are out of range, and int() of thousands of digits is slow or raises.
     whole = found[2].lstrip("0") or "0"
     seconds = int(whole) if len(whole) <= 12 else _MAX_SECONDS + 1
     span = Duration(sign * seconds, sign * _nanos(found[3]))
@@ -129,7 +129,7 @@ def parse_duration(value: object) -> Duration:
 
 
 def timestamp_text(moment: Timestamp) -> str:
-    """The JSON form in UTC, for example ``2030-01-02T03:04:05.678Z``.
+    """Return the JSON form in UTC, for example ``2030-01-02T03:04:05.678Z``.
 
     Raises:
         ValueError: The timestamp is not valid.
@@ -141,7 +141,7 @@ def timestamp_text(moment: Timestamp) -> str:
 
 
 def datetime_text(moment: datetime) -> str:
-    """The JSON form of an aware datetime, always in UTC.
+    """Return the JSON form of a datetime with a time zone, always in UTC.
 
     Raises:
         ValueError: The datetime has no time zone.
@@ -161,10 +161,10 @@ def datetime_text(moment: datetime) -> str:
 
 
 def parse_timestamp(value: object) -> Timestamp:
-    """Read the JSON form.
+    """Read the JSON form of a timestamp.
 
     Raises:
-        InvalidArgument: The value is not a string of the form, not a date, or out of range.
+        InvalidArgument: The value is not a string of this form, not a date, or out of range.
     """
     found = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -173,7 +173,7 @@ def parse_timestamp(value: object) -> Timestamp:
     try:
         local = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
     except ValueError as exc:
-        raise InvalidArgument("", f"is no moment: {exc}, got {_short(value)}") from None
+        raise InvalidArgument("", f"is not a valid timestamp: {exc}, got {_short(value)}") from None
     hours, minutes = int(found[4] or 0), int(found[5] or 0)
     if hours > 23 or minutes > 59:
         raise InvalidArgument("", f"has an impossible offset, got {_short(value)}")
@@ -186,10 +186,10 @@ def parse_timestamp(value: object) -> Timestamp:
 
 
 def parse_datetime(value: object) -> datetime:
-    """Read the JSON form as a datetime in UTC, cut to whole microseconds.
+    """Read the JSON form of a timestamp as a datetime in UTC, cut to whole microseconds.
 
     Raises:
-        InvalidArgument: As :func:`parse_timestamp`.
+        InvalidArgument: As for :func:`parse_timestamp`.
     """
     if isinstance(value, str) and _PLAIN_MOMENT.fullmatch(value):
         try:

@@ -1,7 +1,7 @@
-"""TypedDicts as message classes: their messages are dicts.
+"""TypedDicts as message classes, whose messages are dicts.
 
-A key that need not be there (``NotRequired``, ``total=False``) is a field with presence; any other
-is one without a default.
+An optional key (``NotRequired``, ``total=False``) is a field with presence. Any other key is a
+field without a default.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
 def declared(cls: type) -> list[Declared]:
-    """The keys; ``NotRequired`` counts also where annotations are kept as text."""
+    """Return the keys as fields; ``NotRequired`` counts also in annotations that are texts."""
     needed: frozenset[str] = cls.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     found = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
@@ -44,7 +44,7 @@ def declared(cls: type) -> list[Declared]:
 
 
 def maker(_cls: type, _shape: Shape) -> Make:
-    """What gives the dict itself."""
+    """Return a function that makes a message: the dict itself."""
 
     def make(known: dict[str, object], wrong: Violations) -> object:
         raise_all(wrong)

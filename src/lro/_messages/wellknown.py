@@ -13,17 +13,16 @@ import attrs
 from lro._base.errors import InvalidArgument, got
 from lro._base.status import WRAPPED_TYPES, AnyMessage, Json, named
 from lro._messages.json_text import plain_copy
-from lro._messages.schema import (
+from lro._messages.scalars import (
     DUMPERS,
     LOADERS,
     Dumper,
-    Int32,
-    Kind,
     Loader,
     dump_string,
     is_text,
     load_string,
 )
+from lro._messages.schema import Int32, Kind
 from lro._messages.times import (
     Duration,
     Timestamp,
@@ -43,7 +42,7 @@ _HUMP: Final = re.compile(r"[A-Z]")
 @named(PACKAGE + "Empty")
 @attrs.frozen
 class Empty:
-    """A message without fields: the response of methods that have nothing to say."""
+    """A message without fields, for methods without a result."""
 
 
 @named(PACKAGE + "FieldMask")
@@ -81,7 +80,7 @@ class ListValue:
 @named(PACKAGE + "StringValue")
 @attrs.frozen
 class StringValue:
-    """A string which may be absent where it is a field."""
+    """A string that can be absent from a field."""
 
     value: str = ""
 
@@ -89,7 +88,7 @@ class StringValue:
 @named(PACKAGE + "BoolValue")
 @attrs.frozen
 class BoolValue:
-    """A bool which may be absent where it is a field."""
+    """A bool that can be absent from a field."""
 
     value: bool = False
 
@@ -97,7 +96,7 @@ class BoolValue:
 @named(PACKAGE + "BytesValue")
 @attrs.frozen
 class BytesValue:
-    """Bytes which may be absent where they are a field."""
+    """Bytes that can be absent from a field."""
 
     value: bytes = b""
 
@@ -105,7 +104,7 @@ class BytesValue:
 @named(PACKAGE + "Int32Value")
 @attrs.frozen
 class Int32Value:
-    """An int32 which may be absent where it is a field."""
+    """An int32 that can be absent from a field."""
 
     value: int = 0
 
@@ -113,7 +112,7 @@ class Int32Value:
 @named(PACKAGE + "Int64Value")
 @attrs.frozen
 class Int64Value:
-    """An int64 which may be absent where it is a field."""
+    """An int64 that can be absent from a field."""
 
     value: int = 0
 
@@ -121,7 +120,7 @@ class Int64Value:
 @named(PACKAGE + "UInt32Value")
 @attrs.frozen
 class UInt32Value:
-    """A uint32 which may be absent where it is a field."""
+    """A uint32 that can be absent from a field."""
 
     value: int = 0
 
@@ -129,7 +128,7 @@ class UInt32Value:
 @named(PACKAGE + "UInt64Value")
 @attrs.frozen
 class UInt64Value:
-    """A uint64 which may be absent where it is a field."""
+    """A uint64 that can be absent from a field."""
 
     value: int = 0
 
@@ -137,7 +136,7 @@ class UInt64Value:
 @named(PACKAGE + "FloatValue")
 @attrs.frozen
 class FloatValue:
-    """A 32-bit float which may be absent where it is a field."""
+    """A 32-bit float that can be absent from a field."""
 
     value: float = 0.0
 
@@ -145,7 +144,7 @@ class FloatValue:
 @named(PACKAGE + "DoubleValue")
 @attrs.frozen
 class DoubleValue:
-    """A double which may be absent where it is a field."""
+    """A double that can be absent from a field."""
 
     value: float = 0.0
 
@@ -164,10 +163,10 @@ WRAPPER_KINDS: Final[Mapping[type, Kind]] = {
 
 
 def dump_json(value: object) -> Json:
-    """Plain Python data as a JSON value; containers are copied.
+    """Convert plain Python data to a JSON value; containers are copied.
 
     Raises:
-        InvalidArgument: It holds what a Value cannot: NaN, bytes, keys that are not texts.
+        InvalidArgument: It contains what a Value cannot: NaN, bytes, keys that are not texts.
     """
     if isinstance(value, (dict, list)):
         copy = plain_copy(value)
@@ -187,7 +186,7 @@ def _uncopied(value: object) -> Json:
 
 
 UNCOPIED: Final[Mapping[object, Dumper]] = {dict: _uncopied_object, object: _uncopied}
-"""Writers that copy and check nothing, for messages that are copied as a whole afterwards."""
+"""Writers that copy and check nothing, for messages that are then copied as a whole."""
 
 
 def _dump_object(value: object) -> Json:
@@ -203,7 +202,7 @@ def _dump_list(value: object) -> Json:
 
 
 def _walk(value: object) -> Json:
-    # For what is not plain data, if only in part, and to say where it goes wrong.
+    # For data that is not plain, and to find the place of an error.
     if isinstance(value, str):
         return dump_string(value)
     if value is None or isinstance(value, bool):
@@ -230,9 +229,9 @@ def _check_finite(value: float) -> None:
 
 
 def load_any(value: Json, *, strict: bool) -> AnyMessage:
-    """Read the JSON form of an Any, its payload as it came (spec §1.10).
+    """Read the JSON form of an Any, and keep its payload as it came (spec §1.10).
 
-    Unless ``strict``, what does not belong beside the ``value`` of a special type is dropped.
+    Unless ``strict``, keys beside the ``value`` of a special type are dropped.
 
     Raises:
         InvalidArgument: The value is not an object, or has no usable ``@type``.
@@ -259,7 +258,7 @@ def load_any(value: Json, *, strict: bool) -> AnyMessage:
 
 
 def dump_any(packed: object) -> Json:
-    """The JSON form of an Any whose payload is a JSON value.
+    """Return the JSON form of an Any whose payload is a JSON value.
 
     Raises:
         InvalidArgument: It is not an Any, or its payload is in binary form.
@@ -348,10 +347,10 @@ SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
     object: (dump_json, dump_json),
     **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
 }
-"""Reader and writer of each Python class whose JSON form is not an object of its fields."""
+"""Reader and writer of each class whose JSON form is not an object of fields."""
 
 NULL_IS_A_VALUE: Final = frozenset({Value, object})
-"""Classes for which JSON's null is a value and not absence (spec §1.8(3))."""
+"""Classes for which null is a value, not absence (spec §1.8(3))."""
 
 MESSAGES: Final[tuple[type, ...]] = (
     AnyMessage, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
@@ -361,11 +360,11 @@ MESSAGES: Final[tuple[type, ...]] = (
 @named("lro.v1.OperationMetadata")
 @attrs.frozen
 class OperationMetadata:
-    """The metadata of methods that declare no class of their own: what most services show.
+    """The metadata of methods that declare no class of their own.
 
-    The library fills in all but ``status_message`` and ``progress_percent``, which ``job.progress``
-    sets. ``target`` is the resource that the work needs alone, or that the start named, ``verb``
-    the name of the method, ``api_version`` the version in its package.
+    ``job.progress`` sets ``status_message`` and ``progress_percent``, and the library all other
+    fields. ``target`` is the exclusive target of the work, or the target that the start named;
+    ``verb`` is the name of the method, and ``api_version`` the version in its package.
     """
 
     create_time: datetime | None = None
@@ -373,18 +372,18 @@ class OperationMetadata:
     end_time: datetime | None = None
     """When it ended; not set while it is in progress."""
     target: str = ""
-    """The resource that the work is about."""
+    """The resource that the operation works on."""
     verb: str = ""
     """The name of the method, beginning with a small letter."""
     status_message: str = ""
     """What the work is doing now, for a person to read."""
     requested_cancellation: bool = False
-    """Whether a caller has asked that the operation be cancelled."""
+    """True if a caller asked to cancel the operation."""
     api_version: str = ""
     """The version of the API that started it, such as `v1`."""
     start_time: datetime | None = None
     """When the work began; not set while it is queued."""
     expire_time: datetime | None = None
-    """When the operation will be forgotten; not set while it is in progress."""
+    """When the operation is removed; not set while it is in progress."""
     progress_percent: Int32 = 0
     """How much of the work is done, from 0 to 100."""

@@ -23,18 +23,8 @@ from lro._base.status import (
 )
 from lro._messages.json_codec import below
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import (
-    ANY,
-    LOADERS,
-    Field,
-    Kind,
-    Label,
-    Shape,
-    enum_numbers,
-    load_bool,
-    load_bytes,
-    load_string,
-)
+from lro._messages.scalars import LOADERS, enum_numbers, load_bool, load_bytes, load_string
+from lro._messages.schema import ANY, Field, Kind, Label, Shape
 from lro._model.operation import (
     BatchGetOperationsResponse,
     ListOperationsResponse,

@@ -24,7 +24,8 @@ from google.protobuf.descriptor_pb2 import (
 
 from lro._base.errors import DeclarationError
 from lro._base.status import declared_name
-from lro._messages.schema import Field, Kind, Label, Shape, enum_numbers, simple_name
+from lro._messages.scalars import enum_numbers
+from lro._messages.schema import Field, Kind, Label, Shape, simple_name
 from lro._messages.shapes import shape_of
 
 _TYPES: Final = {

@@ -21,18 +21,16 @@ from google.protobuf.message_factory import GetMessageClass
 from lro._base.errors import InvalidArgument, UnknownType
 from lro._base.status import WRAPPED_TYPES, Json
 from lro._messages.json_codec import DROP, Row, labelled, object_loader
+from lro._messages.scalars import LOADERS, Loader, enum_loader
 from lro._messages.schema import (
     ANY,
-    LOADERS,
     STRUCT,
     VALUE,
     Field,
     Kind,
     Label,
-    Loader,
     Shape,
     Violations,
-    enum_loader,
     raise_all,
 )
 from lro._messages.wellknown import MESSAGES, SPECIAL, ListValue, Struct, Value, load_any
