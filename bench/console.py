@@ -149,8 +149,8 @@ def calls(client: Client, calls_each: int) -> Iterator[Measured]:
         )
 
     yield of_many("batchGet", 50)
-    yield of_many("describe", 50)
-    yield of_many("describe", 100)
+    yield of_many("batchGet?view=FULL", 50)
+    yield of_many("batchGet?view=FULL", 100)
     running = [one["name"] for one in listed("state() = IN_PROGRESS", size=1000)["operations"]]
     groups = itertools.cycle(_groups(running, 100))
     yield Measured("watch, the first events of 100", lambda: client.watch(next(groups)))

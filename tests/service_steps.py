@@ -53,7 +53,7 @@ def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
 
     def looked() -> Operation:
         service.run_maintenance()
-        due = service.describe(name).due_time
+        due = service.get(name, view="FULL").description.due_time
         clock.advance(0 if due is None else max(0.0, (due - clock()).total_seconds()))
         return service.get(name)
 

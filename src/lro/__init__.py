@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from lro._messages.schema import Int32, message
     from lro._messages.times import Duration, Timestamp
     from lro._messages.wellknown import Empty, OperationMetadata, Struct
-    from lro._model.description import (
-        DescribedOperation,
-        DescribeOperationsResponse,
-        OperationDescription,
-    )
+    from lro._model.description import OperationDescription
     from lro._model.operation import Operation, State
 else:
 
@@ -80,9 +76,7 @@ _HOMES: Final = {
     "lro._messages.schema": "Int32 message",
     "lro._messages.times": "Duration Timestamp",
     "lro._messages.wellknown": "Empty OperationMetadata Struct",
-    "lro._model.description": """
-        DescribedOperation DescribeOperationsResponse OperationDescription
-        """,
+    "lro._model.description": "OperationDescription",
     "lro._model.operation": "Operation State",
 }
 """Names by the module that they are loaded from."""
@@ -92,8 +86,6 @@ __all__ = [
     "Cancelled",
     "Code",
     "DeclarationError",
-    "DescribeOperationsResponse",
-    "DescribedOperation",
     "Duration",
     "Empty",
     "Handle",

@@ -47,8 +47,8 @@ from lro._engine.store_port import (
     keeps_outbox,
     keeps_statistics,
 )
-from lro._model.description import described
-from lro._model.operation import Change, FailedAttempt, Record, settle_notifications
+from lro._model.description import FailedAttempt
+from lro._model.operation import Change, Record, full_operation, settle_notifications
 from lro._model.page_tokens import Cursor
 from lro._schedules.schedule import Schedule, ScheduleStore
 
@@ -107,7 +107,7 @@ __all__ = [
     "WorkLost",
     "Worker",
     "WriteRefused",
-    "described",
+    "full_operation",
     "keeps_outbox",
     "keeps_statistics",
     "settle_notifications",

@@ -25,9 +25,9 @@ import attrs
 
 import lro.asgi
 import lro.wsgi
-from lro import Code, Operation, OperationDescription, Service, Status
+from lro import Code, Operation, Service, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
-from lro.adapters import described
+from lro.adapters import full_operation
 from lro.errors import (
     MalformedRequest,
     StatusError,
@@ -178,7 +178,7 @@ class AzureEdge(OperationsEdge):
         flow = start.start(request, caller, bound, parameters, request_id)
         operation = yield from self._starting(request, flow)
         if not operation.name:  # it was only validated
-            return json_reply(200, self._monitor(operation, None))
+            return json_reply(200, self._monitor(operation))
         reply = yield from self._monitored(request, operation, caller, base, version)
         more = {"operation-id": operation.name.rpartition("/")[2], "retry-after": self._retry}
         more |= _repeatability(request, "accepted")
@@ -186,11 +186,11 @@ class AzureEdge(OperationsEdge):
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _, query = self._split(request.query)
-        parse_query("GetOperation", query)
+        parse_query("GetStatusMonitor", query)
 
-        def show(operation: Operation, known: OperationDescription | None) -> HttpReply:
+        def show(operation: Operation) -> HttpReply:
             more = () if operation.done else (("retry-after", self._retry),)
-            return json_reply(200, self._monitor(operation, known), *more)
+            return json_reply(200, self._monitor(operation), *more)
 
         with hidden(name):
             return (yield from self._looked_at(name, caller, show))
@@ -230,51 +230,44 @@ class AzureEdge(OperationsEdge):
             query = f"?api-version={version}" if version else ""
             more.append(("operation-location", base(path) + query))
 
-        def show(operation: Operation, known: OperationDescription | None) -> HttpReply:
+        def show(operation: Operation) -> HttpReply:
             status = 200 if operation.done else 202
-            return json_reply(status, self._monitor(operation, known), *more)
+            return json_reply(status, self._monitor(operation), *more)
 
         try:
             return (yield from self._looked_at(operation.name, caller, show))
         except Exception as exc:
             self.refusal(request, exc)  # a defect is reported in the log
             short = operation if is_small(operation) else Operation(name=operation.name)
-            return show(short, None)
+            return show(short)
 
     def _looked_at(
-        self,
-        name: str,
-        caller: str,
-        show: Callable[[Operation, OperationDescription | None], HttpReply],
+        self, name: str, caller: str, show: Callable[[Operation], HttpReply]
     ) -> Flow[HttpReply]:
-        """The reply that shows an operation, with what is known beside it if Describe is offered.
+        """Return the reply of ``show`` for an operation in the FULL view.
 
-        A large one is read again when there is room for its reply.
+        A large operation is read again when there is room for its reply.
         """
-        describes = self.service.access.offers("DescribeOperations")
-        verb: Callable[..., Any] = self.service.describe if describes else self.service.get
-        found = yield from flow_of(verb)(name, caller=caller)
-        operation, known = (found.operation, found) if describes else (found, None)
-        if is_small(operation):
-            return show(operation, known)
-        del found, operation, known
+        found = yield from flow_of(self.service.get)(name, view="FULL", caller=caller)
+        if is_small(found):
+            return show(found)
+        del found
 
         def read_again(_: object) -> HttpReply:
             record = run(self.service.access.visible(name, caller))
-            return show(
-                record.operation, described(record, self.service.renamed) if describes else None
-            )
+            return show(full_operation(record, self.service.renamed))
 
         return (yield from self._many(read_again, self.service.limits.page_bytes))
 
-    def _monitor(self, operation: Operation, known: OperationDescription | None) -> dict[str, Json]:
+    def _monitor(self, operation: Operation) -> dict[str, Json]:
         types = self.service.types
         state = _STATES.get(operation.state, "Running")
-        if known is not None and not operation.done and known.start_time is None:
+        known = operation.description
+        if known.state and not operation.done and known.start_time is None:
             state = "NotStarted"
         printed = operation_reply_json(operation, types, self.service.domain, alone=True)
         shown: dict[str, Json] = {"id": operation.name.rpartition("/")[2], "status": state}
-        if known is not None:
+        if known.state:
             if len(self.service.specs) > 1:
                 shown["kind"] = known.method
             times = known.create_time, known.update_time, known.expire_time

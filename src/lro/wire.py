@@ -8,6 +8,7 @@ from lro._base.status import code_from_http
 from lro._http.routes import Route, RouteTable, default_routes, extension_routes
 from lro._messages.json_text import canonical, check_values, dumps, loads, loads_strict
 from lro._messages.times import datetime_text, duration_text, parse_duration
+from lro._model.description import View
 from lro._model.http_rules import Literal, Template, Wild, path_template
 from lro._model.json import (
     batch_from_json,
@@ -70,6 +71,7 @@ __all__ = [
     "RouteTable",
     "SignedWebhook",
     "Template",
+    "View",
     "WaitOperationRequest",
     "Wild",
     "batch_from_json",

@@ -168,16 +168,6 @@ def test_result_that_is_no_object(make_media: MakeMedia) -> None:
     assert "result" not in body
 
 
-def test_service_without_describe_shows_no_times(make_media: MakeMedia) -> None:
-    media = make_media({"verbs": ["CancelOperation", "WaitOperation"]})
-    media.go.set()
-    started = media.start("wait")
-    assert not DATES & {*started.json()}
-    media.service.wait(f"operations/{started.json()['id']}")
-    body = media.call("GET", started.headers["operation-location"]).json()
-    assert (body["status"], DATES & {*body}) == ("Succeeded", set())
-
-
 @each_kind
 def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia) -> None:
     """Cancelling what is done changes nothing."""

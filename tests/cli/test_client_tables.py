@@ -44,8 +44,8 @@ LISTED = {"name": "operations/a", "metadata": {"@type": "x/acme.Meta", "percent"
 """An operation whose metadata say nothing of its age."""
 
 
-class Describing:
-    """A server that lists operations, and answers what a test says where it is to describe."""
+class Viewing:
+    """A server that lists operations, and answers what a test says where the view is FULL."""
 
     def __init__(self, status: int, body: Any, listed: int = 1) -> None:
         self.status, self.body = status, body
@@ -54,82 +54,82 @@ class Describing:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         status, body = 200, LISTED
-        if scope["path"].endswith(":describe"):
-            self.asked += 1
+        full = b"view=FULL" in scope["query_string"]
+        self.asked += full
+        if full and self.status != 200:
             status, body = self.status, self.body
-        elif scope["path"] == "/v1/operations":
-            body = {"operations": self.listed}
+        elif scope["path"].startswith("/v1/operations/"):
+            body = self.body if full else LISTED
+        else:
+            body = {"operations": [self.body] if full else self.listed}
         kind = (b"content-type", b"application/json")
         await send({"type": "http.response.start", "status": status, "headers": [kind]})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
 
-DESCRIBED = {
-    "name": "operations/a",
-    "state": "SUCCEEDED",
+DESCRIPTION = {
+    "state": "IN_PROGRESS",
     "method": "acme.v1.Images.\x1b[31mResize",
     "createTime": "2020-01-01T00:00:00Z",
     "cancelRequested": True,
     "attempt": 3,
 }
+FULL = {**LISTED, "description": DESCRIPTION}
 
 
 def test_list_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     """Age, method and state, which metadata need not have; nothing controls the terminal."""
-    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    asked.app = server = Viewing(200, FULL)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
-    assert row.split()[:4] == ["operations/a", r"acme.v1.Images.\x1b[31mResize", "SUCCEEDED", "50%"]
+    assert row.split()[:4] == [
+        "operations/a",
+        r"acme.v1.Images.\x1b[31mResize",
+        "IN_PROGRESS",
+        "50%",
+    ]
     assert re.search(r"\d{4,}d \d+h", row)
     assert server.asked == 1
 
 
-NOT_DESCRIBED: list[tuple[int, Any]] = [
-    (404, {}),
-    (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}),
+NOT_FULL: list[tuple[int, Any]] = [
+    (400, {"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}}),
     (501, {}),
-    (200, {"descriptions": []}),
-    (200, {"descriptions": [], "missing": ["operations/a"]}),
-    (200, {"descriptions": [{"name": "operations/b"}], "missing": ["operations/a"]}),
+    (200, LISTED),
 ]
 
 
-def test_list_of_server_that_does_not_describe(
-    drawing: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table is that of the operations; it is not asked again for the rest of a long list."""
-    for status, body in NOT_DESCRIBED:
-        asked.app = Describing(status, body)
+def test_list_of_server_without_views(drawing: Lro, asked: Asked) -> None:
+    """The table is that of the operations."""
+    for status, body in NOT_FULL:
+        asked.app = server = Viewing(status, body)
         found = drawing("list")
         heading, row = plain(found.out).splitlines()
         assert heading.split() == ["name", "state", "done", "age", "message"]
         assert row.split() == ["operations/a", "IN_PROGRESS", "50%"]
         assert (found.status, found.err) == (Exit.DONE, "")
-    monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 1)
-    asked.app = server = Describing(404, {}, listed=3)
-    assert len(plain(drawing("list").out).splitlines()) == 4
-    assert server.asked == 1
-    monkeypatch.setitem(LISTED, "name", "operations//a")  # which the client refuses to ask for
-    asked.app = server = Describing(404, {})
-    assert "operations//a" in drawing("list").out
-    assert server.asked == 0
+        assert server.asked == 1
 
 
-def test_list_describes_some_at_once(
-    drawing: Lro, harness: Harness, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call for each thousand; one that is gone by then has no method."""
-    monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 2)
+def test_list_that_is_refused_in_both_views_is_reported(drawing: Lro, asked: Asked) -> None:
+    asked.app = Viewing(
+        403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}
+    )
+    found = drawing("list", status=Exit.CALL_FAILED)
+    assert "PERMISSION_DENIED" in found.err
+
+
+def test_list_shows_methods_on_each_page(drawing: Lro, harness: Harness, asked: Asked) -> None:
     for _ in range(3):
         over(harness, ResizeResponse())
-    rows = plain(drawing("list").out).splitlines()[1:]
+    rows = plain(drawing("list", "--page-size", "2").out).splitlines()[1:]
     assert [FULL_NAME in row for row in rows] == [True] * 3
-    assert [path for path, _ in asked.requests].count("POST /v1/operations:describe") == 2
+    assert [path for path, _ in asked.requests] == ["GET /v1/operations"] * 2
 
 
 def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     """Method, age, attempt, and whether a caller has asked for the work to stop."""
-    asked.app = Describing(200, {"descriptions": [DESCRIBED]})
+    asked.app = Viewing(200, FULL)
     lines = drawing("get", "operations/a").lines
     assert lines[:2] == ["name      operations/a", "state     IN_PROGRESS"]
     assert lines[3] == r"method    acme.v1.Images.\x1b[31mResize"
@@ -138,7 +138,7 @@ def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
 
 
 LASTING = {
-    **DESCRIBED,
+    **DESCRIPTION,
     "dueTime": "2030-01-02T03:04:05.678Z",
     "beginBefore": "2030-01-02T04:04:05Z",
     "priority": -5,
@@ -157,9 +157,9 @@ LASTING = {
 @pytest.mark.parametrize("in_a_pipe", [False, True])
 def test_get_shows_what_lasts(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: bool) -> None:
     """Due time, expiry, origin, worker and failed attempts: in a terminal, or where it is told."""
-    asked.app = Describing(200, {"descriptions": [LASTING]})
+    asked.app = Viewing(200, {**LISTED, "description": LASTING})
     command = call if in_a_pipe else drawing
-    lines = command("get", "operations/a", *["--describe"] * in_a_pipe).lines
+    lines = command("get", "operations/a", *["--view", "FULL"] * in_a_pipe).lines
     assert lines[5:16] == [
         "due       2030-01-02 03:04:05+00:00",
         "begin by  2030-01-02 04:04:05+00:00",
@@ -175,36 +175,38 @@ def test_get_shows_what_lasts(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: 
     ]
 
 
-def test_description_as_json(call: Lro, asked: Asked) -> None:
-    """That of the server, one on each line, with the members that this release knows."""
-    asked.app = Describing(200, {"descriptions": [{**LASTING, "addedLater": 1}]})
-    found = call("get", "operations/a", "--describe", "--json")
+def test_full_view_as_json(call: Lro, asked: Asked) -> None:
+    """The operation with its description, which has the members that this release knows."""
+    asked.app = Viewing(200, {**LISTED, "description": {**LASTING, "addedLater": 1}})
+    found = call("get", "operations/a", "--view", "full", "--json")
     assert "\x1b" not in found.out
     (value,) = found.json
-    del value["failures"][1]  # an empty text is left out
-    assert value == {**LASTING, "failures": LASTING["failures"][:1]}  # type: ignore[index]
+    description = value.pop("description")
+    assert value == LISTED
+    del description["failures"][1]  # an empty text is left out
+    assert description == {**LASTING, "failures": LASTING["failures"][:1]}  # type: ignore[index]
 
 
-def test_server_that_cannot_describe_is_reported(call: Lro, asked: Asked) -> None:
-    """Where a description was asked for."""
-    asked.app = Describing(404, {})
-    found = call("get", "operations/a", "--describe", status=Exit.CALL_FAILED)
-    assert "the server does not describe operations" in found.err
+def test_server_that_refuses_the_view_is_reported(call: Lro, asked: Asked) -> None:
+    """If the view was asked for."""
+    asked.app = Viewing(*NOT_FULL[0])
+    found = call("get", "operations/a", "--view", "FULL", status=Exit.CALL_FAILED)
+    assert "INVALID_ARGUMENT" in found.err
 
 
 def test_get_of_server_that_says_little(drawing: Lro, asked: Asked) -> None:
     """What is not known has no line."""
-    asked.app = Describing(200, {"descriptions": [{"name": "operations/a"}]})
+    asked.app = Viewing(200, LISTED)
     found = drawing("get", "operations/a").out
     assert not re.search("^(method|age|attempt|cancel)", found, re.MULTILINE)
-    asked.app = Describing(404, {})
+    asked.app = Viewing(404, {})
     assert drawing("get", "operations/a").out == found
 
 
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
-def test_json_needs_no_descriptions(command: list[str], drawing: Lro, asked: Asked) -> None:
+def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked) -> None:
     """It is the operation as it is on the wire."""
-    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    asked.app = server = Viewing(200, FULL)
     assert drawing(*command).json == [LISTED]
     assert server.asked == 0
 

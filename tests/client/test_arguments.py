@@ -188,7 +188,7 @@ TIMES = {
 }
 
 OTHERS = {
-    "^names?: must be": each("describe", NAME, None, [""], [5], [f"{URL}/v1/{NAME}"]),
+    "^names?: must be": each("batch_get", NAME, None, [""], [5], [f"{URL}/v1/{NAME}"]),
     "a group is of handles": each("group", [NAME]),
     "group|handles|iterable": each("group", None),
     r"a whole number, got 0\.2": lambda client: client.group([]).wait(0.2),
@@ -448,7 +448,7 @@ def test_one_bad_name_of_many_ends_no_other(bad: str, offers: Any, face: Face) -
     assert "the server gave a name that has no place in a path: " in str(refused)
 
 
-ROUTES = ("get", "list", "delete", "cancel", "wait", "batch", "describe", "watch")
+ROUTES = ("get", "list", "delete", "cancel", "wait", "batch", "watch")
 
 
 @pytest.mark.parametrize("given", ["get", "list", "wait"])
@@ -461,7 +461,6 @@ def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str
         ":cancel",
         ":wait",
         ":batchGet",
-        ":describe",
         ":watch",
     ]
     assert Routes.below("/v1beta/") == below

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lro
+from lro.wire import BatchGetOperationsResponse
 from lro_client import (
     CallError,
     OperationCancelled,
@@ -74,16 +75,21 @@ def test_updates(waits: bool, way: Way) -> None:
 
 
 def test_descriptions(way: Way, client: Any) -> None:
-    """Method, times and attempt, of a handle and of several names at once."""
+    """Method, times and attempt, of one, of several names and of a list."""
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=1))
     operation.result(timeout=120)
-    found = operation.describe()
-    assert (found.name, found.state, found.attempt) == (operation.name, "SUCCEEDED", 1)
+    whole = client.get(operation.name, view="FULL")
+    found = whole.description
+    assert (whole.name, found.state, found.attempt) == (operation.name, "SUCCEEDED", 1)
     assert found.method == FULL_NAME
     assert found.create_time <= found.start_time <= found.end_time < found.expire_time
-    several = client.describe([operation.name, "operations/none"])
-    assert several == lro.DescribeOperationsResponse((found,), ("operations/none",))
+    several = client.batch_get([operation.name, "operations/none"], view="FULL")
+    assert several == BatchGetOperationsResponse((whole,), ("operations/none",))
+    assert whole in [*client.list(view="FULL")]
+    basic = lro.OperationDescription()
+    assert client.get(operation.name).description == basic
+    assert client.batch_get([operation.name]).operations[0].description == basic
 
 
 def test_a_failure(way: Way, client: Any) -> None:

@@ -202,13 +202,14 @@ def test_fields_of_a_deep_message_are_bounded() -> None:
 
 
 def test_operations_are_served_below_the_console(kind: str, made: Counting) -> None:
-    """Listed, described, cancelled and deleted by the calls that the page makes, and logged."""
+    """Listed, read in full, cancelled and deleted by the calls that the page makes, and logged."""
     name = made.count.start(CountRequest(steps=-1), caller="ann").name
     with console(kind, made, **NAMED) as client:
         client.headers.update(ANN)
         assert [one["name"] for one in client.get("/v1/operations").json()["operations"]] == [name]
-        described = client.post("/v1/operations:describe", json={"names": [name]}).json()
-        assert described["descriptions"][0]["state"] == "IN_PROGRESS"
+        asked = {"names": [name]}
+        full = client.post("/v1/operations:batchGet?view=FULL", json=asked).json()
+        assert full["operations"][0]["description"]["state"] == "IN_PROGRESS"
         assert client.post(f"/v1/{name}:cancel", json={}).status_code == 200
         made.go.set()
         assert client.post(f"/v1/{name}:wait", json={"timeout": "20s"}).json()["done"]
@@ -380,7 +381,7 @@ def hide(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_redaction_holds_for_every_call(made: Counting) -> None:
-    """Get, List, BatchGet, Wait and Watch; what is stored stays as it is."""
+    """Get, List, BatchGet, Wait and Watch; the stored operation and descriptions stay."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
     with console("uvicorn", made, redact=hide) as client:
@@ -389,9 +390,11 @@ def test_redaction_holds_for_every_call(made: Counting) -> None:
             client.get(path).text,
             client.get("/v1/operations").text,
             client.post("/v1/operations:batchGet", json=names).text,
+            client.get(f"{path}?view=FULL").text,
             client.post(f"{path}:wait", json={}).text,
             client.post("/v1/operations:watch", json=names).text,
         ]
+    assert '"method":"acme.' in texts[3]
     for text in texts:
         assert found.name in text
         assert "percent" not in text
@@ -453,7 +456,7 @@ def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
             {"origin": "https://evil.example"},
             {"origin": "null"},
         ):
-            for path in (f"/v1/{name}:cancel", "/v1/operations:describe"):
+            for path in (f"/v1/{name}:cancel", "/v1/operations:batchGet"):
                 refused = client.post(path, headers=headers)
                 assert refused.status_code == 403
                 assert "CROSS_SITE_REQUEST" in refused.text

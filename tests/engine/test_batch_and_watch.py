@@ -1,4 +1,4 @@
-"""BatchGet, Describe and Watch of a service, over every store (spec §3.11)."""
+"""BatchGet, Watch and the FULL view of a service, over every store (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import DescribedOperation, Limits, OperationDescription, Service
+from lro import InvalidArgument, Limits, OperationDescription, Service
 from lro._engine.access import VERBS
 from lro.adapters import Store
 from lro.errors import (
@@ -26,7 +26,12 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.wire import BatchGetOperationsResponse, MissingOperation
+from lro.wire import (
+    BatchGetOperationsResponse,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    MissingOperation,
+)
 from tests.engine.engine_parts import EACH_STORE, NAME, declared, method_of
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until_async
@@ -63,7 +68,6 @@ def harness(store, make_service):
 
 MANY = {
     "batch_get": lambda service, *names, **options: service.batch_get(*names, **options),
-    "describe_many": lambda service, *names, **options: service.describe_many(*names, **options),
     "watch": lambda service, *names, **options: asyncio.run(service.watch(*names, **options)),
 }
 EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
@@ -143,15 +147,15 @@ def test_other_peoples_operations_are_missing(store, make_service):
         service.reporter(name).complete(WorkResponse("x" * 1500))
     found = service.batch_get([hers, *his], caller="ann")
     assert ([one.name for one in found.operations], found.missing) == ([hers], tuple(his))
-    described = service.describe_many([*his, hers], caller="ann")
-    assert ([one.name for one in described.descriptions], described.missing) == ([hers], tuple(his))
+    full = service.batch_get([*his, hers], view="FULL", caller="ann")
+    assert ([one.name for one in full.operations], full.missing) == ([hers], tuple(his))
     (seen, missing) = asyncio.run(two_of(service, [hers, his[0]], caller="ann"))
     assert (seen.name, missing) == (hers, MissingOperation(his[0]))
-    assert service.describe(hers, caller="ann").name == hers
+    assert service.get(hers, view="FULL", caller="ann").name == hers
     with pytest.raises(OperationNotFound) as refused:
-        service.describe(his[0], caller="ann")
+        service.get(his[0], view="FULL", caller="ann")
     with pytest.raises(OperationNotFound) as absent:
-        service.describe("operations/none", caller="ann")
+        service.get("operations/none", view="FULL", caller="ann")
     assert str(refused.value).replace(his[0], "operations/none") == str(absent.value)
 
 
@@ -160,7 +164,7 @@ def test_other_peoples_operations_are_missing(store, make_service):
 
 @EACH_STORE
 def test_batch_get_returns_operations_in_order(harness, clock):
-    """Each once; deleted, expired and unknown ones are missing."""
+    """Each once, in both views; deleted, expired and unknown ones are missing."""
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -172,31 +176,26 @@ def test_batch_get_returns_operations_in_order(harness, clock):
     wanted = (harness.service.get(done), harness.service.get(running))
     missing = ("operations/none", expired, deleted)
     assert found == BatchGetOperationsResponse(wanted, missing)
-    described = harness.service.describe_many(asked)
-    assert described.missing == missing
-    for one, name in zip(described.descriptions, (done, running), strict=True):
-        alone = attrs.asdict(harness.service.describe(name), recurse=False)
-        assert alone.pop("operation") == harness.service.get(name)
-        assert one == OperationDescription(**alone)
+    full = harness.service.batch_get(asked, view="FULL")
+    assert full.missing == missing
+    for one, name in zip(full.operations, (done, running), strict=True):
+        assert one == harness.service.get(name, view="FULL")
+        basic = attrs.evolve(one, description=OperationDescription())
+        assert basic == harness.service.get(name) != one
     for name in missing:
         with pytest.raises(OperationNotFound):
-            harness.service.describe(name)
+            harness.service.get(name, view="FULL")
 
 
 def test_the_extensions_can_be_switched_off(make_service):
     """Each by its name; they are offered unless the service is made without them."""
-    assert VERBS[5:] == ("BatchGetOperations", "WatchOperations", "DescribeOperations")
+    assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
         service.batch_get([])
     asyncio.run(service.watch(["operations/a"]))
-    service = make_service(verbs=set(VERBS) - {"WatchOperations", "DescribeOperations"})
+    service = make_service(verbs=set(VERBS) - {"WatchOperations"})
     service.require("ListOperations")
-    for call in (service.describe, service.describe_many):
-        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
-            call("")
-        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
-            service.require("DescribeOperations")
     with pytest.raises(MethodNotSupported, match="WatchOperations"):
         asyncio.run(service.watch([]))
     assert service.batch_get(["operations/a"]).missing == ("operations/a",)
@@ -315,28 +314,28 @@ def test_description_follows_life_of_operation(store, make_service, clock):
     service = make_service(store, InlineExecutor())
     began = clock()
     started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
-    waiting = service.describe(started.name)
-    assert waiting == DescribedOperation(
-        name=started.name,
+    found = service.get(started.name, view="FULL")
+    waiting = found.description
+    assert attrs.evolve(found, description=OperationDescription()) == started.operation
+    assert waiting == OperationDescription(
         state="IN_PROGRESS",
         method=NAME,
         create_time=began,
         update_time=began,
         start_time=waiting.start_time,
-        operation=started.operation,
     )
     clock.advance(seconds=5)
     service.cancel(started.name)
-    asked = service.describe(started.name)
+    asked = service.get(started.name, view="FULL").description
     assert (asked.cancel_requested, asked.update_time) == (True, began + timedelta(seconds=5))
     clock.advance(seconds=5)
     service.reporter(started.name).complete(WorkResponse("done"))
-    over = service.describe(started.name)
+    over = service.get(started.name, view="FULL").description
     assert over.attempt == 0
     ended = began + timedelta(seconds=10)
     assert (over.state, over.end_time, over.update_time) == ("SUCCEEDED", ended, ended)
     assert over.expire_time == ended + timedelta(days=30)
-    assert (over.create_time, over.operation) == (began, service.get(started.name))
+    assert over.create_time == began
 
 
 def test_description_survives_restart(tmp_path, make_service, clock):
@@ -344,27 +343,34 @@ def test_description_survives_restart(tmp_path, make_service, clock):
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     name = method_of(service).start(WorkRequest("x")).name
-    before = service.describe(name)
+    before = service.get(name, view="FULL").description
     assert (before.method, before.attempt, before.start_time) == (NAME, 1, clock())
     service.close()
     clock.advance(seconds=5)
     after = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
-    assert after.describe(name) == before
+    assert after.get(name, view="FULL").description == before
 
 
 @EACH_STORE
 def test_event_loop_gets_the_same(store, make_service):
-    """Of one and of many."""
+    """Of one, of many, and of a list."""
     service = make_service(store, InlineExecutor())
     name = declared(service).start(WorkRequest()).name
 
-    async def both() -> tuple[object, object]:
-        return await service.describe_async(name), await service.describe_many_async([name])
+    async def each() -> tuple[object, ...]:
+        return (
+            await service.get_async(name, view="FULL"),
+            await service.batch_get_async([name], view="FULL"),
+            await service.list_async(ListOperationsRequest(), view="FULL"),
+        )
 
-    assert asyncio.run(both()) == (service.describe(name), service.describe_many([name]))
+    full = service.get(name, view="FULL")
+    assert full.description.method == NAME
+    batch = BatchGetOperationsResponse((full,))
+    assert asyncio.run(each()) == (full, batch, ListOperationsResponse((full,)))
 
 
-SHOWN = "name state method create_time update_time start_time end_time expire_time"
+SHOWN = "state method create_time update_time start_time end_time expire_time"
 SHOWN += " cancel_requested cancel_time attempt lost_attempts trace_id"
 SHOWN += " failed_attempts due_time begin_before priority origin"
 FOR_OPERATORS = "failures worker_host worker_pid"
@@ -374,25 +380,45 @@ def test_nothing_else_of_record_is_shown(make_service):
     """Not the caller, the owner of the lease, the keys, the target or the request."""
     service = make_service()
     name = method_of(service).start(WorkRequest("secret"), caller="ann").name
-    found = service.describe_many([name], caller="ann").descriptions[0]
-    known = {*SHOWN.split(), *FOR_OPERATORS.split()}
-    assert set(attrs.asdict(found)) == known
-    assert attrs.asdict(service.describe(name)).keys() == {*known, "operation"}
+    found = service.get(name, view="FULL", caller="ann").description
+    assert set(attrs.asdict(found)) == {*SHOWN.split(), *FOR_OPERATORS.split()}
 
 
 def test_large_operations_are_refused_together(make_service):
-    """Their messages are read too, so they count; one alone is always described.
-
-    Descriptions may have more bytes than the operations.
-    """
-    service = make_service(MemoryStore(), limits=Limits(page_bytes=2400))
+    """Messages and descriptions both count; one operation alone is always shown."""
+    service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]
     assert len(service.batch_get(names).operations) == 5
-    assert len(service.describe_many(names[:3]).descriptions) == 3
+    assert len(service.batch_get(names[:3], view="FULL").operations) == 3
     for _ in range(2):
         with pytest.raises(BatchTooLarge, match="ask for fewer names at once"):
-            service.describe_many(names)
+            service.batch_get(names, view="FULL")
         for name in names:
             service.reporter(name).complete(WorkResponse("x" * 2000))
-    assert service.describe_many(names[:1]).missing == ()
+    assert service.batch_get(names[:1], view="FULL").missing == ()
+
+
+def test_page_of_full_view_is_bounded(make_service):
+    """Descriptions count for the bytes of a page."""
+    service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
+    method = declared(service)
+    names = [method.start(WorkRequest()).name for _ in range(5)]
+    page = service.list(ListOperationsRequest(), view="FULL")
+    assert [one.name for one in page.operations] == names[:1:-1]
+    assert page.next_page_token
+    assert len(service.list(ListOperationsRequest()).operations) == 5
+
+
+@pytest.mark.parametrize("view", ["full", "", None, 2])
+def test_view_that_does_not_exist_is_refused(make_service, view):
+    """Before any hook is asked."""
+    service = make_service(authorize=Guard(AssertionError()))
+    for call in (
+        lambda: service.get("operations/a", view=view),
+        lambda: service.batch_get(["operations/a"], view=view),
+        lambda: service.list(ListOperationsRequest(), view=view),
+    ):
+        with pytest.raises(InvalidArgument, match="must be BASIC or FULL") as caught:
+            call()
+        assert caught.value.field == "view"

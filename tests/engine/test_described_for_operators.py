@@ -12,12 +12,13 @@ import attrs
 import pytest
 
 import lro
-from lro import DescribedOperation, Limits, OperationDescription, Retry, RetryLater, Service
+from lro import Limits, OperationDescription, Retry, RetryLater, Service
 from lro.adapters import FailedAttempt, Store
 from lro.errors import BatchTooLarge, HookFailed, OperationNotFound, PermissionDenied
 from lro.executors.inline import InlineExecutor
 from lro.http import VERBS
 from lro.testing import ManualClock
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import ended_in_time
@@ -38,6 +39,12 @@ def failing(service: Service, text: str = TEXT, **options: Any) -> str:
     return name
 
 
+def full(service: Service, names: list[str], caller: str | None = "") -> list[OperationDescription]:
+    """The descriptions of these operations, by BatchGet."""
+    found = service.batch_get(names, view="FULL", caller=caller)
+    return [one.description for one in found.operations]
+
+
 def hidden(found: OperationDescription) -> bool:
     """Whether a description has nothing that is only for operators."""
     return (found.failures, found.worker_host, found.worker_pid) == ((), "", 0)
@@ -51,24 +58,24 @@ def test_operator_sees_each_failed_attempt(
     service = make_service(store, InlineExecutor())
     began = clock()
     name = failing(service, caller="ann")
-    once = service.describe(name, caller=None)
+    once = service.get(name, view="FULL", caller=None).description
     assert once.failures == (FailedAttempt(1, began, "ConnectionError", TEXT),)
     assert (once.due_time, once.failed_attempts) == (began + MINUTE, 1)
     clock.advance(MINUTE.total_seconds())
     service.run_maintenance()
     for found in (
-        service.describe(name, caller=None),
-        service.describe_many([name], caller=None).descriptions[0],
+        service.get(name, view="FULL", caller=None).description,
+        full(service, [name], None)[0],
     ):
         assert [(one.attempt, one.time) for one in found.failures] == [
             (1, began),
             (2, began + MINUTE),
         ]
-    seen = service.describe(name, caller="ann")
+    seen = service.get(name, view="FULL", caller="ann").description
     assert hidden(seen)
     assert (seen.failed_attempts, seen.due_time) == (2, began + 3 * MINUTE)
-    assert hidden(service.describe(name))
-    assert hidden(service.describe_many([name]).descriptions[0])
+    assert hidden(service.get(name, view="FULL").description)
+    assert hidden(full(service, [name])[0])
 
 
 def test_last_20_attempts_are_described(make_service: MakeService, clock: ManualClock) -> None:
@@ -76,7 +83,7 @@ def test_last_20_attempts_are_described(make_service: MakeService, clock: Manual
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(RetryLater(timedelta(0))), max_attempts=25)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
-    found = service.describe(done.name, caller=None)
+    found = service.get(done.name, view="FULL", caller=None).description
     assert (found.state, found.failed_attempts) == ("FAILED", 25)
     assert [one.attempt for one in found.failures] == [*range(6, 26)]
 
@@ -91,14 +98,14 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
     name = method.start(WorkRequest()).name
     service.run_maintenance()  # which enters the worker
     for found in (
-        service.describe(name, caller=None),
-        service.describe_many([waiting, name], caller=None).descriptions[1],
+        service.get(name, view="FULL", caller=None).description,
+        full(service, [waiting, name], None)[1],
     ):
         assert (found.worker_host, found.worker_pid) == HERE
-    assert hidden(service.describe(name))
-    assert hidden(service.describe(waiting, caller=None))
+    assert hidden(service.get(name, view="FULL").description)
+    assert hidden(service.get(waiting, view="FULL", caller=None).description)
     executor.task.run()
-    over = service.describe(name, caller=None)
+    over = service.get(name, view="FULL", caller=None).description
     assert (over.state, hidden(over)) == ("SUCCEEDED", True)
 
 
@@ -108,21 +115,28 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
     service = make_service(store, Held())
     name = method_of(service).start(WorkRequest()).name
     assert store.get(name).owner
-    assert hidden(service.describe(name, caller=None))
+    assert hidden(service.get(name, view="FULL", caller=None).description)
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
     """Until it begins: a retry does not expire."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(ConnectionError("away")), retry=Retry(**FIRST))
-    waiting = service.describe(method.start(WorkRequest(), delay=MINUTE, expires=MINUTE).name)
+    waiting = service.get(
+        method.start(WorkRequest(), delay=MINUTE, expires=MINUTE).name, view="FULL"
+    ).description
     assert waiting.due_time is not None
     assert waiting.begin_before == waiting.due_time + MINUTE
     name = method.start(WorkRequest(), expires=MINUTE).name
     service.run_maintenance()
-    begun = service.describe(name)
+    begun = service.get(name, view="FULL").description
     assert (begun.attempt, begun.begin_before) == (1, None)
-    assert service.describe(method.start(WorkRequest(), delay=MINUTE).name).begin_before is None
+    assert (
+        service.get(
+            method.start(WorkRequest(), delay=MINUTE).name, view="FULL"
+        ).description.begin_before
+        is None
+    )
 
 
 def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeService) -> None:
@@ -138,20 +152,40 @@ def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeSe
         return verb != "InspectOperation" or (caller == "operator" and name == names[0])
 
     off = make_service(plain.store, InlineExecutor(), authorize=authorize)
-    assert hidden(off.describe(names[0], caller="operator"))
+    assert hidden(off.get(names[0], view="FULL", caller="operator").description)
     assert asked == [("operator", "GetOperation", names[0])]
     asked.clear()
     service = make_service(plain.store, InlineExecutor(), authorize=authorize, verbs=INSPECT)
-    shown = service.describe_many(names, caller="operator").descriptions
+    shown = full(service, names, "operator")
     assert [hidden(one) for one in shown] == [False, True]
     assert [verb for _, verb, _ in asked] == ["GetOperation"] * 2 + ["InspectOperation"] * 2
-    assert not hidden(service.describe(names[0], caller="operator"))
-    assert hidden(service.describe(names[0], caller="ann"))
+    assert not hidden(service.get(names[0], view="FULL", caller="operator").description)
+    assert hidden(service.get(names[0], view="FULL", caller="ann").description)
     asked.clear()
-    assert not hidden(service.describe(names[1], caller=None))
+    assert not hidden(service.get(names[1], view="FULL", caller=None).description)
     assert asked == []
     open_to_all = make_service(plain.store, InlineExecutor(), verbs=INSPECT)
-    assert not hidden(open_to_all.describe(names[0]))
+    assert not hidden(open_to_all.get(names[0], view="FULL").description)
+
+
+def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
+    """It has all others; ``authorize`` is asked for the list alone."""
+    plain = make_service(executor=InlineExecutor())
+    name = failing(plain, caller="ann")
+    asked: list[str] = []
+    service = make_service(
+        plain.store,
+        InlineExecutor(),
+        verbs=INSPECT,
+        authorize=lambda caller, verb, name: asked.append(verb),
+    )
+    [found] = service.list(ListOperationsRequest(), view="FULL").operations
+    assert found == plain.get(name, view="FULL")
+    assert hidden(found.description)
+    assert asked == ["ListOperations"]
+    [basic] = service.list(ListOperationsRequest()).operations
+    assert basic == plain.get(name)
+    assert basic.description == OperationDescription()
 
 
 def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
@@ -167,15 +201,16 @@ def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
     options = {"verbs": INSPECT, "authorize": authorize}
     service = make_service(plain.store, InlineExecutor(), **options)
     for kind in (ValueError, lro.errors.Unavailable):
-        for call in (service.describe, service.describe_many):
-            with pytest.raises(kind):
-                call(name if call == service.describe else [name])  # type: ignore[arg-type]
+        with pytest.raises(kind):
+            service.get(name, view="FULL")
+        with pytest.raises(kind):
+            service.batch_get([name], view="FULL")
         errors.pop(0)
     answers = make_service(
         plain.store, InlineExecutor(), verbs=INSPECT, authorize=lambda *asked: "yes"
     )
     with pytest.raises(HookFailed):
-        answers.describe(name)
+        answers.get(name, view="FULL")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -195,9 +230,9 @@ def test_hooks_are_asked_on_an_event_loop(make_service: MakeService, is_async: b
     service = make_service(plain.store, InlineExecutor(), verbs=INSPECT, authorize=hook)
 
     async def each(caller: str | None) -> list[OperationDescription]:
-        one: DescribedOperation = await service.describe_async(name, caller=caller)
-        many = await service.describe_many_async([name], caller=caller)
-        return [one, *many.descriptions]
+        one = await service.get_async(name, view="FULL", caller=caller)
+        many = await service.batch_get_async([name], view="FULL", caller=caller)
+        return [one.description, *(each.description for each in many.operations)]
 
     for caller, refused in (("ann", True), ("operator", False), (None, False)):
         assert [hidden(one) for one in asyncio.run(each(caller))] == [refused] * 2
@@ -212,11 +247,11 @@ def test_operator_of_the_process_sees_the_operations_of_all(make_service: MakeSe
     plain = make_service(executor=InlineExecutor(), owner_only=True)
     name = failing(plain, caller="ann")
     with pytest.raises(OperationNotFound):
-        plain.describe(name)
+        plain.get(name, view="FULL")
     closed = make_service(plain.store, InlineExecutor(), authorize=authorize)
     for service in (plain, closed):
-        assert service.describe(name, caller=None).failures
-        assert service.describe_many([name], caller=None).descriptions[0].failures
+        assert service.get(name, view="FULL", caller=None).description.failures
+        assert full(service, [name], None)[0].failures
 
 
 def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeService) -> None:
@@ -224,10 +259,10 @@ def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeServic
     service = make_service(executor=InlineExecutor(), limits=Limits(page_bytes=4000))
     method = method_of(service, raising(OSError("\x01" * 500)))
     names = [method.start(WorkRequest()).name for _ in range(3)]
-    assert len(service.describe_many(names).descriptions) == 3
+    assert len(full(service, names)) == 3
     with pytest.raises(BatchTooLarge):
-        service.describe_many(names, caller=None)
-    assert len(service.describe_many(names[:1], caller=None).descriptions) == 1
+        full(service, names, None)
+    assert len(full(service, names[:1], None)) == 1
 
 
 def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
@@ -244,19 +279,20 @@ def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
     store.workers = workers
     running = method_of(service).start(WorkRequest()).name
     outside = declared(service, "acme.v1.Works.Outside").start(WorkRequest()).name
-    service.describe(running)
-    service.describe_many([running, outside])
-    service.describe_many([outside], caller=None)
+    service.get(running, view="FULL")
+    full(service, [running, outside])
+    full(service, [outside], None)
+    service.list(ListOperationsRequest(), view="FULL")
     assert reads == []
-    service.describe_many([running, outside], caller=None)
-    service.describe(running, caller=None)
+    full(service, [running, outside], None)
+    service.get(running, view="FULL", caller=None)
     assert reads == ["workers"] * 2
 
 
 def test_failed_attempt_is_a_message(make_service: MakeService) -> None:
     """Its JSON is read back as it was."""
     service = make_service(executor=InlineExecutor())
-    found = service.describe_many([failing(service)], caller=None)
+    found = full(service, [failing(service)], None)[0]
     value = service.types.dump(found)
     assert service.types.load(value, type(found)) == found
     assert attrs.fields_dict(FailedAttempt).keys() == {"attempt", "time", "error", "text"}

@@ -66,9 +66,11 @@ def test_all_in_progress_that_match_are_cancelled(store: Store, make_service: Ma
     names = start(service, 250)
     assert service.reporter(names[0]).complete(WorkResponse())
     assert service.cancel_all(ALL, dry_run=True) == 249
-    assert not any(service.describe(name).cancel_requested for name in names)
+    assert not any(service.get(name, view="FULL").description.cancel_requested for name in names)
     assert service.cancel_all(ALL) == 249
-    assert [service.describe(name).cancel_requested for name in names].count(True) == 249
+    assert [service.get(name, view="FULL").description.cancel_requested for name in names].count(
+        True
+    ) == 249
 
 
 def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
@@ -189,7 +191,9 @@ def test_rerunning_all_twice_starts_nothing_twice(
     assert left(service) == 233 + 231
     assert service.rerun_all(ALL) == 231
     assert left(service) == 233 + 231
-    origins = {service.describe(one.name).origin for one in newest(service, 231)}
+    origins = {
+        service.get(one.name, view="FULL").description.origin for one in newest(service, 231)
+    }
     assert origins == {*failed, cancelled}
     assert not service.get(running).done
     clock.advance(timedelta(hours=24).total_seconds())

@@ -134,7 +134,7 @@ def test_a_start_keeps_its_endpoints(store, make_service):
     method = work(service)
     name = method.start(WorkRequest(), notify=(ENDPOINT,)).name
     assert store.get(name).notify == json.dumps([ENDPOINT.url])
-    assert ENDPOINT.url not in repr(service.describe(name))
+    assert ENDPOINT.url not in repr(service.get(name, view="FULL").description)
     operation = service.start(method.full_name, WorkRequest(), notify=[ENDPOINT])
     assert store.get(operation.name).notify == json.dumps([ENDPOINT.url])
     for none in ((), []):

@@ -235,7 +235,7 @@ def test_cancellation_is_observed_with_its_time(observed, recorder, clock, suppo
     step.reached()
     service.cancel(name, caller="bob")
     service.cancel(name, caller="eve")
-    assert service.describe(name).cancel_time == clock()
+    assert service.get(name, view="FULL").description.cancel_time == clock()
     asked = CancelRequested(name=name, method=METHOD, caller="bob")
     assert recorder.only(CancelRequested) == asked
     service.cancel(method.start(WorkRequest()).name)

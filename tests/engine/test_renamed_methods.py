@@ -141,7 +141,7 @@ def test_next_release_finishes_what_the_last_one_has_left(
             assert done.response is not None
             assert service.types.unpack(done.response, Response) == Response(title)
             assert done.response.type_name == "acme.prints.v1.PrintResponse"
-            assert service.describe(name).method == NEW
+            assert service.get(name, view="FULL").description.method == NEW
             record = second.get(name)
             assert record.end_time is not None
             assert record.expire_time == record.end_time + KEPT
@@ -227,10 +227,10 @@ def test_operations_are_shown_as_of_the_new_name(
     service = make_service(store, Held(busy=True))
     new = version_2(service).start(Request(), metadata=Metadata(pages=1)).name
     names = [*left, new]
-    described = service.describe_many(names).descriptions
-    assert [one.method for one in described] == [NEW] * 3
-    listing = service.begin_list(lro.wire.ListOperationsRequest())
-    assert {one.method for one in service.describe_page(listing, 10_000, list)[0]} == {NEW}
+    full = service.batch_get(names, view="FULL").operations
+    assert [one.description.method for one in full] == [NEW] * 3
+    page = service.list(lro.wire.ListOperationsRequest(), view="FULL").operations
+    assert {one.description.method for one in page} == {NEW}
     found = service.list(lro.wire.ListOperationsRequest(filter="metadata.pages = 1")).operations
     assert {one.name for one in found} == {left[1], new}
 

@@ -76,7 +76,7 @@ def test_failed_operation_starts_again_with_its_request(
     assert work.seen == ["a", "a"]
     assert service.get(failed.name, caller="ann") == failed
     assert service.get(again.name, caller="ann") == again
-    assert service.describe(again.name, caller="ann").origin == failed.name
+    assert service.get(again.name, view="FULL", caller="ann").description.origin == failed.name
 
 
 @EACH_STORE
@@ -155,7 +155,7 @@ def test_operation_of_a_renamed_method_starts_by_the_present_name(
         options=lro.Options(aliases=(NAME,)),
     )
     again = service.rerun(failed).name
-    assert service.describe(again).method == "acme.v1.Works.Renamed"
+    assert service.get(again, view="FULL").description.method == "acme.v1.Works.Renamed"
 
 
 def test_rerun_is_checked_as_any_start(

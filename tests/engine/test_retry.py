@@ -75,9 +75,11 @@ def raising(
     return service.method(WORK, **options)(coroutine if is_async else body), attempts
 
 
-def waits(service: Service, name: str) -> lro.DescribedOperation:
+def waits(service: Service, name: str) -> lro.OperationDescription:
     """The description of an operation once it waits to be tried again."""
-    return until(lambda: service.describe(name), lambda found: found.due_time is not None)
+    return until(
+        lambda: service.get(name, view="FULL").description, lambda found: found.due_time is not None
+    )
 
 
 @EACH_EXECUTOR

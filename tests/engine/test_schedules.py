@@ -254,9 +254,12 @@ def test_operation_says_which_schedule_has_started_it() -> None:
     reports.run_until(NOON + MINUTE)
     service = reports.service
     (started,) = service.list(lro.wire.ListOperationsRequest()).operations
-    assert service.describe(started.name, caller="ann").origin == "schedule reports"
+    assert (
+        service.get(started.name, view="FULL", caller="ann").description.origin
+        == "schedule reports"
+    )
     mine = reports.write.start(request_of(NOON)).name
-    assert service.describe(mine).origin == ""
+    assert service.get(mine, view="FULL").description.origin == ""
 
 
 def test_of_a_new_schedule_nothing_was_missed() -> None:

@@ -39,7 +39,7 @@ CALLS = {
     "GetOperation": lambda service, name: service.get(name, caller="me"),
     "DeleteOperation": lambda service, name: service.delete(name, caller="me"),
     "CancelOperation": lambda service, name: service.cancel(name, caller="me"),
-    "DescribeOperations": lambda service, name: service.describe(name, caller="me"),
+    "FullGet": lambda service, name: service.get(name, view="FULL", caller="me"),
     "WaitOperation": lambda service, name: service.wait(name, NOTHING, caller="me"),
     "AwaitOperation": lambda service, name: asyncio.run(
         service.wait_async(name, NOTHING, caller="me")
@@ -48,7 +48,7 @@ CALLS = {
         ListOperationsRequest(name=name), caller="me"
     ),
 }
-ASKED_FOR = {"AwaitOperation": "WaitOperation", "DescribeOperations": "GetOperation"}
+ASKED_FOR = {"AwaitOperation": "WaitOperation", "FullGet": "GetOperation"}
 """The RPC that a hook is asked for, where it has another name."""
 EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
@@ -102,7 +102,7 @@ def test_arguments_are_checked_before_permission(build, verb):
 def test_disabled_verb_is_refused_before_arguments(build, verb):
     """Whatever the arguments are (spec §3.9)."""
     service = build(verbs=())
-    if verb == "GetOperation":
+    if verb in ("GetOperation", "FullGet"):
         with pytest.raises(InvalidOperationName):  # it is always offered
             CALLS[verb](service, "nonsense")
         return

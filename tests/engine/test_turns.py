@@ -65,18 +65,18 @@ def test_work_begins_when_it_is_due(
     there = due.astimezone(timezone(timedelta(hours=5)))
     when: dict[str, Any] = {"delay": MINUTE} if given == "delay" else {"at": there}
     name = method.start(WorkRequest("x"), **when).name
-    found = service.describe(name)
+    found = service.get(name, view="FULL").description
     assert (found.due_time, found.begin_before) == (due, due + MINUTE)
     assert found.due_time is not None
     assert found.begin_before is not None
     assert found.due_time.tzinfo == found.begin_before.tzinfo == UTC
     clock.advance(59)
     service.run_maintenance()
-    assert (seen, service.describe(name).start_time) == ([], None)
+    assert (seen, service.get(name, view="FULL").description.start_time) == ([], None)
     clock.advance(1)
     service.run_maintenance()
     assert seen == ["x"]
-    found = service.describe(name)
+    found = service.get(name, view="FULL").description
     assert (found.due_time, found.start_time) == (None, due)
 
 
@@ -179,7 +179,7 @@ def test_all_starts_of_a_call_have_one_turn(
     when: dict[str, Any] = {given: MINUTE if given == "delay" else due}
     low = started(method, "ab", awaited=awaited, **when, priority=-1, expires=MINUTE / 60)
     high = started(method, "cd", awaited=awaited, **when, priority=7)
-    described = [service.describe(one.name) for one in (*low, *high)]
+    described = [service.get(one.name, view="FULL").description for one in (*low, *high)]
     assert {one.due_time for one in described} == {due}
     assert [one.priority for one in described] == [-1, -1, 7, 7]
     assert [store.get(one.name).begin_before for one in (*low, *high)] == [
@@ -229,7 +229,13 @@ def test_the_highest_priority_begins_first(
     for text, priority in given.items():
         names.append(method.start(WorkRequest(text), priority=priority).name)
         clock.advance(0.001)
-    assert [service.describe(name).priority for name in names] == [-5, 1, 1, 7, 0]
+    assert [service.get(name, view="FULL").description.priority for name in names] == [
+        -5,
+        1,
+        1,
+        7,
+        0,
+    ]
     for name in names:
         ended_in_turn(service, name)
     assert seen == ["high", "plain", "plain too", "least", "low"]

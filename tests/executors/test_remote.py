@@ -82,7 +82,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     record = store.get(operation.name)
     assert (record.owner, record.attempt, record.waits) == ("", 0, True)
     assert record.lease_until == clock() + MINUTE
-    assert service.describe(operation.name).due_time == clock()
+    assert service.get(operation.name, view="FULL").description.due_time == clock()
     service.run_operation(operation.name)
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
 

@@ -1,4 +1,4 @@
-"""BatchGet, Describe and Watch over HTTP: routes, bodies, errors, events (spec §3.11, §5, §6)."""
+"""BatchGet, Watch and views over HTTP: routes, bodies, errors, events (spec §3.11, §5, §6)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -37,10 +38,10 @@ from tests.http.test_operations_edge import refuse_caller
 from tests.waiting import PATIENCE
 
 BATCH, WATCH = "/v1/operations:batchGet", "/v1/operations:watch"
-DESCRIBE = "/v1/operations:describe"
+FULL = "/v1/operations:batchGet?view=FULL"
 PARENT = "/v1/projects/p/operations"
 EACH = pytest.mark.parametrize(
-    "path", [BATCH, DESCRIBE, WATCH, PARENT + ":batchGet", PARENT + ":describe", PARENT + ":watch"]
+    "path", [BATCH, FULL, WATCH, PARENT + ":batchGet", PARENT + ":watch"]
 )
 
 
@@ -72,7 +73,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     ("method", "path", "rpc", "name"),
     [
         ("POST", BATCH, "BatchGetOperations", "operations"),
-        ("POST", PARENT + ":describe", "DescribeOperations", "projects/p"),
+        ("POST", PARENT + ":batchGet", "BatchGetOperations", "projects/p"),
         ("GET", "/v1/operations/a/b:watch", "WatchOperations", "operations/a/b"),
         ("GET", WATCH, "WatchOperations", "operations"),
         ("GET", PARENT + "/a:watch", "WatchOperations", "projects/p/operations/a"),
@@ -95,7 +96,6 @@ def test_method_that_is_not_allowed_lists_those_that_are() -> None:
     for path, allow in {
         "/v1/operations/x": "DELETE, GET, HEAD, OPTIONS",
         BATCH: "OPTIONS, POST",
-        DESCRIBE: "OPTIONS, POST",
         WATCH: "GET, HEAD, OPTIONS, POST",
         "/v1/operations/a:watch": "GET, HEAD, OPTIONS",
         PARENT + ":watch": "OPTIONS, POST",
@@ -112,33 +112,70 @@ def test_method_that_is_not_allowed_lists_those_that_are() -> None:
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
-@pytest.mark.parametrize("verb", ["batchGet", "describe"])
-def test_batch_is_in_the_order_asked_for(verb: str, parent: str, counting: CountService) -> None:
-    """What is there, each once, and what is not; descriptions as ProtoJSON."""
+@pytest.mark.parametrize("view", ["", "?view=BASIC", "?view=FULL"])
+def test_batch_is_in_the_order_asked_for(view: str, parent: str, counting: CountService) -> None:
+    """What is there, each once, and what is not; as Get shows it in the same view."""
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
     counting.finish(second)
     path = f"/v1/{parent}/operations" if parent else "/v1/operations"
     missing = second[:-3] + "xyz"
-    reply = answer(counting, f"{path}:{verb}", {"names": [second, missing, first, second]})
+    reply = answer(counting, f"{path}:batchGet{view}", {"names": [second, missing, first, second]})
     assert (reply.status, headers_of(reply)["cache-control"]) == (200, "no-store")
     value = json.loads(reply.body)
-    if verb == "batchGet":
-        edge = edge_of(counting)
-        wanted = [json.loads(edge.handle(ask("GET", f"/v1/{n}")).body) for n in (second, first)]
-        assert value == {"operations": wanted, "missing": [missing]}
+    edge = edge_of(counting)
+    wanted = [json.loads(edge.handle(ask("GET", f"/v1/{n}{view}")).body) for n in (second, first)]
+    assert value == {"operations": wanted, "missing": [missing]}
+    listed = json.loads(edge.handle(ask("GET", path + view)).body)["operations"]
+    assert sorted(listed, key=itemgetter("name")) == sorted(wanted, key=itemgetter("name"))
+    descriptions = [one.pop("description", None) for one in wanted]
+    assert wanted == [json.loads(edge.handle(ask("GET", f"/v1/{n}")).body) for n in (second, first)]
+    if view != "?view=FULL":
+        assert descriptions == [None, None]
         return
     moment = "2030-01-02T03:04:05Z"
     running = {
-        "name": first,
         "state": "IN_PROGRESS",
         "method": "acme.v1.Things.Count",
         "createTime": moment,
         "updateTime": moment,
     }
-    over = {**running, "name": second, "state": "SUCCEEDED", "endTime": moment}
-    over["expireTime"] = value["descriptions"][0]["expireTime"]
-    assert value == {"descriptions": [over, running], "missing": [missing]}
+    over = {**running, "state": "SUCCEEDED", "endTime": moment}
+    over["expireTime"] = descriptions[0]["expireTime"]
+    assert descriptions == [over, running]
+
+
+@pytest.mark.parametrize("call", [("GET", "/v1/operations/a"), ("GET", "/v1/operations")])
+@pytest.mark.parametrize("view", ["full", "2", "FULL&view=FULL", "OPERATION_VIEW_FULL"])
+def test_view_that_does_not_exist_is_refused_by_the_edge(
+    call: tuple[str, str], view: str, counting: CountService
+) -> None:
+    """An empty one is BASIC; other verbs have no views."""
+    method, path = call
+    edge = edge_of(counting)
+    refused = edge.handle(ask(method, f"{path}?view={view}"))
+    check_error(refused, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+    name = counting.start()
+    plain = edge.handle(ask("GET", f"/v1/{name}"))
+    assert edge.handle(ask("GET", f"/v1/{name}?view=")) == plain
+    for other in (f"/v1/{name}:wait", f"/v1/{name}:cancel", WATCH):
+        refused = edge.handle(ask("POST", f"{other}?view=FULL", {"names": [name]}))
+        check_error(refused, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
+def test_large_operation_has_its_description(counting: CountService) -> None:
+    """It is read a second time when there is room for its reply."""
+    method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
+    name = method.start(CountRequest()).name
+    counting.service.reporter(name).complete(lro.types.StringValue("x" * 200_000))
+    value = json.loads(edge_of(counting).handle(ask("GET", f"/v1/{name}?view=FULL")).body)
+    assert len(value["response"]["value"]) == 200_000
+    assert value["description"]["method"] == "acme.v1.Things.Spell"
+
+
+def descriptions_of(reply: HttpReply) -> list[Any]:
+    """The descriptions of the operations in a reply."""
+    return [one["description"] for one in json.loads(reply.body)["operations"]]
 
 
 def retrying(**options: Any) -> tuple[CountService, str]:
@@ -163,8 +200,8 @@ def test_only_operators_are_told_how_attempts_failed() -> None:
         counting, name = retrying(**options)
         for caller in callers:
             body = {"names": [name]}
-            reply = answer(counting, DESCRIBE, body, authenticate=lambda _, who=caller: who)
-            (found,) = json.loads(reply.body)["descriptions"]
+            reply = answer(counting, FULL, body, authenticate=lambda _, who=caller: who)
+            (found,) = descriptions_of(reply)
             failures = found.pop("failures", None)
             told = bool(options) and caller == "operator"
             moment = "2030-01-02T03:04:05Z"
@@ -173,7 +210,6 @@ def test_only_operators_are_told_how_attempts_failed() -> None:
             times = dict.fromkeys(("createTime", "startTime", "updateTime"), moment)
             assert found == {
                 **times,
-                "name": name,
                 "state": "IN_PROGRESS",
                 "method": "acme.v1.Things.Fail",
                 "attempt": 1,
@@ -193,8 +229,8 @@ def test_expiry_and_origin_are_described() -> None:
     failed = counting.start()
     assert counting.service.reporter(failed).fail(lro.Status(Code.INTERNAL, "why"))
     again = counting.service.rerun(failed).name
-    reply = answer(counting, DESCRIBE, {"names": [late.name, again]})
-    waiting, rerun = json.loads(reply.body)["descriptions"]
+    reply = answer(counting, FULL, {"names": [late.name, again]})
+    waiting, rerun = descriptions_of(reply)
     assert rerun["origin"] == failed
     due, before = "2030-01-02T03:05:05Z", "2030-01-02T03:06:05Z"
     assert (waiting["dueTime"], waiting["beginBefore"]) == (due, before)

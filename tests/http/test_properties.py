@@ -25,7 +25,7 @@ PIECES = st.sampled_from(
     ["/v1", "/operations", "/x", "/projects", "/p", ":wait", ":cancel", "/", "%2F", "%ff", ".."]
 )
 ONES = ["/v1/operations", "/v1/operations/x", "/v1/projects/p/operations/x"]
-VERBS = ["", ":wait", ":cancel", ":batchGet", ":describe"]
+VERBS = ["", ":wait", ":cancel", ":batchGet"]
 GOOD = st.tuples(st.sampled_from(ONES), st.sampled_from(VERBS)).map("".join)
 PATHS = st.lists(PIECES | ANY, max_size=6).map("".join) | GOOD | st.just(START)
 NAMES = st.sampled_from(["filter", "pageSize", "page_token", "alt", "$alt", "key", "name"]) | ANY

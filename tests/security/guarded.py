@@ -41,7 +41,7 @@ FIVE: Final = (
     "CancelOperation",
     "WaitOperation",
 )
-BATCHES: Final = ("BatchGetOperations", "DescribeOperations")
+BATCHES: Final = ("BatchGetOperations", "FullBatch")
 VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "asgi": (*FIVE, *BATCHES, "WatchOperations", "WatchMany", START),
     "wsgi": (*FIVE, *BATCHES, START),
@@ -171,7 +171,7 @@ def http_request(verb: str, name: str) -> tuple[str, str, bytes]:
         "CancelOperation": ("POST", f"/v1/{name}:cancel", b""),
         "WaitOperation": ("POST", f"/v1/{name}:wait", wait),
         "BatchGetOperations": ("POST", "/v1/operations:batchGet", names),
-        "DescribeOperations": ("POST", "/v1/operations:describe", names),
+        "FullBatch": ("POST", "/v1/operations:batchGet?view=FULL", names),
         "WatchOperations": ("GET", f"/v1/{name}:watch", b""),
         "WatchMany": ("POST", "/v1/operations:watch", names),
         START: ("POST", "/v1/count", b'{"steps": 1}'),

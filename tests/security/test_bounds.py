@@ -286,7 +286,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "Content-Type, characters": (content_type, None),
     "metadata of an operation, bytes": (metadata, LEAST),
     "response or error of an operation, bytes": (response, LEAST),
-    "operations of a BatchGet or Describe, bytes": (batch, LEAST),
+    "operations of a BatchGet, bytes": (batch, LEAST),
     "large replies and events of all callers, bytes": (replies, LEAST),
     "calls of Wait held": (lambda n: waits(n, waits=3), 3),
     "calls of Wait held for one caller": (lambda n: waits(n, "ann", waits_per_caller=3), 3),
@@ -295,7 +295,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "operations in all streams": (lambda n: streams(1, each=n, watched=3), 3),
     "name of an operation, characters": (name, None),
     "parent, characters": (lambda n: listed(name="p/" + "x" * (n - 2)), None),
-    "names of a BatchGet, Describe or Watch": (names, None),
+    "names of a BatchGet or Watch": (names, None),
     "page token, characters": (page_token, None),
     "filter, characters": (lambda n: listed(filter="done".ljust(n)), None),
     "parentheses in a filter, levels": (

@@ -104,7 +104,7 @@ OTHERS = [
     ("POST", "/v1/{name}:wait", b'{"timeout": "0s"}'),
     *[
         ("POST", f"/v1/operations:{verb}", b'{"names": ["operations/x"]}')
-        for verb in ("batchGet", "describe", "watch")
+        for verb in ("batchGet", "watch")
     ],
 ]
 

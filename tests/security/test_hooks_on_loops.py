@@ -24,7 +24,7 @@ import lro
 import lro.asgi
 from lro import Code
 from lro_client import AsyncLocalTransport, Call, CallError, StartRequest
-from lro_client._flow.steps import BatchGetOperationsRequest, DescribeOperationsRequest
+from lro_client._flow.steps import BatchGetOperationsRequest
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
@@ -186,7 +186,7 @@ def check_ok(found: Any) -> None:
     assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
-@pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "DescribeOperations"])
+@pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "FullBatch"])
 def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
     """More slow callers than there are such threads do not hold up another one."""
     slow = 4
@@ -375,11 +375,11 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
 
     async def refused(caller: str) -> list[bool]:
         to_one = (service.get_async, service.cancel_async, service.delete_async)
-        to_many = (service.batch_get_async, service.describe_many_async, service.watch)
+        to_many = (service.batch_get_async, service.watch)
         calls: list[Any] = [call(name, caller=caller) for call in to_one]
         calls += [call([name], caller=caller) for call in to_many]
         calls += [
-            service.describe_async(name, caller=caller),
+            service.get_async(name, view="FULL", caller=caller),
             service.list_async(wanted, caller=caller),
             service.wait_async(name, 0.0, caller=caller),
             counting.count.start_async(CountRequest(), caller=caller),
@@ -389,8 +389,8 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         return [isinstance(one, lro.errors.PermissionDenied) for one in found]
 
     with service:
-        assert asyncio.run(refused("ann")) == [False] * 11
-        assert asyncio.run(refused("bob")) == [True] * 11
+        assert asyncio.run(refused("ann")) == [False] * 10
+        assert asyncio.run(refused("bob")) == [True] * 10
 
 
 def test_async_local_transport_awaits_authorize() -> None:
@@ -407,7 +407,6 @@ def test_async_local_transport_awaits_authorize() -> None:
             lro.wire.CancelOperationRequest("operations/x"),
             lro.wire.DeleteOperationRequest("operations/x"),
             BatchGetOperationsRequest("", ("operations/x",)),
-            DescribeOperationsRequest("", ("operations/x",)),
         ]
         for request in requests:
             try:
@@ -419,6 +418,6 @@ def test_async_local_transport_awaits_authorize() -> None:
         return found
 
     missing = Code.NOT_FOUND
-    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK, Code.OK]
+    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK]
     assert asyncio.run(calls("ann")) == expected
-    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 8
+    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 7

@@ -90,8 +90,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
         lambda: service.cancel(name),
         lambda: service.wait(name, 0.0),
         lambda: service.batch_get([name]),
-        lambda: service.describe(name),
-        lambda: service.describe_many([name]),
+        lambda: service.get(name, view="FULL"),
         lambda: service.start(START, CountRequest()),
         lambda: counting.count.start(CountRequest()),
     ]

@@ -16,14 +16,7 @@ from lro.http import OperationsEdge
 from tests.http.counting_service import CountRequest, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
-SEEN = {
-    "BatchGetOperations",
-    "DescribeOperations",
-    "ListOperations",
-    "WatchOperations",
-    "WatchMany",
-    START,
-}
+SEEN = {"BatchGetOperations", "FullBatch", "ListOperations", "WatchOperations", "WatchMany", START}
 """Verbs that answer OK, and say that what the caller may not see is not there."""
 
 
@@ -49,10 +42,8 @@ def test_caller_without_name_does_not_see_operations_with_owner(place: Place) ->
         place.script.authenticate = lambda headers, verb=verb: "" if len(verb) % 2 else None
         answer = place.call(verb, name)
         assert answer.code is (Code.OK if verb in SEEN else Code.NOT_FOUND), verb
-        if verb == "BatchGetOperations":
+        if verb in ("BatchGetOperations", "FullBatch"):
             assert answer.text == f'{{"operations":[],"missing":["{name}"]}}'
-        elif verb == "DescribeOperations":
-            assert answer.text == f'{{"descriptions":[],"missing":["{name}"]}}'
         elif verb in ("WatchOperations", "WatchMany"):
             assert answer.text.startswith("id: 1\nevent: missing\n")
         elif answer.code is Code.OK:

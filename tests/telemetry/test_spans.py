@@ -68,7 +68,7 @@ def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, tra
     }
     assert start.status.status_code is process.status.status_code is StatusCode.UNSET
     assert start.instrumentation_scope.schema_url == SCHEMA_URL
-    assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
+    assert service.get(name, view="FULL").description.trace_id == f"{ids(start)[0]:032x}"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_attempt_may_be_a_child_of_the_start_or_apart(
     start, process = spans.ours()
     parent = process.parent and ids(process.parent)
     assert (parent, linked(process)) == (ids(start) if propagation == "child" else None, [])
-    assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
+    assert service.get(name, view="FULL").description.trace_id == f"{ids(start)[0]:032x}"
 
 
 EXECUTORS: dict[str, Callable[[], Executor]] = {

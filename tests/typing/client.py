@@ -12,6 +12,7 @@ from google.cloud import redis_v1
 import lro
 import lro.wire
 import lro_client
+from lro.wire import BatchGetOperationsResponse
 from lro_client import (
     AsyncClient,
     AsyncHttpTransport,
@@ -95,7 +96,6 @@ def handles(handle: Handle) -> None:
     assert_type(handle.metadata, ResizeMetadata | None)
     assert_type(handle.wait(), lro.Operation)
     assert_type(handle.refresh(), lro.Operation)
-    assert_type(handle.describe(), lro.OperationDescription)
     assert_type(handle.done, bool)
     assert_type(handle.name, str)
     for update in handle.updates():
@@ -110,7 +110,6 @@ async def handles_async(handle: AsyncHandle) -> None:
     assert_type(handle.metadata, ResizeMetadata | None)
     assert_type(await handle.wait(), lro.Operation)
     assert_type(await handle.refresh(), lro.Operation)
-    assert_type(await handle.describe(), lro.OperationDescription)
     async for update in handle.updates():
         assert_type(update.metadata, ResizeMetadata | None)
 
@@ -131,7 +130,9 @@ def verbs(client: Client) -> None:
     assert_type(client.get("operations/a"), lro.Operation)
     assert_type(client.get(lro.wire.GetOperationRequest("operations/a")), lro.Operation)
     assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
-    assert_type(client.describe(["operations/a"]), lro.DescribeOperationsResponse)
+    assert_type(client.get("operations/a", view="FULL").description, lro.OperationDescription)
+    assert_type(client.batch_get(["operations/a"]), BatchGetOperationsResponse)
+    client.get("operations/a", view="full")  # type: ignore[arg-type]
     client.get(lro.wire.WaitOperationRequest())  # type: ignore[arg-type]
     for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
@@ -143,7 +144,7 @@ async def verbs_async(client: AsyncClient) -> None:
     """The same of the other face."""
     assert_type(await client.get("operations/a"), lro.Operation)
     assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
-    assert_type(await client.describe({"operations/a"}), lro.DescribeOperationsResponse)
+    assert_type(await client.batch_get({"operations/a"}, view="FULL"), BatchGetOperationsResponse)
     async for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
     async for page in client.list().pages():

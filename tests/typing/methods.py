@@ -169,9 +169,8 @@ def jobs(job: lro.Job[ResizeMetadata]) -> None:
 def verbs(service: lro.Service) -> None:
     """The service's verbs give operations and pages."""
     assert_type(service.get("operations/a"), lro.Operation)
-    assert_type(service.describe("operations/a"), lro.DescribedOperation)
-    assert_type(service.describe("operations/a").operation, lro.Operation)
-    assert_type(service.describe_many(["operations/a"]), lro.DescribeOperationsResponse)
+    assert_type(service.get("operations/a", view="FULL").description, lro.OperationDescription)
+    service.get("operations/a", view="full")  # type: ignore[arg-type]
     assert_type(service.list(lro.wire.ListOperationsRequest()), lro.wire.ListOperationsResponse)
     operation = service.get("operations/a")
     assert_type(operation.result, lro.AnyMessage | lro.Status | None)
@@ -188,8 +187,7 @@ async def waiting(service: lro.Service) -> None:
 async def verbs_on_loop(service: lro.Service) -> None:
     """A verb for coroutines has the arguments and the result of the verb."""
     assert_type(await service.get_async("operations/a", caller="ann"), lro.Operation)
-    assert_type(await service.describe_async("operations/a"), lro.DescribedOperation)
-    assert_type(await service.describe_many_async(["operations/a"]), lro.DescribeOperationsResponse)
+    assert_type(await service.get_async("operations/a", view="FULL"), lro.Operation)
     await service.get_async(7)  # type: ignore[arg-type]
     assert_type(await service.delete_async("operations/a"), None)
 

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 import lro
-from lro import DescribedOperation
+from lro import Operation
 from lro._engine.store_port import keeps_outbox
 from lro.adapters import OutboxStore, Record, Store
 from lro.errors import OperationNotFound, Unavailable
@@ -247,10 +247,10 @@ def test_what_is_kept_of_hosts_and_claims_is_bounded(
 
 
 def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
-    asked: list[tuple[DescribedOperation, str]] = []
+    asked: list[tuple[Operation, str]] = []
     with receiver() as good:
 
-        def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+        def lookup(operation: Operation, caller: str) -> Sequence[Endpoint]:
             asked.append((operation, caller))
             return [endpoint(good.url), endpoint(good.url, id="x", events=("operation.failed",))]
 
@@ -260,24 +260,24 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
         assert len(good.all()) == 1
     assert sends.pending_of(name) == {}
     ((operation, caller),) = asked
-    assert (operation.name, operation.method, operation.state, caller) == (
+    assert (operation.name, operation.description.method, operation.state, caller) == (
         *(name, METHOD, "SUCCEEDED"),
         "ann",
     )
-    assert operation.operation.response is not None
+    assert operation.response is not None
 
 
 def failing_lookups(found: Endpoint) -> Iterator[Callable[..., Any]]:
     """Lookups that fail once in each way, and then find this."""
 
-    def raises(_: DescribedOperation, __: str) -> Any:
+    def raises(_: Operation, __: str) -> Any:
         raise RuntimeError("away")
 
-    def leaves_midway(_: DescribedOperation, __: str) -> Any:
+    def leaves_midway(_: Operation, __: str) -> Any:
         yield found
         raise SystemExit
 
-    def gives_what_cannot_be_called(_: DescribedOperation, __: str) -> Any:
+    def gives_what_cannot_be_called(_: Operation, __: str) -> Any:
         return [Endpoint(url="ftp://x", secrets=(SECRET,))]
 
     for fails in (raises, leaves_midway, gives_what_cannot_be_called):
@@ -551,7 +551,7 @@ def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
 
 
 def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
+    def fail(operation: Operation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         raise SystemExit(1)
 
     service, sends = here.serve(
@@ -564,7 +564,7 @@ def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCapture
 
 
 def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(here: Here) -> None:
-    def own(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
+    def own(operation: Operation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         return "text/plain", f"{operation.name} {to.id} {event.type}".encode()
 
     with receiver() as good:
@@ -770,7 +770,7 @@ def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
     asked, go = threading.Event(), threading.Event()
     ours = threads_from_now("lro-webhook")
 
-    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+    def lookup(operation: Operation, caller: str) -> Sequence[Endpoint]:
         if asked.is_set():
             go.wait(PATIENCE)
         asked.set()

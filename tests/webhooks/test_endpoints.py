@@ -103,7 +103,7 @@ def test_start_with_bad_endpoints_is_refused_before_anything_is_stored(
     ("options", "why"),
     [
         ({"lookup": 3}, "lookup: must be a function"),
-        ({"lookup": list}, "lookup: must be a function of a described operation and its"),
+        ({"lookup": list}, "lookup: must be a function of an operation and its"),
         ({"on_disabled": lambda: None}, "on_disabled: must be a function of an"),
         ({"resolve": lambda host: []}, "resolve: must be a function of a host and a port"),
         ({"clock": 3}, "clock: must be a function"),

@@ -192,7 +192,7 @@ INTERFACE: Final = (
 )
 """The five RPCs of google.longrunning."""
 
-VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations", "DescribeOperations")
+VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
 """What a service offers unless it says otherwise: the five, and the extensions of spec §3.11."""
 
 OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation", "PauseMethod")
@@ -214,13 +214,13 @@ class Authorize(Protocol):
         """``verb`` is an RPC's name, or a method's full name where it is started.
 
         ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
-        parent's for List and starts. BatchGet, Watch and Describe read operations: they ask for
-        GetOperation, once for each name. Who changes where the end of a task of A2A is pushed asks
-        for CancelOperation. A rerun asks for RerunOperation, and then for the start, with the
-        caller for whom the operation was started first. Describe also asks for InspectOperation if
-        the service offers that, and leaves out what is only for operators if it is refused. Who
-        pauses or resumes a method in the console asks for PauseMethod; ``name`` is then the full
-        name of the method.
+        parent's for List and starts. BatchGet and Watch read operations: they ask for GetOperation,
+        once for each name. Get and BatchGet with the view FULL also ask for InspectOperation, if
+        the service offers that; if it is refused, the reply lacks the fields that are only for
+        operators. A change of where the end of a task of A2A is pushed asks for CancelOperation. A
+        rerun asks for RerunOperation, and then for the start, with the caller for whom the
+        operation was started first. A pause or resume of a method in the console asks for
+        PauseMethod; ``name`` is then the full name of the method.
         """
         ...
 
@@ -348,8 +348,8 @@ class Access:
         return allowed
 
     def inspectable(self, caller: str | None, names: Sequence[str]) -> Flow[Collection[str]]:
-        """Return the names of which this caller sees what is only for operators."""
-        verb = "InspectOperation"  # a permission: what it is for comes with DescribeOperations
+        """Return the names of operations that this caller sees with the fields for operators."""
+        verb = "InspectOperation"  # a permission, which has no call of its own
         if caller is not None and not self.offers(verb):
             return ()
         return (yield from self.permit_each(caller, verb, names, refuse=False))

@@ -70,16 +70,8 @@ from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import SUSPECT, WORK_WAITS
-from lro._model.operation import (
-    FailedAttempt,
-    Record,
-    State,
-    end,
-    failure_text,
-    note_start,
-    report,
-    with_failure,
-)
+from lro._model.description import FailedAttempt
+from lro._model.operation import Record, State, end, failure_text, note_start, report, with_failure
 
 if TYPE_CHECKING:
     import asyncio

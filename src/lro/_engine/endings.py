@@ -13,9 +13,9 @@ from lro._engine.flow import Flow
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Store
+from lro._model.description import FailedAttempt
 from lro._model.operation import (
     Change,
-    FailedAttempt,
     Record,
     State,
     due_again,

@@ -47,7 +47,7 @@ from lro._engine.flow import (
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import ByteBudget
-from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
+from lro._engine.listing import BASIC, BasicView, Batch, CheckedList, FullView, Listing
 from lro._engine.live_workers import live, served_methods, stranded
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodDefaults, MethodKeywords, MethodSpec, Options
@@ -72,7 +72,7 @@ from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._messages.wellknown import OperationMetadata
-from lro._model.description import DescribedOperation, DescribeOperationsResponse, described
+from lro._model.description import View, check_view
 from lro._model.method_names import MethodName
 from lro._model.operation import (
     BatchGetOperationsResponse,
@@ -80,8 +80,6 @@ from lro._model.operation import (
     ListOperationsResponse,
     Operation,
     Record,
-    Show,
-    as_they_are,
     normalise_parent,
     parse_name,
     parse_names,
@@ -109,9 +107,7 @@ _PAGE: Final = 200
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
 
-_VERB_METHODS: Final = (
-    "start get list delete cancel wait watch batch_get describe describe_many rerun"
-)
+_VERB_METHODS: Final = "start get list delete cancel wait watch batch_get rerun"
 
 
 class Service(PerProcess):
@@ -521,51 +517,70 @@ class Service(PerProcess):
     # -- verbs --------------------------------------------------------------------------------
 
     @verb
-    def get(self, name: str, *, caller: str = "") -> Flow[Operation]:
+    def get(self, name: str, *, view: View = "BASIC", caller: str | None = "") -> Flow[Operation]:
         """Return the latest state of an operation (spec §3.2).
+
+        With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
+        §3.11). The fields of that which are only for operators are shown to ``caller`` None, for
+        whom no hook is called, and to callers to whom ``verbs`` and ``authorize`` allow
+        InspectOperation.
 
         Raises:
             InvalidOperationName: The name is malformed.
+            InvalidArgument: The view is neither BASIC nor FULL.
             OperationNotFound: There is no such operation.
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
         self._begin()
         parse_name(name)
+        check_view(view)
         yield from self.access.permit(caller, "GetOperation", name)
-        return (yield from self.access.visible(name, caller)).operation
+        if view == "BASIC":
+            return (yield from self.access.visible(name, caller)).operation
+        shown = yield from self._shown_by(view, caller, (name,))
+        record = yield from self.access.visible(name, caller)
+        full = functools.partial(shown.operations, (record,))
+        blocks = self.store.writes_block and bool(shown.inspectable)  # reads where the worker is
+        found: Sequence[Operation] = yield MayBlock(full, blocks=blocks)
+        return found[0]
 
-    async def get_async(self, name: str, *, caller: str = "") -> Operation:
+    async def get_async(
+        self, name: str, *, view: View = "BASIC", caller: str | None = ""
+    ) -> Operation:
         """:meth:`get` for coroutines."""
-        return await on_loop(flow_of(self.get)(name, caller=caller))
+        return await on_loop(flow_of(self.get)(name, view=view, caller=caller))
 
     @verb
     def list(
-        self, request: ListOperationsRequest, *, caller: str = ""
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
     ) -> Flow[ListOperationsResponse]:
         """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
-        It has at most ``Limits.page_bytes``, or one operation.
+        It has at most ``Limits.page_bytes``, or one operation. With the ``view`` FULL each has a
+        ``description``, without the fields that are only for operators: those are for :meth:`get`.
 
         Raises:
             TypeError: It is not a request, but a filter for instance.
-            InvalidArgument: The parent, page size, token or filter is wrong.
+            InvalidArgument: The parent, page size, token, filter or view is wrong.
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
         """
-        listing = yield from flow_of(self.begin_list)(request, caller=caller)
-        page = self.read_page(listing, self.limits.page_bytes, as_they_are)
-        return ListOperationsResponse(tuple(page[0]), page[1])
+        listing = yield from flow_of(self.begin_list)(request, view=view, caller=caller)
+        found, token = listing.page(self.limits.page_bytes, tuple)
+        return ListOperationsResponse(tuple(found), token)
 
     async def list_async(
-        self, request: ListOperationsRequest, *, caller: str = ""
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
     ) -> ListOperationsResponse:
-        """:meth:`list` for coroutines: a thread looks for what matches."""
-        return await in_threads(flow_of(self.list)(request, caller=caller))
+        """:meth:`list` for coroutines: a thread reads the page."""
+        return await in_threads(flow_of(self.list)(request, view=view, caller=caller))
 
     @verb
-    def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
-        """Return what :meth:`read_page` takes: the checked request of a caller that may list.
+    def begin_list(
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
+    ) -> Flow[Listing]:
+        """Check a request, and return the list that this caller may read.
 
         Raises:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
@@ -578,28 +593,10 @@ class Service(PerProcess):
         if self._runtime.first_use.pending:
             yield from self._runtime.first_use.reach()
         query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
+        check_view(view)
         yield from self.access.permit(caller, "ListOperations", query.parent)
-        return Listing(query, caller if self.access.owner_only else None)
-
-    def read_page(self, listing: Listing, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
-        """Return what ``show`` makes of the page's operations, a few at a time; and the next token.
-
-        The page has at most ``max_bytes``, or one operation. Calls no hook.
-        """
-        return listing.query.page(
-            self._runtime, only_caller=listing.only_caller, max_bytes=max_bytes, show=show
-        )
-
-    def describe_page(
-        self,
-        listing: Listing,
-        max_bytes: int,
-        show: Callable[[Sequence[DescribedOperation]], Iterable[T]],
-    ) -> tuple[Sequence[T], str]:
-        """:meth:`read_page`, with what the service knows of each operation beside its messages."""
-        return listing.query.described_page(
-            self._runtime, only_caller=listing.only_caller, max_bytes=max_bytes, show=show
-        )
+        shown = yield from self._shown_by(view, caller, ())
+        return Listing(query, caller if self.access.owner_only else None, self._runtime, shown)
 
     @verb
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -689,124 +686,49 @@ class Service(PerProcess):
 
     @verb
     def batch_get(
-        self, names: Sequence[str], *, caller: str = ""
+        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
     ) -> Flow[BatchGetOperationsResponse]:
         """Return the states of 1 to 1000 operations, in the order of their names (spec §3.11).
 
-        What is not there, or this caller cannot see, is ``missing``. A name given twice is
-        answered once.
+        The names of operations that do not exist, or that this caller cannot see, are ``missing``.
+        A name given twice is answered once. ``view`` and ``caller`` are those of :meth:`get`.
 
         Raises:
             MalformedRequest: There are no names, or too many.
             InvalidOperationName: One is malformed; ``field`` says which.
+            InvalidArgument: The view is neither BASIC nor FULL.
             PermissionDenied: The ``authorize`` hook refuses one of them.
             HookFailed: The ``authorize`` hook does not answer as it must.
             MethodNotSupported: BatchGet is switched off.
             BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
         """
-        wanted = yield from flow_of(self.begin_batch)(names, caller=caller)
-        found, missing = self.read_batch(wanted, caller, as_they_are)
+        batch = yield from flow_of(self.begin_batch)(names, view=view, caller=caller)
+        found, missing = batch.read(tuple)
         return BatchGetOperationsResponse(tuple(found), tuple(missing))
 
     async def batch_get_async(
-        self, names: Sequence[str], *, caller: str = ""
+        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
     ) -> BatchGetOperationsResponse:
         """:meth:`batch_get` for coroutines: a thread reads the operations."""
-        return await in_threads(flow_of(self.batch_get)(names, caller=caller))
+        return await in_threads(flow_of(self.batch_get)(names, view=view, caller=caller))
 
     @verb
-    def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
-        """Return what :meth:`read_batch` takes: the checked names, which this caller may ask for.
+    def begin_batch(
+        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
+    ) -> Flow[Batch]:
+        """Check the arguments of :meth:`batch_get`, and return the batch that this caller may read.
 
         Raises:
-            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
+            MalformedRequest, InvalidOperationName, InvalidArgument, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`batch_get`.
         """
-        return (yield from self._begin_many("BatchGetOperations", names, caller))
-
-    def read_batch(
-        self, wanted: Sequence[str], caller: str, show: Show[T]
-    ) -> tuple[Sequence[T], Sequence[str]]:
-        """Return what ``show`` makes of the operations, a few at a time; and the missing names.
-
-        Calls no hook.
-
-        Raises:
-            BatchTooLarge: As for :meth:`batch_get`.
-        """
-        return BatchRead(self.access, self.limits, wanted, caller, show).result()
-
-    @verb
-    def describe(self, name: str, *, caller: str | None = "") -> Flow[DescribedOperation]:
-        """Return what is known of an operation beside its messages, and the operation (spec §3.11).
-
-        Who may get an operation may have it described: ``authorize`` is asked for GetOperation.
-        What is for operators only is shown to ``caller`` None, of whom no hook is asked, and to
-        callers who have InspectOperation by ``verbs`` and ``authorize``.
-
-        Raises:
-            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
-                :meth:`get`.
-            MethodNotSupported: Describe is switched off.
-        """
         self._begin()
-        self.access.require("DescribeOperations")
-        parse_name(name)
-        yield from self.access.permit(caller, "GetOperation", name)
-        inspectable = yield from self.access.inspectable(caller, (name,))
-        record = yield from self.access.visible(name, caller)
-        read = functools.partial(self.access.places, [record], inspectable)
-        places = (yield MayBlock(read, blocks=self.store.writes_block)) if inspectable else {}
-        return described(record, self.renamed, places.get(name))
-
-    async def describe_async(self, name: str, *, caller: str | None = "") -> DescribedOperation:
-        """:meth:`describe` for coroutines."""
-        return await on_loop(flow_of(self.describe)(name, caller=caller))
-
-    @verb
-    def describe_many(
-        self, names: Sequence[str], *, caller: str | None = ""
-    ) -> Flow[DescribeOperationsResponse]:
-        """Return what is known of 1 to 1000 operations beside their messages (spec §3.11).
-
-        Names, ``missing`` and errors: see :meth:`batch_get`. ``caller``: see :meth:`describe`.
-
-        Raises:
-            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed, BatchTooLarge: As
-                for :meth:`batch_get`.
-            MethodNotSupported: Describe is switched off.
-        """
-        return (yield from flow_of(self.begin_describe)(names, caller=caller))()
-
-    async def describe_many_async(
-        self, names: Sequence[str], *, caller: str | None = ""
-    ) -> DescribeOperationsResponse:
-        """:meth:`describe_many` for coroutines: a thread reads the operations."""
-        return await in_threads(flow_of(self.describe_many)(names, caller=caller))
-
-    @verb
-    def begin_describe(
-        self, names: Sequence[str], *, caller: str | None = ""
-    ) -> Flow[Callable[[], DescribeOperationsResponse]]:
-        """Return what reads the descriptions, for a thread: it may block, and calls no hook.
-
-        Raises:
-            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
-                MethodNotSupported: As for :meth:`describe_many`.
-        """
-        wanted = yield from self._begin_many("DescribeOperations", names, caller)
-        inspectable = yield from self.access.inspectable(caller, wanted)
-        given = self.access, self.limits, wanted, caller, self.renamed, inspectable
-        return functools.partial(read_descriptions, *given)
-
-    def _begin_many(
-        self, rpc: str, names: Sequence[str], caller: str | None
-    ) -> Flow[Sequence[str]]:
-        self._begin()
-        self.access.require(rpc)
+        self.access.require("BatchGetOperations")
         wanted = parse_names(names)
+        check_view(view)
         yield from self.access.permit_each(caller, "GetOperation", wanted)
-        return wanted
+        shown = yield from self._shown_by(view, caller, wanted)
+        return Batch(self.access, self.limits, wanted, caller, shown)
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
@@ -1137,6 +1059,12 @@ class Service(PerProcess):
         return both
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
+        if view == "BASIC":
+            return BASIC
+        inspectable = yield from self.access.inspectable(caller, names)
+        return FullView(access=self.access, renamed=self.renamed, inspectable=inspectable)
 
     def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
         store = self._runtime.store

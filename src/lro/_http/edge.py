@@ -62,7 +62,7 @@ from lro._engine.events import Sent
 from lro._engine.flow import Flow, FlowStep, InThreads, MayBlock, flow_of, only, run
 from lro._engine.handle import Handle
 from lro._engine.limits import ByteBudget, ReplyReservation
-from lro._engine.listing import Listing
+from lro._engine.listing import Batch, Listing
 from lro._engine.methods import Method
 from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
@@ -92,7 +92,6 @@ from lro._http.responses import (
     Redact,
     allow_reply,
     batch_reply,
-    describe_reply,
     error_reply,
     event_stream,
     json_reply,
@@ -111,7 +110,7 @@ from lro._http.routes import (
     extension_routes,
 )
 from lro._messages.json_text import canonical
-from lro._model.description import DescribeOperationsResponse
+from lro._model.description import View
 from lro._model.http_rules import Literal, Template
 from lro._model.operation import (
     ListOperationsRequest,
@@ -217,11 +216,13 @@ def identify(hook: Hook | None, headers: Mapping[str, str], native: object) -> F
     return "" if hook is None else (yield from ask_caller(hook, headers, native))
 
 
-def get_operation(service: Service, name: str, caller: str) -> Flow[Operation]:
-    """Return an operation as it is now, by the short way if nothing blocks and no hook is asked."""
-    if service.access.immediate and not service.background.pending:
+def get_operation(
+    service: Service, name: str, caller: str, view: View = "BASIC"
+) -> Flow[Operation]:
+    """Return the present state of an operation, by the short way if no store or hook can block."""
+    if view == "BASIC" and service.access.immediate and not service.background.pending:
         return service.access.read(name, caller)
-    return (yield from flow_of(service.get)(name, caller=caller))
+    return (yield from flow_of(service.get)(name, view=view, caller=caller))
 
 
 Req = TypeVar("Req")
@@ -730,7 +731,6 @@ class OperationsEdge:
             "CancelOperation": self._cancel,
             "WaitOperation": self._wait,
             "BatchGetOperations": self._batch_get,
-            "DescribeOperations": self._describe,
             "WatchOperations": self._watch,
             "RerunOperation": self._rerun,
         }
@@ -979,7 +979,7 @@ class OperationsEdge:
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
-        operation = yield from get_operation(self.service, name, caller)
+        operation = yield from get_operation(self.service, name, caller, query.view)
         return (yield from self._shown(operation, query, caller))
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -988,11 +988,11 @@ class OperationsEdge:
         wanted = ListOperationsRequest(name=name, **fields)
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
-        begin = flow_of(self.service.begin_list)(wanted, caller=caller)
+        begin = flow_of(self.service.begin_list)(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 
         def listed(turn: ReplyReservation) -> HttpReply:
-            return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
+            return page_reply(*listing.page(turn.bytes, self._show(query)))
 
         return (yield from self._many(listed, self.service.limits.least_bytes))
 
@@ -1025,23 +1025,11 @@ class OperationsEdge:
         query = _query_of(request, "BatchGetOperations")
         names: tuple[str, ...] = yield self._names(request, collection)
 
-        begin = flow_of(self.service.begin_batch)(names, caller=caller)
-        wanted: Sequence[str] = yield InThreads(begin)
+        begin = flow_of(self.service.begin_batch)(names, view=query.view, caller=caller)
+        batch: Batch = yield InThreads(begin)
 
         def found(_: ReplyReservation) -> HttpReply:
-            return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
-
-        return (yield from self._many(found, self.service.limits.page_bytes))
-
-    def _describe(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
-        _query_of(request, "DescribeOperations")
-        names: tuple[str, ...] = yield self._names(request, collection)
-
-        begin = flow_of(self.service.begin_describe)(names, caller=caller)
-        read: Callable[[], DescribeOperationsResponse] = yield InThreads(begin)
-
-        def found(_: ReplyReservation) -> HttpReply:
-            return describe_reply(read(), self.service.types)
+            return batch_reply(*batch.read(self._show(query)))
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 
@@ -1120,14 +1108,14 @@ class OperationsEdge:
         )
         if is_small(operation):
             return show(operation)
-        name = operation.name
+        name, description = operation.name, operation.description
         del operation
-        return (
-            yield from self._many(
-                lambda _: show(self.service.access.read(name, caller)),
-                self.service.limits.page_bytes,
-            )
-        )
+
+        def read_again(_: ReplyReservation) -> HttpReply:
+            found = self.service.access.read(name, caller)
+            return show(attrs.evolve(found, description=description))
+
+        return (yield from self._many(read_again, self.service.limits.page_bytes))
 
 
 def _query_of(request: HttpRequest, rpc: str) -> Query:

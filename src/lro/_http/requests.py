@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 import attrs
@@ -31,6 +31,7 @@ from lro._messages.json_text import dumps, loads_strict
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Shape, json_name
 from lro._messages.shapes import shape_of
+from lro._model.description import View, check_view
 from lro._model.http_rules import MAX_PATH, percent_decode
 from lro._model.operation import (
     BatchGetOperationsRequest,
@@ -131,7 +132,7 @@ _INT32: Final = range(-(2**31), 2**31)
 
 @attrs.frozen
 class Query:
-    """The content of a query: the request's fields by proto name, and the wish for enum numbers.
+    """The content of a query: the request's fields by proto name, and how to print the reply.
 
     ``enum_numbers`` is true for ``alt=json;enum-encoding=int``, which generated clients send:
     enum values in messages should then print as numbers.
@@ -139,6 +140,7 @@ class Query:
 
     fields: Mapping[str, str | int]
     enum_numbers: bool = False
+    view: View = "BASIC"
 
 
 NO_QUERY: Final = Query(MappingProxyType({}))
@@ -148,11 +150,11 @@ NO_QUERY: Final = Query(MappingProxyType({}))
 def parse_query(rpc: str, query: str) -> Query:
     """Read the raw query of a call, without the question mark.
 
-    An RPC other than ListOperations has no field in its query.
+    Only ListOperations has other fields than the view in its query.
 
     Raises:
-        MalformedRequest: An escape is malformed, a parameter is unknown or given twice, or the
-            query is too long.
+        MalformedRequest: An escape is malformed, a parameter is unknown or given twice, the view is
+            neither BASIC nor FULL, or the query is too long.
         InvalidPageSize: The page size is not an int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
@@ -165,7 +167,8 @@ def parse_query(rpc: str, query: str) -> Query:
         fields[field] = _READERS[field](value)
     if fields.pop(_PARTIAL, False):
         raise PartialSuccessNotSupported
-    return Query(fields, enum_numbers)
+    view: Any = fields.pop("view", "BASIC")
+    return Query(fields, enum_numbers, view)
 
 
 def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
@@ -223,15 +226,28 @@ def _read_partial(value: str) -> bool:
     return value == "true"
 
 
+def _read_view(value: str) -> str:
+    value = value or "BASIC"  # an unset enum has the default (AIP-157)
+    try:
+        check_view(value)
+    except InvalidArgument as exc:
+        raise MalformedRequest(exc.field, exc.description) from None
+    return value
+
+
 _READERS: Final[Mapping[str, Callable[[str], str | int]]] = {
     "filter": str,
+    "view": _read_view,
     "page_size": _read_page_size,
     "page_token": str,
     _PARTIAL: _read_partial,
 }
 
 _SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "GetOperation": {"view": "view"},
+    "BatchGetOperations": {"view": "view"},
     "ListOperations": {
+        "view": "view",
         "filter": "filter",
         "pageSize": "page_size",
         "page_size": "page_size",
@@ -239,7 +255,7 @@ _SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "page_token": "page_token",
         "returnPartialSuccess": _PARTIAL,
         _PARTIAL: _PARTIAL,
-    }
+    },
 }
 """By RPC: the JSON and the proto name of each field that its query may give."""
 
@@ -370,7 +386,7 @@ def read_request(
 def read_names(
     parent: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> tuple[str, ...]:
-    """The names that ``:batchGet``, ``:describe`` and ``:watch`` ask for, each once (spec §3.11).
+    """The names that ``:batchGet`` and ``:watch`` ask for, each once (spec §3.11).
 
     All stand under the parent of the path: a proxy may have let the call pass by its path.
 

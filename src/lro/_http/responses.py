@@ -42,7 +42,6 @@ from lro._model.operation import Operation, is_small
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
-    from lro._model.description import DescribeOperationsResponse
     from lro._model.operation import Sighting
 
 
@@ -270,11 +269,12 @@ def _json_of(
     value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
-    # A copy: what the function changes in its place belongs to the record too.
+    description = value.pop("description", None)  # has none of the operation's messages
+    # A copy, since the messages belong to the record, too.
     found: object = contained("redact", redact, copy.deepcopy(value))
     if not isinstance(found, dict):
         raise HookFailed("redact", f"must return the JSON object to show, got {got(found)}")
-    return found
+    return found if description is None else {**found, "description": description}
 
 
 def shown_together(
@@ -307,12 +307,6 @@ def page_reply(shown: Sequence[bytes], token: str) -> HttpReply:
 def batch_reply(shown: Sequence[bytes], missing: Sequence[str]) -> HttpReply:
     """The answer to BatchGet; both lists are always there (spec §3.11)."""
     return _operations_reply(shown, {"missing": list(missing)})
-
-
-def describe_reply(described: DescribeOperationsResponse, types: TypeRegistry) -> HttpReply:
-    """The answer to Describe; both lists are always there (spec §3.11)."""
-    shown: list[Json] = [types.dump(one) for one in described.descriptions]
-    return json_reply(200, {"descriptions": shown, "missing": list(described.missing)})
 
 
 def _operations_reply(shown: Sequence[bytes], beside: dict[str, Json]) -> HttpReply:

@@ -283,7 +283,6 @@ _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 def _extensions(many: str, one: str) -> tuple[Route, ...]:
     return (
         Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),
-        Route(method="POST", template=f"{many}:describe", rpc="DescribeOperations"),
         Route(method="POST", template=f"{many}:watch", rpc="WatchOperations"),
         Route(method="GET", template=f"{one}:watch", rpc="WatchOperations"),
         Route(method="POST", template=f"{one}:rerun", rpc="RerunOperation"),

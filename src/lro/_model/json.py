@@ -25,6 +25,7 @@ from lro._messages.json_codec import below
 from lro._messages.registry import TypeRegistry
 from lro._messages.scalars import LOADERS, enum_numbers, load_bool, load_bytes, load_string
 from lro._messages.schema import ANY, Field, Kind, Label, Shape
+from lro._model.description import OperationDescription
 from lro._model.operation import (
     BatchGetOperationsResponse,
     ListOperationsResponse,
@@ -123,7 +124,7 @@ def _numbers(cls: type[enum.Enum]) -> Mapping[str, int]:
     return {name: number[member] for name, member in cls.__members__.items()}
 
 
-_OPERATION_KEYS: Final = ("name", "metadata", "done", "error", "response")
+_OPERATION_KEYS: Final = ("name", "metadata", "done", "error", "response", "description")
 _STATUS_KEYS: Final = ("code", "message", "details")
 
 T = TypeVar("T")
@@ -147,6 +148,8 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
         shown["response"] = _any_to_json(result, types)
     elif result is not None:
         shown["error"] = status_to_json(result, types)
+    if operation.description.state:
+        shown["description"] = types.dump(operation.description)
     return shown
 
 
@@ -182,9 +185,13 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
         done = get(at, False)
         if type(done) is not bool:
             done = False if done is None else load_bool(done)
+        at = "description"
+        if (description := get(at)) is None:
+            return operation_of(name, packed, done, result)
+        full = types.load(description, OperationDescription, strict=strict)
     except InvalidArgument as exc:
         raise below(at, exc) from None
-    return operation_of(name, packed, done, result)
+    return Operation(name=name, metadata=packed, done=done, result=result, description=full)
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:

@@ -31,6 +31,13 @@ from lro._base.status import AnyMessage, Code, Json, Status, named, unknown_fiel
 from lro._messages.json_text import dumps, reread
 from lro._messages.schema import Int32, field_number
 from lro._messages.times import Duration
+from lro._model.description import (
+    NO_DESCRIPTION,
+    NOWHERE,
+    FailedAttempt,
+    OperationDescription,
+    Place,
+)
 
 MAX_NAME: Final = 1024
 """Longest name, in code points (spec §3.1(2))."""
@@ -189,7 +196,8 @@ class Operation:
     """A long-running operation as callers see it: the five fields of spec §1.2.
 
     ``result`` is the one-of: a packed response, an error, or nothing. While ``done`` is false there
-    is none; done without a result is a success without a value (spec §2.5).
+    is none; done without a result is a success without a value (spec §2.5). In the FULL view of
+    Get, BatchGet and List it also has a ``description``, which is empty otherwise (spec §3.11).
     """
 
     name: str = ""
@@ -197,6 +205,7 @@ class Operation:
     done: bool = False
     result: AnyMessage | Status | None = None
     unknown: bytes = unknown_fields()
+    description: OperationDescription = NO_DESCRIPTION
 
     @property
     def response(self) -> AnyMessage | None:
@@ -218,7 +227,7 @@ class Operation:
         return "CANCELLED" if self.result.code == Code.CANCELLED else "FAILED"
 
 
-_SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN = (
+_SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN, _SET_DESCRIPTION = (
     vars(Operation)[field.name].__set__ for field in attrs.fields(Operation)
 )
 
@@ -233,6 +242,7 @@ def operation_of(
     _SET_DONE(made, done)
     _SET_RESULT(made, result)
     _SET_UNKNOWN(made, b"")
+    _SET_DESCRIPTION(made, NO_DESCRIPTION)
     return made
 
 
@@ -299,15 +309,10 @@ class ListOperationsResponse:
 
 
 Show: TypeAlias = Callable[[Sequence[Operation]], Iterable[T]]
-"""Makes of some operations what a reply to many of them is made of.
+"""Makes parts of a reply of some operations.
 
-So that the operations are let go before further ones are read, which may be very large.
+It is called batch by batch, so that one batch is freed before the next is read.
 """
-
-
-def as_they_are(operations: Sequence[Operation]) -> Sequence[Operation]:
-    """The :data:`Show` of a reply that is made of the operations themselves."""
-    return operations
 
 
 @attrs.frozen
@@ -494,19 +499,6 @@ KEPT_FAILURES: Final = 20
 _FAILURE_TEXT: Final = 500
 
 
-@attrs.frozen
-class FailedAttempt:
-    """An attempt that has failed: its number, when it ended, the error's class and text.
-
-    For operators: callers get the error of the operation. The text has at most 500 characters.
-    """
-
-    attempt: Int32
-    time: datetime
-    error: str
-    text: str
-
-
 @attrs.frozen(kw_only=True, slots=False)
 class Record:
     """The server's row around an operation. Callers never see it.
@@ -683,6 +675,54 @@ class Record:
         record = object.__new__(cls)
         object.__setattr__(record, "__dict__", fields)
         return record
+
+
+_DESCRIPTION_BYTES: Final = 660
+"""About how many bytes of JSON a description has without its method and failed attempts."""
+_FAILURE_BYTES: Final = 60
+"""About how many bytes of JSON a failed attempt has without its texts."""
+
+
+def full_weight(record: Record, *, inspectable: bool) -> int:
+    """Return about how many bytes of JSON an operation has in the FULL view."""
+    failures = record.failed_attempts if inspectable else ()
+    texts = sum(_FAILURE_BYTES + len(dumps([one.error, one.text])) for one in failures)
+    return record.weight + _DESCRIPTION_BYTES + len(record.method) + texts
+
+
+def full_operation(
+    record: Record, renamed: Mapping[str, str], place: Place | None = None
+) -> Operation:
+    """Return an operation in the FULL view: with its description.
+
+    ``renamed`` has the present names of methods, by their aliases. ``place`` is that of the worker;
+    None leaves out all that is only for operators.
+    """
+    host, pid = place or NOWHERE
+    # Callers must not see the other fields of a record: caller, owner, lease, keys and target.
+    description = OperationDescription(
+        state=record.state.value,
+        method=renamed.get(record.method, record.method),
+        create_time=record.create_time,
+        update_time=record.update_time,
+        start_time=record.start_time,
+        end_time=record.end_time,
+        expire_time=record.expire_time,
+        cancel_requested=record.cancel_requested,
+        cancel_time=record.cancel_time,
+        attempt=record.attempt,
+        lost_attempts=record.lost_attempts,
+        failed_attempts=record.failure_count,
+        due_time=(record.sent_time or record.lease_until) if record.waits else None,
+        begin_before=record.begin_before if record.waits and not record.attempt else None,
+        priority=-record.rank,
+        origin=record.origin,
+        trace_id=record.trace_context[3:35],
+        failures=() if place is None else record.failed_attempts,
+        worker_host=host,
+        worker_pid=pid,
+    )
+    return attrs.evolve(record.operation, description=description)
 
 
 class Event(enum.Enum):

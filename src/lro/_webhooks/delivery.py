@@ -24,13 +24,13 @@ from typing import Final
 import attrs
 import httpx
 
-from lro import DescribedOperation
+from lro import Operation
 from lro._webhooks.deliveries import LOOKUP, Deliveries, PendingDelivery
 from lro._webhooks.endpoints import EndpointRules, event_of, is_subscribed
 from lro._webhooks.payloads import Format, WebhookEvent, webhook_id
 from lro._webhooks.schedule import pause_before, retry_after
 from lro._webhooks.transport import WebhookReply, WebhookTransport
-from lro.adapters import Endpoint, OutboxStore, Record, described, settle_notifications
+from lro.adapters import Endpoint, OutboxStore, Record, full_operation, settle_notifications
 from lro.errors import InvalidArgument, LeaseLost, OperationNotFound, Unavailable, contained
 from lro.logging import about
 from lro.wire import WEBHOOK_HEADERS, sign_webhook
@@ -203,7 +203,7 @@ class DeliveryOptions:
 
     rules: EndpointRules
     endpoints: tuple[Endpoint, ...]
-    lookup: Callable[[DescribedOperation, str], Iterable[Endpoint]] | None
+    lookup: Callable[[Operation, str], Iterable[Endpoint]] | None
     on_disabled: Callable[[EndpointDisabled], object] | None
     schedule: tuple[float, ...]
     timeout: float
@@ -452,7 +452,7 @@ class Delivery:
 
     def _looked_up(self, record: Record) -> Sequence[Endpoint]:
         assert self._options.lookup is not None
-        shown = described(record, self._renamed)
+        shown = full_operation(record, self._renamed)
         return [*self._options.lookup(shown, record.caller)]  # it may be a generator
 
     # -- requests -----------------------------------------------------------------------------
@@ -560,7 +560,7 @@ class Delivery:
         event = WebhookEvent(
             webhook_id(record.name, kind, endpoint.id), kind, record.end_time or record.update_time
         )
-        shown = described(record, self._renamed)
+        shown = full_operation(record, self._renamed)
         content_type, body = self._formats[endpoint.format](shown, endpoint, event)
         headers = signed_headers(event.id, self._store.now(), content_type, body, endpoint.secrets)
         return self._transport.send(endpoint.url, {**endpoint.headers, **headers}, body)

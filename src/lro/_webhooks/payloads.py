@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import attrs
 
-from lro import DescribedOperation
+from lro import Operation, OperationDescription
 from lro._bridge import rfc3339
 from lro.adapters import Endpoint
 from lro.errors import EncodingError
@@ -37,7 +37,7 @@ class WebhookEvent:
     time: datetime
 
 
-Format: TypeAlias = Callable[[DescribedOperation, Endpoint, WebhookEvent], tuple[str, bytes]]
+Format: TypeAlias = Callable[[Operation, Endpoint, WebhookEvent], tuple[str, bytes]]
 """A function of ``Webhooks(formats=...)`` that returns the content type and body of an event."""
 
 
@@ -63,14 +63,14 @@ class Formats:
         self._domain = domain
 
     def standard(
-        self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
+        self, operation: Operation, endpoint: Endpoint, event: WebhookEvent
     ) -> tuple[str, bytes]:
         """Make a payload of Standard Webhooks 1.0.0: type, timestamp, data."""
         about = {"type": event.type, "timestamp": rfc3339(event.time)}
         return _JSON, self._with_data(about, operation, endpoint)
 
     def cloudevents(
-        self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
+        self, operation: Operation, endpoint: Endpoint, event: WebhookEvent
     ) -> tuple[str, bytes]:
         """Make a structured event of CloudEvents 1.0.2 in the JSON format."""
         about = {
@@ -83,13 +83,13 @@ class Formats:
         }
         return "application/cloudevents+json", self._with_data(about, operation, endpoint)
 
-    def _with_data(
-        self, about: dict[str, Any], operation: DescribedOperation, endpoint: Endpoint
-    ) -> bytes:
-        data: dict[str, Any] = {"name": operation.name, "method": operation.method, "done": True}
+    def _with_data(self, about: dict[str, Any], operation: Operation, endpoint: Endpoint) -> bytes:
+        method = operation.description.method
+        data: dict[str, Any] = {"name": operation.name, "method": method, "done": True}
         if endpoint.payload == "full":
             with contextlib.suppress(EncodingError):  # maybe only other processes know its classes
-                shown = operation_to_json(operation.operation, self._types)
+                basic = attrs.evolve(operation, description=OperationDescription())
+                shown = operation_to_json(basic, self._types)
                 full = dumps({**about, "data": {**data, "operation": shown}})
                 if len(full) <= MAX_BODY:
                     return full

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import httpx
 
-from lro import DescribedOperation
+from lro import Operation
 from lro._webhooks.deliveries import LOOKUP, Deliveries
 from lro._webhooks.delivery import Delivery, DeliveryOptions, EndpointDisabled
 from lro._webhooks.endpoints import (
@@ -86,7 +86,7 @@ class Webhooks:
         self,
         endpoints: Sequence[Endpoint] = (),
         *,
-        lookup: Callable[[DescribedOperation, str], Iterable[Endpoint]] | None = None,
+        lookup: Callable[[Operation, str], Iterable[Endpoint]] | None = None,
         secrets: Sequence[str] = (),
         on_disabled: Callable[[EndpointDisabled], object] | None = None,
         allow_private: bool = False,
@@ -296,7 +296,7 @@ def _check_functions(
 ) -> None:
     if lookup is not None:
         check_plain_function("lookup", lookup)
-        check_takes("lookup", lookup, 2, "a function of a described operation and its caller")
+        check_takes("lookup", lookup, 2, "a function of an operation and its caller")
     if on_disabled is not None:
         check_plain_function("on_disabled", on_disabled)
         check_takes("on_disabled", on_disabled, 1, "a function of an EndpointDisabled")

@@ -49,7 +49,7 @@ from a2a.utils.errors import (
 )
 from google.protobuf.message import Message as ProtoMessage
 
-from lro import DescribedOperation, Method, Service
+from lro import Method, Operation, Service
 from lro._bridge import OperationIds, request_id_of, run_of_size
 from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._messages import (
@@ -141,7 +141,6 @@ class Handler(RequestHandler):
     Raises:
         DeclarationError: An argument is wrong; a method is of another service, or gives its
             operations a parent that is not in an id.
-        MethodNotSupported: The service does not offer Describe, which tasks are read by.
     """
 
     def __init__(
@@ -173,7 +172,6 @@ class Handler(RequestHandler):
         pushes = card.capabilities.push_notifications
         wanted = "given if the card promises push notifications, and only then"
         check("webhooks", webhooks, wanted, fine=pushes == (webhooks is not None))
-        service.require("DescribeOperations")
         self.service = service
         self.card = card
         self._methods = {method.full_name: method for method in methods}
@@ -197,7 +195,7 @@ class Handler(RequestHandler):
             name = await self._start(params, caller, context)
             if not params.configuration.return_immediately:
                 await self._wait_for(name, caller, context)
-            return self._writer.task(await self._described(name, caller))
+            return self._writer.task(await self._operation(name, caller))
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -216,10 +214,10 @@ class Handler(RequestHandler):
         """Send what becomes of a task that goes on (A2A 3.1.6)."""
         async with self._call("SubscribeToTask", params, context) as caller:
             self._require_streams()
-            described = await self._task(params.id, caller)
-            if described.operation.done:
+            operation = await self._task(params.id, caller)
+            if operation.done:
                 raise UnsupportedOperationError(message=f"the task {params.id} has ended")
-            async with contextlib.aclosing(self._events(described.name, caller)) as events:
+            async with contextlib.aclosing(self._events(operation.name, caller)) as events:
                 async for event in events:
                     yield event
 
@@ -231,11 +229,11 @@ class Handler(RequestHandler):
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Ask for the work to stop (A2A 3.1.5); the task that is returned may still be working."""
         async with self._call("CancelTask", params, context) as caller:
-            described = await self._task(params.id, caller)
-            if described.operation.done:
+            operation = await self._task(params.id, caller)
+            if operation.done:
                 raise TaskNotCancelableError(message=f"the task {params.id} has ended")
             with _hidden(params.id):
-                await self.service.cancel_async(described.name, caller=caller)
+                await self.service.cancel_async(operation.name, caller=caller)
             return self._writer.task(await self._task(params.id, caller))
 
     async def on_list_tasks(
@@ -254,7 +252,9 @@ class Handler(RequestHandler):
                 page_size=wanted.size,
                 page_token=params.page_token,
             )
-            listing = await on_loop(flow_of(self.service.begin_list)(request, caller=caller))
+            listing = await on_loop(
+                flow_of(self.service.begin_list)(request, view="FULL", caller=caller)
+            )
             limits, replies = self.service.limits, self.service.replies
             reservation = await replies.atake(limits.least_bytes, limits.page_bytes)
             try:
@@ -278,11 +278,11 @@ class Handler(RequestHandler):
         """Have the end of a task pushed, too (A2A 3.1.7)."""
         async with self._call("CreateTaskPushNotificationConfig", params, context) as caller:
             push, task_id = self._pushes(), params.task_id
-            described = await self._task(task_id, caller)
-            await self._permit_push(described, task_id, caller)
+            operation = await self._task(task_id, caller)
+            await self._permit_push(operation, task_id, caller)
             endpoint = push.endpoint(params, caller)
             try:
-                await on_loop(push.add(described.name, endpoint))
+                await on_loop(push.add(operation.name, endpoint))
             except NotApplied:
                 raise UnsupportedOperationError(message=f"the task {task_id} has ended") from None
             return push.shown(task_id, endpoint, caller)
@@ -313,17 +313,17 @@ class Handler(RequestHandler):
         """Push nothing more there; idempotent (A2A 3.1.10)."""
         async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
             push = self._pushes()
-            described = await self._task(params.task_id, caller)
-            await self._permit_push(described, params.task_id, caller)
-            await on_loop(push.remove(described.name, params.id, caller))
+            operation = await self._task(params.task_id, caller)
+            await self._permit_push(operation, params.task_id, caller)
+            await on_loop(push.remove(operation.name, params.id, caller))
 
     async def _configs(self, task_id: str, caller: str) -> list[TaskPushNotificationConfig]:
         push = self._pushes()
-        described = await self._task(task_id, caller)
-        found = await on_loop(push.of(described.name, caller))
+        operation = await self._task(task_id, caller)
+        found = await on_loop(push.of(operation.name, caller))
         return [push.shown(task_id, one, caller) for one in found]
 
-    async def _permit_push(self, task: DescribedOperation, task_id: str, caller: str) -> None:
+    async def _permit_push(self, task: Operation, task_id: str, caller: str) -> None:
         """Ask whether a caller may change where the end of a task is pushed: as for a cancel."""
 
         def asking() -> Flow[None]:
@@ -404,11 +404,11 @@ class Handler(RequestHandler):
         return operation.name
 
     async def _refuse_follow_up(self, message: Message, caller: str) -> NoReturn:
-        described = await self._task(message.task_id, caller)
+        operation = await self._task(message.task_id, caller)
         if message.context_id not in ("", message.task_id):
             wanted = f"must be that of the task, {message.task_id}, or left out"
             raise InvalidArgument("message.context_id", wanted)
-        why = "has ended" if described.operation.done else "takes no further messages"
+        why = "has ended" if operation.done else "takes no further messages"
         raise UnsupportedOperationError(message=f"the task {message.task_id} {why}")
 
     async def _request(self, params: SendMessageRequest) -> tuple[Method[Any, Any, Any], object]:
@@ -444,14 +444,14 @@ class Handler(RequestHandler):
         receive = None if call is None else call.receive
         await waited(self.service, name, self._wait, caller, receive)  # it is shown as it is then
 
-    async def _task(self, task_id: str, caller: str) -> DescribedOperation:
+    async def _task(self, task_id: str, caller: str) -> Operation:
         with _hidden(task_id):
             name = await on_loop(self._ids.name_of(task_id, caller))
-            return await self.service.describe_async(name, caller=caller)
+            return await self.service.get_async(name, view="FULL", caller=caller)
 
-    async def _described(self, name: str, caller: str) -> DescribedOperation:
+    async def _operation(self, name: str, caller: str) -> Operation:
         with _hidden(self._ids.id_of(name)):
-            return await self.service.describe_async(name, caller=caller)
+            return await self.service.get_async(name, view="FULL", caller=caller)
 
     def _require_streams(self) -> None:
         self.service.require("WatchOperations")
@@ -467,24 +467,24 @@ class Handler(RequestHandler):
         with contextlib.suppress(Unavailable):  # the service stops, and so does the stream
             async with contextlib.aclosing(aiter(watching)) as sightings:
                 async for _ in sightings:
-                    described = await self._described(name, caller)
+                    operation = await self._operation(name, caller)
                     if first:
-                        yield self._writer.task(described)
+                        yield self._writer.task(operation)
                     else:
-                        for event in self._writer.events(described):
+                        for event in self._writer.events(operation):
                             yield event
-                    if described.operation.done:
+                    if operation.done:
                         return
                     first = False
 
     def _page(self, wanted: _Wanted, listing: Listing, max_bytes: int) -> ListTasksResponse:
-        tasks, token = self.service.describe_page(listing, max_bytes, wanted.shown)
+        tasks, token = listing.page(max_bytes, wanted.shown)
         total = len(tasks)
         if token or listing.query.after is not None:
             # What is counted is let go at once, and the service counts for half a second at most.
             whole = attrs.evolve(listing.query, page_size=MAX_COUNTED, after=None)
             counted = attrs.evolve(listing, query=whole)
-            total = len(self.service.describe_page(counted, _NO_LIMIT, wanted.counted)[0])
+            total = len(counted.page(_NO_LIMIT, wanted.counted)[0])
         return wanted.page(tasks, token, total)
 
     async def _list_context(self, params: ListTasksRequest, caller: str) -> ListTasksResponse:
@@ -529,18 +529,18 @@ class _Wanted:
             tests.append(f'(state() = IN_PROGRESS OR end_time() >= "{since}")')
         return " AND ".join(tests)
 
-    def matches(self, described: DescribedOperation) -> bool:
+    def matches(self, operation: Operation) -> bool:
         """Whether a task belongs to the list."""
-        if self._state and state_of(described) != self._state:
+        if self._state and state_of(operation) != self._state:
             return False
-        return self._since is None or status_time(described) >= self._since
+        return self._since is None or status_time(operation) >= self._since
 
-    def shown(self, some: Sequence[DescribedOperation]) -> list[Task]:
+    def shown(self, some: Sequence[Operation]) -> list[Task]:
         """Those of these operations that belong to the list, as tasks."""
         write = functools.partial(self._writer.task, artifacts=self._artifacts, alone=False)
         return [write(one) for one in some if self.matches(one)]
 
-    def counted(self, some: Sequence[DescribedOperation]) -> list[None]:
+    def counted(self, some: Sequence[Operation]) -> list[None]:
         """One for each of these operations that belongs to the list."""
         return [None for one in some if self.matches(one)]
 

@@ -12,7 +12,7 @@ from a2a.types import TaskPushNotificationConfig
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToJson
 
-from lro import DescribedOperation, Service
+from lro import Operation, Service
 from lro._webhooks.deliveries import Deliveries
 from lro._webhooks.endpoints import MAX_ENDPOINTS, derived_id
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
@@ -56,7 +56,7 @@ class PushFormat:
 
     def __call__(
         self,
-        operation: DescribedOperation,
+        operation: Operation,
         endpoint: Endpoint,  # noqa: ARG002
         event: WebhookEvent,  # noqa: ARG002
     ) -> tuple[str, bytes]:
@@ -66,7 +66,7 @@ class PushFormat:
             body = self._body(operation, artifacts=False)
         return "application/a2a+json", body
 
-    def _body(self, operation: DescribedOperation, *, artifacts: bool) -> bytes:
+    def _body(self, operation: Operation, *, artifacts: bool) -> bytes:
         task = TaskWriter(self.types, self.domain).task(operation, artifacts=artifacts)
         return MessageToJson(to_stream_response(task), indent=None).encode()
 

@@ -21,7 +21,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lro import DescribedOperation, OperationDescription, State
+from lro import Operation, State
 from lro._bridge import JSON_TYPE, has_value
 from lro.http import with_stand_ins
 from lro.types import AnyMessage, Json, TypeRegistry
@@ -47,17 +47,17 @@ FILTERS: Final = {
 """Filters of operations that may be tasks of a state. No operation is one of the other states."""
 
 
-def state_of(described: OperationDescription) -> TaskState:
+def state_of(operation: Operation) -> TaskState:
     """The state of an operation as a task (A2A 4.1.3)."""
-    if described.state == State.IN_PROGRESS:
-        begun = described.start_time is not None
+    if operation.state == State.IN_PROGRESS:
+        begun = operation.description.start_time is not None
         return TaskState.TASK_STATE_WORKING if begun else TaskState.TASK_STATE_SUBMITTED
-    return _STATES[described.state]
+    return _STATES[operation.state]
 
 
-def status_time(described: OperationDescription) -> datetime:
+def status_time(operation: Operation) -> datetime:
     """When an operation last changed, in milliseconds (A2A 5.6.1)."""
-    moment = described.update_time
+    moment = operation.description.update_time
     assert moment is not None
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
@@ -78,9 +78,7 @@ class TaskWriter:
     types: TypeRegistry
     domain: str
 
-    def task(
-        self, described: DescribedOperation, *, artifacts: bool = True, alone: bool = True
-    ) -> Task:
+    def task(self, operation: Operation, *, artifacts: bool = True, alone: bool = True) -> Task:
         """An operation as a task, ``alone`` in its reply; its history is empty.
 
         A method has no conversation. An ErrorInfo stands for a message that cannot be printed.
@@ -88,31 +86,29 @@ class TaskWriter:
         Raises:
             MessageUnreadable: It is ``alone``, and its response cannot be printed.
         """
-        described = self._readable(described, alone=alone)
-        task_id = parse_name(described.name).id
+        operation = self._readable(operation, alone=alone)
+        task_id = parse_name(operation.name).id
         task = Task(
             id=task_id,
             context_id=task_id,
-            status=self._status(described, task_id),
-            metadata=self._metadata(described),
+            status=self._status(operation, task_id),
+            metadata=self._metadata(operation),
         )
-        artifact = self._artifact(described) if artifacts else None
+        artifact = self._artifact(operation) if artifacts else None
         if artifact is not None:
             task.artifacts.append(artifact)
         return task
 
-    def events(
-        self, described: DescribedOperation
-    ) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
+    def events(self, operation: Operation) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
         """What a stream sends of a change: the artifact first, so that the status ends it.
 
         Raises:
             MessageUnreadable: As for :meth:`task`.
         """
-        described = self._readable(described, alone=True)
-        task_id = parse_name(described.name).id
+        operation = self._readable(operation, alone=True)
+        task_id = parse_name(operation.name).id
         found: list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent] = []
-        artifact = self._artifact(described)
+        artifact = self._artifact(operation)
         if artifact is not None:
             found.append(
                 TaskArtifactUpdateEvent(
@@ -123,27 +119,26 @@ class TaskWriter:
             TaskStatusUpdateEvent(
                 task_id=task_id,
                 context_id=task_id,
-                status=self._status(described, task_id),
-                metadata=self._metadata(described),
+                status=self._status(operation, task_id),
+                metadata=self._metadata(operation),
             )
         )
         return found
 
-    def _readable(self, described: DescribedOperation, *, alone: bool) -> DescribedOperation:
+    def _readable(self, operation: Operation, *, alone: bool) -> Operation:
         types = self.types
-        shown = with_stand_ins(described.operation, types, types.to_json, self.domain, alone=alone)
-        return attrs.evolve(described, operation=shown)
+        return with_stand_ins(operation, types, types.to_json, self.domain, alone=alone)
 
-    def _status(self, described: DescribedOperation, task_id: str) -> TaskStatus:
+    def _status(self, operation: Operation, task_id: str) -> TaskStatus:
         parts = []
-        error = described.operation.error
+        error = operation.error
         if error is not None:
             # As over HTTP: the message for who reads, the Status for who computes.
             parts = [Part(text=error.message), self._data(status_to_json(error, self.types))]
-        elif described.cancel_requested and not described.operation.done:
+        elif operation.description.cancel_requested and not operation.done:
             parts = [Part(text=CANCEL_REQUESTED)]
-        status = TaskStatus(state=state_of(described))
-        status.timestamp.FromDatetime(status_time(described))
+        status = TaskStatus(state=state_of(operation))
+        status.timestamp.FromDatetime(status_time(operation))
         if parts:
             status.message.CopyFrom(
                 Message(
@@ -156,8 +151,8 @@ class TaskWriter:
             )
         return status
 
-    def _artifact(self, described: DescribedOperation) -> Artifact | None:
-        response = described.operation.response
+    def _artifact(self, operation: Operation) -> Artifact | None:
+        response = operation.response
         if response is None or not has_value(response):
             return None
         part = self._data(self._payload(response))
@@ -170,9 +165,9 @@ class TaskWriter:
         shown.pop("@type", None)
         return shown
 
-    def _metadata(self, described: DescribedOperation) -> Struct:
-        found: dict[str, Json] = {f"{self.domain}/method": described.method}
-        metadata = described.operation.metadata
+    def _metadata(self, operation: Operation) -> Struct:
+        found: dict[str, Json] = {f"{self.domain}/method": operation.description.method}
+        metadata = operation.metadata
         if metadata is not None:
             found[f"{self.domain}/metadata"] = self.types.to_json(metadata)
         return ParseDict(found, Struct())

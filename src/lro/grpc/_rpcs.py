@@ -210,7 +210,7 @@ class OperationsRpc(Rpc):
         def listed(turn: ReplyReservation) -> bytes:
             most = min(turn.bytes, MAX_PAGE)
             while True:
-                found, token = self.service.read_page(listing, most, self._writer.operations)
+                found, token = listing.page(most, self._writer.operations)
                 written = self._writer.page(found, token)
                 # In binary form a message may be longer than in JSON.
                 if len(written) <= MAX_PAGE or len(found) < 2:

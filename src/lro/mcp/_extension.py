@@ -15,9 +15,8 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp_types import CallToolRequestParams
 
-from lro import DescribedOperation, Method, Operation, Service
+from lro import Method, Operation, Service
 from lro._bridge import OperationIds, hidden, request_id_of, run_of_size
-from lro.adapters import described
 from lro.asgi import request_of, waited
 from lro.errors import (
     DeclarationError,
@@ -31,7 +30,16 @@ from lro.errors import (
     check_seconds,
     got,
 )
-from lro.http import Authenticate, Flow, Hook, MethodSpec, StartSettings, ask_caller, on_loop
+from lro.http import (
+    Authenticate,
+    Flow,
+    Hook,
+    MethodSpec,
+    StartSettings,
+    ask_caller,
+    flow_of,
+    on_loop,
+)
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
@@ -160,9 +168,9 @@ class TasksExtension(Extension):
             return self._shown(await self._waited(operation, caller, ctx))
         if not operation.done:
             found = await on_loop(self._look(operation.name, caller))
-            if not found.operation.done:
+            if not found.done:
                 return self._translation.created(found)
-            operation = found.operation  # by now
+            operation = found
         return self._translation.result(operation)
 
     async def _started(
@@ -221,7 +229,7 @@ class TasksExtension(Extension):
             found = await on_loop(self._find(arguments.get("id"), caller))
         except Exception as exc:
             return self._translation.tool_error(exc, _asked(ctx))
-        return self._shown(await self._waited(found.operation, caller, ctx))
+        return self._shown(await self._waited(found, caller, ctx))
 
     async def _waited(self, operation: Operation, caller: str, ctx: _Context) -> Operation:
         """The operation when it is done, or when the time for that is over."""
@@ -281,17 +289,13 @@ class TasksExtension(Extension):
         scope = None if ctx.request is None else ctx.request.scope
         return await on_loop(ask_caller(self._hook, _headers(ctx), scope))
 
-    def _find(self, operation_id: Any, caller: str) -> Flow[DescribedOperation]:
+    def _find(self, operation_id: Any, caller: str) -> Flow[Operation]:
         name = yield from self._ids.name_of(operation_id, caller)
         return (yield from self._look(name, caller))
 
-    def _look(self, name: str, caller: str) -> Flow[DescribedOperation]:
-        # Not Service.describe: its verb may be switched off, while Get never is.
-        access = self._service.access
-        self._service.start_maintenance()
+    def _look(self, name: str, caller: str) -> Flow[Operation]:
         with hidden(name):
-            yield from access.permit(caller, "GetOperation", name)
-        return described((yield from access.visible(name, caller)), self._service.renamed)
+            return (yield from flow_of(self._service.get)(name, view="FULL", caller=caller))
 
     async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
         # To clients of earlier revisions the SDK sends the text of whatever else is raised.

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import attrs
 
-from lro import Code, DescribedOperation, Operation, State, Status
+from lro import Code, Operation, State, Status
 from lro._bridge import failed_by_service, has_value, rfc3339
 from lro.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
 from lro.http import detail_of, internal_error, operation_reply_json, public_error
@@ -47,40 +47,41 @@ class Translation:
     poll_seconds: int
     read_tool: str
 
-    def created(self, found: DescribedOperation) -> wire.Result:
+    def created(self, found: Operation) -> wire.Result:
         """The answer to a call that has begun an operation."""
         return wire.created(self._task(found, "working"))
 
-    def detailed(self, found: DescribedOperation) -> wire.Result:
+    def detailed(self, found: Operation) -> wire.Result:
         """The answer to who asks for an operation as a task."""
-        operation, meta = found.operation, dict[str, Json]()
-        shown = operation_reply_json(operation, self.types, self.domain, alone=True)
+        meta: dict[str, Json] = {}
+        shown = operation_reply_json(found, self.types, self.domain, alone=True)
         if "metadata" in shown:
             dumps(shown["metadata"])  # or the SDK finds that it cannot be sent
             meta[self._key("metadata")] = shown["metadata"]
-        if not operation.done:
+        if not found.done:
             return wire.detailed(self._task(found, "working"), {}, meta)
         if found.state == State.CANCELLED:
             return wire.detailed(self._task(found, "cancelled"), {}, meta)
         try:
-            outcome, status = wire.completed(self.result(operation)), "completed"
+            outcome, status = wire.completed(self.result(found)), "completed"
         except wire.ToolsRefusal as exc:
             outcome, status = wire.failed(exc), "failed"
         return wire.detailed(self._task(found, status), outcome, meta)
 
-    def _task(self, found: DescribedOperation, status: str) -> wire.Result:
-        created, ttl = found.create_time, None
+    def _task(self, found: Operation, status: str) -> wire.Result:
+        known, ttl = found.description, None
+        created, updated = known.create_time, known.update_time
         assert created is not None
-        assert found.update_time is not None
+        assert updated is not None
         # Before the end no number would be true: the time that a record is kept begins with it.
-        if found.expire_time is not None:
-            ttl = (found.expire_time - created) // _MILLISECOND
-        stops = found.cancel_requested and not found.operation.done
+        if known.expire_time is not None:
+            ttl = (known.expire_time - created) // _MILLISECOND
+        stops = known.cancel_requested and not found.done
         return wire.task(
             parse_name(found.name).id,
             status,
             created_at=rfc3339(created),
-            updated_at=rfc3339(found.update_time),
+            updated_at=rfc3339(updated),
             ttl_ms=ttl,
             poll_ms=self.poll_seconds * 1000,
             message="cancellation requested" if stops else "",

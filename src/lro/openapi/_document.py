@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from lro import Code, DescribeOperationsResponse, Service
+from lro import Code, OperationDescription, Service
 from lro.adapters import EVENTS
 from lro.errors import DeclarationError, check, check_instance, check_text, check_texts
 from lro.http import (
@@ -96,6 +96,12 @@ _START_FIELDS: Final[_Part] = {
         "description": "Check the request, and start nothing.",
     },
 }
+_VIEW: Final[_Part] = {
+    "name": "view",
+    "in": "query",
+    "description": "FULL adds a description: method, times, attempts (AIP-157).",
+    "schema": {"type": "string", "enum": ["BASIC", "FULL"], "default": "BASIC"},
+}
 _LIST_PARAMETERS: Final[tuple[_Part, ...]] = (
     {
         "name": "filter",
@@ -115,6 +121,7 @@ _LIST_PARAMETERS: Final[tuple[_Part, ...]] = (
         "description": "The nextPageToken of the page before; the filter must be the same.",
         "schema": {"type": "string", "maxLength": 8192},
     },
+    _VIEW,
 )
 _WEBHOOK_HEADERS: Final[tuple[_Part, ...]] = tuple(
     {
@@ -284,8 +291,10 @@ class OperationSchemas(MessageSchemas):
             self._operations[key] = self._free(method, ".Operation")
         return self.operation(self._operations[key], text, metadata, response)
 
-    def operation(self, name: str, text: str, metadata: object, response: object) -> Schema:
-        """The schema of operations, as :meth:`operation_of` gives it, with its name and text."""
+    def operation(
+        self, name: str, text: str, metadata: object, response: object, **more: Schema
+    ) -> Schema:
+        """Make the schema of operations for :meth:`operation_of`; ``more`` are further fields."""
         packed = [
             self.packed(one) if self.is_message(one) else self.any() for one in (metadata, response)
         ]
@@ -296,6 +305,7 @@ class OperationSchemas(MessageSchemas):
             "done": {"type": "boolean"},
             "error": self._status,
             "response": {"description": result, **packed[1]},
+            **more,
         }
         return self.add(name, {"description": text, **_object(fields)})
 
@@ -328,12 +338,12 @@ class Describer:
             "Wait": self._wait,
             "Rerun": self._rerun,
             "BatchGet": self._batch_get,
-            "Describe": self._describe,
             "Watch": self._watch,
             "WatchMany": self._watch_many,
         }
         text = "A piece of work, and in the end its result."
-        self._operation = self.schemas.operation(_OPERATION, text, None, None)
+        full = self.schemas.written(OperationDescription)
+        self._operation = self.schemas.operation(_OPERATION, text, None, None, description=full)
         self.error_body: Schema = self.schemas.error()
         text = "An error (AIP-193): the HTTP status as code, the canonical code as status."
         self.error: _Part = {"description": text, **_json(self.error_body)}
@@ -500,7 +510,8 @@ class Describer:
     def _get(self) -> _Part:
         reply = _reply("The operation as it is now.", self._operation)
         reply["headers"] = _RETRY_AFTER
-        return {"summary": "Read an operation.", "responses": {"200": reply}}
+        said = {"summary": "Read an operation.", "parameters": [_VIEW]}
+        return {**said, "responses": {"200": reply}}
 
     def _list(self) -> _Part:
         page = {"operations": _list(self._operation), "nextPageToken": {"type": "string"}}
@@ -544,15 +555,7 @@ class Describer:
         reply = _reply("The operations, and the names of those that are not there.", found)
         return {
             "summary": "Read many operations.",
-            **_body(_MANY, required=True),
-            "responses": {"200": reply},
-        }
-
-    def _describe(self) -> _Part:
-        found = self.schemas.written(DescribeOperationsResponse)
-        reply = _reply("Their methods, times, attempts and states.", found)
-        return {
-            "summary": "Describe operations.",
+            "parameters": [_VIEW],
             **_body(_MANY, required=True),
             "responses": {"200": reply},
         }

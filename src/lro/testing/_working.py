@@ -9,7 +9,8 @@ from typing import Final
 import attrs
 
 from lro._engine.store_port import Claim, Orphans, Store, Worker
-from lro._model.operation import FailedAttempt, delete, request_cancel, retry, with_failure
+from lro._model.description import FailedAttempt
+from lro._model.operation import delete, request_cancel, retry, with_failure
 from lro.testing._samples import (
     METHODS,
     ManualClock,

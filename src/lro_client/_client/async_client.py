@@ -8,18 +8,20 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from lro import DescribeOperationsResponse, Operation, OperationDescription, TypeRegistry
+from lro import Operation, TypeRegistry
 from lro.wire import (
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
     RerunOperationRequest,
+    View,
     WaitOperationRequest,
 )
 from lro_client import _arguments
-from lro_client._client import describing, group_flows, handle_flows
+from lro_client._client import batches, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
 from lro_client._client.handles import (
     HandleBase,
@@ -74,16 +76,6 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
         return self._take_state(single.read(await self._driver.run(flow)))
-
-    async def describe(self) -> OperationDescription:
-        """Ask what the server knows of the operation: its method, times, attempt (spec §3.11).
-
-        Raises:
-            CallError: The call failed: NOT_FOUND if there is no such operation, UNIMPLEMENTED if
-                the server does not describe operations, which none does over gRPC.
-        """
-        self._check_exists()
-        return await self._driver.run(describing.describe(self._state, self.name))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done, and return its last state, whatever the outcome.
@@ -399,25 +391,31 @@ class AsyncClient:
         """Return a group, which waits for all these operations with few calls."""
         return AsyncGroup(handles, state=self._state, driver=self._driver)
 
-    async def get(self, request: str | GetOperationRequest) -> Operation:
+    async def get(self, request: str | GetOperationRequest, *, view: View = "BASIC") -> Operation:
         """Read the latest state of an operation by its name (spec §3.2).
+
+        With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
+        §3.11). Servers of this library have that over HTTP.
 
         Raises:
             CallError: The call failed; NOT_FOUND if there is no such operation.
         """
-        return await self._ask(_arguments.named(GetOperationRequest, request))
+        return await self._ask(_arguments.named(GetOperationRequest, request), view)
 
-    async def describe(self, names: Iterable[str]) -> DescribeOperationsResponse:
-        """What the server knows of operations: their methods, times, attempts (spec §3.11).
+    async def batch_get(
+        self, names: Iterable[str], *, view: View = "BASIC"
+    ) -> BatchGetOperationsResponse:
+        """Return the latest states of operations (spec §3.11).
 
-        With a call for each thousand names of one parent; what is not there is ``missing``.
+        It makes a call for each thousand names of one parent. The names of operations that do not
+        exist are ``missing``. ``view`` is that of :meth:`get`.
 
         Raises:
-            CallError: A call failed: UNIMPLEMENTED if the server does not describe operations,
-                which none does over gRPC.
+            CallError: A call failed: UNIMPLEMENTED if the server has no BatchGet, which none has
+                over gRPC.
             DeclarationError: ``names`` is one text, or has one that is not a name.
         """
-        return await self._driver.run(describing.describe_many(self._state, names))
+        return await self._driver.run(batches.batch_get(self._state, names, view))
 
     def list(
         self,
@@ -426,13 +424,15 @@ class AsyncClient:
         *,
         page_size: int = 0,
         page_token: str = "",
+        view: View = "BASIC",
     ) -> AsyncPager:
         """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
         The filter is a text, or built from values with :mod:`lro_client.filters`. With the
-        ``page_token`` of an earlier page, the list goes on after that page.
+        ``page_token`` of an earlier page, the list goes on after that page. ``view`` is that
+        of :meth:`get`.
         """
-        return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token))
+        return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token), view)
 
     async def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).
@@ -494,8 +494,9 @@ class AsyncClient:
             known, response=response, metadata=metadata, state=self._state, driver=self._driver
         )
 
-    async def _ask(self, request: Any) -> Operation:
-        return single.read(await self._driver.run(single.single(self._state.config, request)))
+    async def _ask(self, request: Any, view: View = "BASIC") -> Operation:
+        flow = single.single(self._state.config, request, view=view)
+        return single.read(await self._driver.run(flow))
 
     async def _send(self, request: Any) -> None:
         await self._driver.run(single.single(self._state.config, request))
@@ -504,9 +505,10 @@ class AsyncClient:
 class AsyncPager:
     """The operations of a list. Pages are fetched when they are needed."""
 
-    def __init__(self, client: AsyncClient, request: ListOperationsRequest) -> None:
+    def __init__(self, client: AsyncClient, request: ListOperationsRequest, view: View) -> None:
         self._client = client
         self._request = request
+        self._view: View = view
 
     async def pages(
         self, timeout: timedelta | float | None = None
@@ -520,7 +522,7 @@ class AsyncPager:
         """
         client = self._client
         within = _arguments.seconds(timeout)
-        flow = single.pages(client._state.config, self._request, within)
+        flow = single.pages(client._state.config, self._request, within, self._view)
         async with aclosing(client._driver.iterate(flow)) as steps:
             async for page in steps:
                 yield page

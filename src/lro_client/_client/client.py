@@ -10,18 +10,20 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from lro import DescribeOperationsResponse, Operation, OperationDescription, TypeRegistry
+from lro import Operation, TypeRegistry
 from lro.wire import (
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
     RerunOperationRequest,
+    View,
     WaitOperationRequest,
 )
 from lro_client import _arguments
-from lro_client._client import describing, group_flows, handle_flows
+from lro_client._client import batches, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
 from lro_client._client.handles import (
     HandleBase,
@@ -76,16 +78,6 @@ class OperationHandle(HandleBase[Resp, Meta]):
         self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
         return self._take_state(single.read(self._driver.run(flow)))
-
-    def describe(self) -> OperationDescription:
-        """Ask what the server knows of the operation: its method, times, attempt (spec §3.11).
-
-        Raises:
-            CallError: The call failed: NOT_FOUND if there is no such operation, UNIMPLEMENTED if
-                the server does not describe operations, which none does over gRPC.
-        """
-        self._check_exists()
-        return self._driver.run(describing.describe(self._state, self.name))
 
     def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done, and return its last state, whatever the outcome.
@@ -387,25 +379,31 @@ class Client:
         """Return a group, which waits for all these operations with few calls."""
         return Group(handles, state=self._state, driver=self._driver)
 
-    def get(self, request: str | GetOperationRequest) -> Operation:
+    def get(self, request: str | GetOperationRequest, *, view: View = "BASIC") -> Operation:
         """Read the latest state of an operation by its name (spec §3.2).
+
+        With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
+        §3.11). Servers of this library have that over HTTP.
 
         Raises:
             CallError: The call failed; NOT_FOUND if there is no such operation.
         """
-        return self._ask(_arguments.named(GetOperationRequest, request))
+        return self._ask(_arguments.named(GetOperationRequest, request), view)
 
-    def describe(self, names: Iterable[str]) -> DescribeOperationsResponse:
-        """What the server knows of operations: their methods, times, attempts (spec §3.11).
+    def batch_get(
+        self, names: Iterable[str], *, view: View = "BASIC"
+    ) -> BatchGetOperationsResponse:
+        """Return the latest states of operations (spec §3.11).
 
-        With a call for each thousand names of one parent; what is not there is ``missing``.
+        It makes a call for each thousand names of one parent. The names of operations that do not
+        exist are ``missing``. ``view`` is that of :meth:`get`.
 
         Raises:
-            CallError: A call failed: UNIMPLEMENTED if the server does not describe operations,
-                which none does over gRPC.
+            CallError: A call failed: UNIMPLEMENTED if the server has no BatchGet, which none has
+                over gRPC.
             DeclarationError: ``names`` is one text, or has one that is not a name.
         """
-        return self._driver.run(describing.describe_many(self._state, names))
+        return self._driver.run(batches.batch_get(self._state, names, view))
 
     def list(
         self,
@@ -414,13 +412,15 @@ class Client:
         *,
         page_size: int = 0,
         page_token: str = "",
+        view: View = "BASIC",
     ) -> Pager:
         """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
         The filter is a text, or built from values with :mod:`lro_client.filters`. With the
-        ``page_token`` of an earlier page, the list goes on after that page.
+        ``page_token`` of an earlier page, the list goes on after that page. ``view`` is that
+        of :meth:`get`.
         """
-        return Pager(self, _arguments.listing(request, filter, page_size, page_token))
+        return Pager(self, _arguments.listing(request, filter, page_size, page_token), view)
 
     def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).
@@ -482,8 +482,9 @@ class Client:
             known, response=response, metadata=metadata, state=self._state, driver=self._driver
         )
 
-    def _ask(self, request: Any) -> Operation:
-        return single.read(self._driver.run(single.single(self._state.config, request)))
+    def _ask(self, request: Any, view: View = "BASIC") -> Operation:
+        flow = single.single(self._state.config, request, view=view)
+        return single.read(self._driver.run(flow))
 
     def _send(self, request: Any) -> None:
         self._driver.run(single.single(self._state.config, request))
@@ -492,9 +493,10 @@ class Client:
 class Pager:
     """The operations of a list. Pages are fetched when they are needed."""
 
-    def __init__(self, client: Client, request: ListOperationsRequest) -> None:
+    def __init__(self, client: Client, request: ListOperationsRequest, view: View) -> None:
         self._client = client
         self._request = request
+        self._view: View = view
 
     def pages(self, timeout: timedelta | float | None = None) -> Iterator[ListOperationsResponse]:
         """Yield the pages, with one call each.
@@ -506,7 +508,7 @@ class Pager:
         """
         client = self._client
         within = _arguments.seconds(timeout)
-        flow = single.pages(client._state.config, self._request, within)
+        flow = single.pages(client._state.config, self._request, within, self._view)
         yield from client._driver.iterate(flow)
 
     def __iter__(self) -> Iterator[Operation]:

@@ -15,6 +15,7 @@ from lro.wire import (
     DeleteOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
+    View,
     WaitOperationRequest,
 )
 from lro_client._errors import CallError, NothingServed, empty_reply, too_late, unreadable
@@ -152,16 +153,18 @@ def single(
     request: Request,
     headers: Mapping[str, str] | None = None,
     within: float | None = None,
+    view: View = "BASIC",
 ) -> Flow[Reply]:
-    """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
+    """Make one call, with retries as the policy says (spec §11.5(1)).
 
-    With its retries it takes no longer than ``within`` seconds.
+    A start is repeated only with a request id. With its retries the call takes at most ``within``
+    seconds.
     """
     retry = config.retry
     if isinstance(request, STARTS) and not request.request_id:
         retry = NO_RETRY
     budget = config.call_seconds + _held_seconds(request)
-    call = Call(request=request, budget=budget, headers=headers or {})
+    call = Call(request=request, budget=budget, headers=headers or {}, view=view)
     began, attempt, lost = config.clock(), 0, False
     while True:
         attempt += 1
@@ -221,7 +224,10 @@ def _held_seconds(request: Request) -> float:
 
 
 def pages(
-    config: FlowConfig, request: ListOperationsRequest, within: float | None = None
+    config: FlowConfig,
+    request: ListOperationsRequest,
+    within: float | None = None,
+    view: View = "BASIC",
 ) -> Flow[None]:
     """Emit each page of a list, fetched when it is asked for (spec §11.9).
 
@@ -231,7 +237,7 @@ def pages(
     until = math.inf if within is None else config.clock() + within
     while (now := config.clock()) < until:
         try:
-            reply = yield from single(config, request, within=until - now)
+            reply = yield from single(config, request, within=until - now, view=view)
         except CallError as exc:
             if exc.code is Code.DEADLINE_EXCEEDED and config.clock() >= until:
                 break  # its text has only the time that the last call had

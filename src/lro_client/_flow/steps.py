@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from lro import DescribeOperationsResponse, Operation
+from lro import Operation
 from lro.wire import (
     BatchGetOperationsResponse,
     CancelOperationRequest,
@@ -16,6 +16,7 @@ from lro.wire import (
     ListOperationsRequest,
     ListOperationsResponse,
     RerunOperationRequest,
+    View,
     WaitOperationRequest,
 )
 
@@ -45,14 +46,6 @@ class BatchGetOperationsRequest:
 
 
 @attrs.frozen
-class DescribeOperationsRequest:
-    """Asks for what is known of many operations of one collection (spec §3.11)."""
-
-    collection: str
-    names: tuple[str, ...]
-
-
-@attrs.frozen
 class WatchOperationsRequest:
     """Watches many operations of one collection for changes (spec §3.11).
 
@@ -76,18 +69,21 @@ Request: TypeAlias = (
     | StartRequest
     | RerunOperationRequest
     | BatchGetOperationsRequest
-    | DescribeOperationsRequest
     | WatchOperationsRequest
 )
 
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """Ask the server, for at most ``budget`` seconds; ``headers`` go with the call."""
+    """Ask the server, for at most ``budget`` seconds; ``headers`` go with the call.
+
+    ``view`` is that of Get, List and BatchGet (spec §3.11).
+    """
 
     request: Request
     budget: float
     headers: Mapping[str, str] = attrs.field(factory=dict)
+    view: View = "BASIC"
 
     @property
     def verb(self) -> str:
@@ -147,13 +143,7 @@ class Emit:
 class Reply:
     """What the server said, and after how many seconds it recommends to ask again."""
 
-    value: (
-        Operation
-        | ListOperationsResponse
-        | BatchGetOperationsResponse
-        | DescribeOperationsResponse
-        | None
-    )
+    value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None
     retry_after: float | None = None
 
 

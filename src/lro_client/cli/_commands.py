@@ -6,7 +6,7 @@ import functools
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -17,6 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from lro import AnyMessage, Code, Operation
+from lro.wire import View
 from lro_client._addresses import dotted
 from lro_client._errors import CallError
 from lro_client.cli._arguments import (
@@ -30,13 +31,14 @@ from lro_client.cli._arguments import (
 from lro_client.cli._connection import Link, ServerOptions, server_options, span, split_url
 from lro_client.cli._following import Handle, conclude, handle_of
 from lro_client.cli._printing import (
-    NO_DESCRIPTIONS,
-    descriptions_of,
+    full_list,
+    full_operations,
     json_option,
     print_end,
     print_json,
     print_line,
     print_operation,
+    print_table,
     state_line,
 )
 from lro_client.cli._terminal import (
@@ -98,17 +100,14 @@ def list_operations(
         check_path(parent, "a parent")
     with server.connect(within=timeout) as link:
         size = page_size or min(limit or 0, 1000)
+        if sys.stdout.isatty() and not as_json:
+            print_table(islice(full_list(parent, wanted, size, timeout, link), limit), link)
+            return Exit.DONE
         listed = link.client.list(parent, wanted, page_size=size)
-        found = islice(operations_of(listed, timeout), limit)
-        if as_json:
-            for operation in found:
+        for operation in islice(operations_of(listed, timeout), limit):
+            if as_json:
                 print_json(operation, link)
-        elif sys.stdout.isatty():
-            from lro_client.cli._printing import print_table  # loads rich: others do not need it
-
-            print_table(found, link)
-        else:
-            for operation in found:
+            else:
                 click.echo(state_line(operation, link).text)
     return Exit.DONE
 
@@ -119,15 +118,15 @@ def list_operations(
     "--check", is_flag=True, help="End with the state: 1 failed, 3 cancelled, 4 still running."
 )
 @click.option(
-    "--describe",
-    "describes",
-    is_flag=True,
-    help="Print what the server knows beside the messages, also to a pipe and as JSON.",
+    "--view",
+    type=click.Choice(["BASIC", "FULL"], case_sensitive=False),
+    default="BASIC",
+    help="FULL prints method, times and attempts, too, also to a pipe and as JSON.",
 )
 @json_option
 @server_options
 def get(
-    server: ServerOptions, names: tuple[str, ...], check: bool, describes: bool, as_json: bool
+    server: ServerOptions, names: tuple[str, ...], check: bool, view: View, as_json: bool
 ) -> Exit:
     """Print operations as they are now.
 
@@ -136,19 +135,17 @@ def get(
     wanted, said = read_names(names, server)
     exits = []
     with server.connect(said) as link:
-        found = NO_DESCRIPTIONS
-        if describes:
-            found = {one.name: one for one in link.client.describe(wanted).descriptions}
-        elif sys.stdout.isatty() and not as_json:
-            found = descriptions_of(wanted, link) or NO_DESCRIPTIONS
+        found: Mapping[str, Operation] = {}
+        if view == "BASIC" and sys.stdout.isatty() and not as_json:
+            found = full_operations(wanted, link)
         for name in wanted:
             try:
-                operation = link.client.get(name)
+                operation = found.get(name) or link.client.get(name, view=view)
             except CallError as exc:
                 print_error(sentence(exc, name))
                 exits.append(Exit.CALL_FAILED)
                 continue
-            print_operation(operation, link, as_json=as_json, descriptions=found)
+            print_operation(operation, link, as_json=as_json)
             exits.append(exit_of(operation) if check else Exit.DONE)
     return worst(exits)
 

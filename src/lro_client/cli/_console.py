@@ -42,7 +42,7 @@ _IDLE_SECONDS: Final = 75.0
 
 _CALLS: Final = re.compile(
     r"(?=[^?#\\]+\Z)/v1/(?:.+/)?operations(?P<one>/.+?)?"
-    r"(?P<verb>:(?:cancel|wait|batchGet|describe|watch))?",
+    r"(?P<verb>:(?:cancel|wait|batchGet|watch))?",
     re.DOTALL,
 )
 """The paths that are passed on: those of operations, and no others that the server may have.
@@ -54,11 +54,7 @@ What stands after a ``#`` would not be sent, which leaves another path; some ser
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
 
 _FIVE: Final = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation")
-_EXTENSIONS: Final = {
-    "BatchGetOperations": "batchGet",
-    "DescribeOperations": "describe",
-    "WatchOperations": "watch",
-}
+_EXTENSIONS: Final = {"BatchGetOperations": "batchGet", "WatchOperations": "watch"}
 _UNAUTHENTICATED: Final = 401
 _CHECK_SECONDS: Final = 5.0
 _NOT_OFFERED: Final = frozenset({404, 405, 501})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from itertools import islice
-from types import MappingProxyType
+from itertools import chain
 from typing import Final
 
 import attrs
@@ -35,43 +35,49 @@ json_option = click.option(
 )
 
 
-Descriptions = Mapping[str, OperationDescription]
-"""By name: what a server knows of operations, where it describes them."""
-
-NO_DESCRIPTIONS: Final[Descriptions] = MappingProxyType({})
-
-
-def descriptions_of(names: Sequence[str], link: Link) -> Descriptions | None:
-    """Ask the server to describe operations; None where it does not, for whatever reason."""
+def full_operations(names: Sequence[str], link: Link) -> Mapping[str, Operation]:
+    """Ask the server for operations in the FULL view, by name; none if it has no such view."""
     try:
-        found = link.client.describe(names).descriptions
-    except (CallError, LroError):  # a server that lists may still refuse to describe
-        return None
+        found = link.client.batch_get(names, view="FULL").operations
+    except (CallError, LroError):  # the caller may still have permission for a plain Get
+        return {}
     return {one.name: one for one in found}
 
 
-def print_operation(
-    operation: Operation, link: Link, *, as_json: bool, descriptions: Descriptions = NO_DESCRIPTIONS
-) -> None:
-    """Print an operation: all that is known of it to a terminal, one line to a pipe.
+def full_list(
+    parent: str, wanted: str, page_size: int, timeout: float | None, link: Link
+) -> Iterator[Operation]:
+    """List operations in the FULL view, or in the BASIC view if the server has no other."""
+    listed = functools.partial(link.client.list, parent, wanted, page_size=page_size)
+    pages = listed(view="FULL").pages(timeout)
+    try:
+        first = next(pages)
+    except CallError as exc:
+        if exc.code not in (Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED):
+            raise
+        pages = listed().pages(timeout)
+        first = next(pages)
+    for page in chain((first,), pages):
+        yield from page.operations
 
-    What is described is printed whole to a pipe too; as JSON it is the description.
+
+def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
+    """Print an operation: in full to a terminal, one line to a pipe.
+
+    An operation in the FULL view is printed in full to a pipe, too.
     """
-    description = descriptions.get(operation.name)
-    if as_json and description is not None:
-        click.echo(json_text(link.types.dump(description)))
-        return
     if as_json:
         print_json(operation, link)
         return
-    if description is None and not sys.stdout.isatty():
+    description = operation.description
+    if not description.state and not sys.stdout.isatty():
         print_line(operation, link)
         return
     line = state_line(operation, link)
     shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
     rows = [("name", line.name), ("state", line.state), ("progress", at)]
-    if description is not None:
+    if description.state:
         rows += _described_rows(description)
     for heading, text in rows:
         if text:
@@ -224,27 +230,21 @@ _COLOURS: Final = {
 _BAR_WIDTH: Final = 20
 _MESSAGE_LENGTH: Final = 200
 _FRAMES_A_SECOND: Final = 4
-_DESCRIBED_AT_ONCE: Final = 1000
 
 
 def print_table(operations: Iterable[Operation], link: Link) -> None:
-    """Print operations as a table, with their methods where the server describes them."""
-    found: list[tuple[Operation, OperationDescription | None]] = []
-    rest, asks = iter(operations), True
-    while some := list(islice(rest, _DESCRIBED_AT_ONCE)):
-        descriptions = descriptions_of([one.name for one in some], link) if asks else None
-        asks = descriptions is not None
-        found += [(one, (descriptions or NO_DESCRIPTIONS).get(one.name)) for one in some]
-    methods = any(description is not None for _, description in found)
+    """Print operations as a table, with their methods if they are in the FULL view."""
+    found = [*operations]
+    methods = any(operation.description.method for operation in found)
     table = _table("name", *(("method",) if methods else ()), "state", "done", "age", "message")
-    for operation, description in found:
+    for operation in found:
         line = state_line(operation, link)
         table.add_row(
             Text(line.name),
-            *([Text(plain(description.method if description else ""))] if methods else []),
-            _state(description.state if description else line.state),
+            *([Text(plain(operation.description.method))] if methods else []),
+            _state(line.state),
             Text(line.percent),
-            Text(_shown_span(_age(operation, link, description))),
+            Text(_shown_span(_age(operation, link, operation))),
             _message(line),
         )
     Console().print(table)
@@ -265,7 +265,7 @@ class LiveTable:
 
     def __init__(self, names: Iterable[str], link: Link) -> None:
         self._link = link
-        self._descriptions: Descriptions | None = None
+        self._full: Mapping[str, Operation] | None = None
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
@@ -288,7 +288,9 @@ class LiveTable:
         # An operation that the server gives another name than was asked for has its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
-            age = _age(operation, self._link, self._described(operation.name))
+            if self._full is None:  # not before the server has answered: it may be away
+                self._full = full_operations(list(self._rows), self._link)
+            age = _age(operation, self._link, self._full.get(operation.name, operation))
             if age is not None:
                 row.began = now - age
                 row.estimate.add(0.0, row.began)
@@ -301,12 +303,6 @@ class LiveTable:
     def lose(self, name: str) -> None:
         """Draw from now on that the state of this operation is not known any more."""
         self._rows[name].lost = True
-
-    def _described(self, name: str) -> OperationDescription | None:
-        if self._descriptions is None:  # not before the server has answered: it may be away
-            found = descriptions_of(list(self._rows), self._link)
-            self._descriptions = found or NO_DESCRIPTIONS
-        return self._descriptions.get(name)
 
     def _drawn(self) -> Table:
         table = _table("name", "state", "", "done", "age", "left", "message")
@@ -360,12 +356,9 @@ def _message(line: StateLine) -> Text:
     return Text(short, no_wrap=True, overflow="ellipsis")
 
 
-def _age(
-    operation: Operation, link: Link, description: OperationDescription | None
-) -> float | None:
-    """The seconds since it began by this machine's clock; None if nothing says when."""
-    began = description.create_time if description is not None else None
-    began = began or create_time_of(operation.metadata, link.types)
+def _age(operation: Operation, link: Link, full: Operation) -> float | None:
+    """Return the seconds since the creation, by this machine's clock; None if it is not known."""
+    began = full.description.create_time or create_time_of(operation.metadata, link.types)
     return None if began is None else _seconds_since(began)
 
 

@@ -42,7 +42,6 @@ _VERBS: Final = {
     ("POST", "wait"): "WaitOperation",
     ("POST", "cancel"): "CancelOperation",
     ("POST", "batchGet"): "BatchGetOperations",
-    ("POST", "describe"): "DescribeOperations",
     ("POST", "watch"): "WatchOperations",
     ("GET", "watch"): "WatchOperations",
     ("DELETE", ""): "DeleteOperation",
@@ -71,7 +70,6 @@ class Verbs(TypedDict, total=False):
     lists: bool
     batch_get: bool
     watch: bool
-    describe: bool
 
 
 _OFFERED: Final[Verbs] = {"wait": True, "lists": True}
@@ -80,7 +78,6 @@ _RPCS: Final = {
     "lists": "ListOperations",
     "batch_get": "BatchGetOperations",
     "watch": "WatchOperations",
-    "describe": "DescribeOperations",
 }
 
 
@@ -88,7 +85,7 @@ class ScriptedServer:
     """A server of the interface in memory, on a virtual clock: the operations go as a test says.
 
     It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
-    the extensions ``batch_get``, ``watch`` and ``describe`` (spec §3.11). A Wait is held at most
+    the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held at most
     ``max_hold`` seconds; every call takes ``latency`` seconds. ``types`` are message classes to
     know; those of the scripted messages are added. ``calls`` are all calls that came.
     """
@@ -331,7 +328,7 @@ class ScriptedServer:
             headers=dict(request.headers),
             body=request.content,
         )
-        many = call.verb in ("ListOperations", "BatchGetOperations", "DescribeOperations")
+        many = call.verb in ("ListOperations", "BatchGetOperations")
         self._store.play(*() if many else (call.name,))
         reply = yield from self._follow(call, self._edge.exchange(asked))
         failure, self._store.failure = self._store.failure, None

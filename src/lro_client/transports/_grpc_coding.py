@@ -52,7 +52,6 @@ from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
-    DescribeOperationsRequest,
     Reply,
     StartRequest,
     WatchOperationsRequest,
@@ -60,12 +59,7 @@ from lro_client._flow.steps import (
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-_EXTENSIONS: Final = (
-    BatchGetOperationsRequest,
-    DescribeOperationsRequest,
-    WatchOperationsRequest,
-    RerunOperationRequest,
-)
+_EXTENSIONS: Final = (BatchGetOperationsRequest, WatchOperationsRequest, RerunOperationRequest)
 """What only HTTP has (spec §3.11, §3.12)."""
 
 _NO_METHOD: Final = "Method not found!"
@@ -125,6 +119,8 @@ class GrpcCoder:
         request = call.request
         if isinstance(request, _EXTENSIONS):
             raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
+        if call.view != "BASIC":
+            raise MethodNotSupported(f"{call.verb} with view={call.view} over gRPC")
         if isinstance(request, StartRequest):
             return _path(call), self._start(request)
         return _path(call), to_proto(request, self._types).SerializeToString()

@@ -20,7 +20,6 @@ from lro import (
     AnyMessage,
     Code,
     DeclarationError,
-    DescribeOperationsResponse,
     InvalidArgument,
     LroError,
     Operation,
@@ -62,7 +61,6 @@ from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
-    DescribeOperationsRequest,
     Reply,
     Request,
     StartRequest,
@@ -79,7 +77,6 @@ _ENDINGS: Final = {
     "cancel": ":cancel",
     "wait": ":wait",
     "batch": ":batchGet",
-    "describe": ":describe",
     "watch": ":watch",
     "rerun": ":rerun",
 }
@@ -88,15 +85,12 @@ _ENDINGS: Final = {
 _MAX_KNOWN_PATHS: Final = 256
 """Paths that are kept: a poll asks for the same one again."""
 
-_OF_PARENTS: Final = frozenset({"list", "batch", "describe", "watch"})
+_OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
 
 
-_OfMany: typing.TypeAlias = (
-    BatchGetOperationsRequest | DescribeOperationsRequest | WatchOperationsRequest
-)
+_OfMany: typing.TypeAlias = BatchGetOperationsRequest | WatchOperationsRequest
 _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
     BatchGetOperationsRequest: "batch",
-    DescribeOperationsRequest: "describe",
     WatchOperationsRequest: "watch",
 }
 
@@ -121,7 +115,6 @@ class Routes:
     cancel: str = ""
     wait: str = ""
     batch: str = ""
-    describe: str = ""
     watch: str = ""
     rerun: str = ""
     wait_method: str = "POST"
@@ -184,6 +177,8 @@ class Encoder:
         """
         try:
             asked = self._encode(call.request)
+            if call.view != "BASIC":
+                asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
         except _NoPlace as exc:  # names of callers are looked at before
@@ -474,9 +469,7 @@ class HttpCoder:
 
     def _message(
         self, call: Call, status: int, content: bytes
-    ) -> (
-        Operation | ListOperationsResponse | BatchGetOperationsResponse | DescribeOperationsResponse
-    ):
+    ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
         if status in _WITHOUT_CONTENT:  # so that asking again cannot help
             raise unreadable(call.verb, f"HTTP {status} says nothing of an operation", status)
         if not content.strip():
@@ -491,8 +484,6 @@ class HttpCoder:
                 return page_from_json(value, self._types)
             if isinstance(call.request, BatchGetOperationsRequest):
                 return self._batch(call.request, value)
-            if isinstance(call.request, DescribeOperationsRequest):
-                return self._described(call.request, value)
             operation = operation_from_json(value, self._types)
         except LroError as exc:
             text = f"the reply is not what was asked for: {exc}"
@@ -516,17 +507,6 @@ class HttpCoder:
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
         return BatchGetOperationsResponse(found, gone)
-
-    def _described(
-        self, request: DescribeOperationsRequest, value: Json
-    ) -> DescribeOperationsResponse:
-        found = self._types.load(value, DescribeOperationsResponse, strict=False)
-        said = {*(one.name for one in found.descriptions), *found.missing}
-        if absent := set(request.names) - said:
-            raise InvalidArgument(
-                "descriptions", f"must have {min(absent)!r:.200} too, or 'missing' must"
-            )
-        return found
 
     def streams(self, response: Any) -> bool:
         """Whether a response is a stream of events."""

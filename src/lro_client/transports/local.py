@@ -20,7 +20,6 @@ from lro_client._errors import CallError, check
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
-    DescribeOperationsRequest,
     Reply,
     StartRequest,
     WatchOperationsRequest,
@@ -87,7 +86,7 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, Any]]:
             "validate_only": request.validate_only,
         }
     if isinstance(request, ListOperationsRequest):
-        return "list", {"request": request}
+        return "list", {"request": request, "view": call.view}
     if isinstance(request, CancelOperationRequest):
         return "cancel", {"name": request.name}
     if isinstance(request, DeleteOperationRequest):
@@ -95,11 +94,9 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, Any]]:
     if isinstance(request, RerunOperationRequest):
         return "rerun", {"name": request.name, "request_id": request.request_id}
     if isinstance(request, GetOperationRequest):
-        return "get", {"name": request.name}
+        return "get", {"name": request.name, "view": call.view}
     if isinstance(request, BatchGetOperationsRequest):
-        return "batch_get", {"names": request.names}
-    if isinstance(request, DescribeOperationsRequest):
-        return "describe_many", {"names": request.names}
+        return "batch_get", {"names": request.names, "view": call.view}
     raise MethodNotSupported(call.verb)  # only an event loop can watch
 
 

@@ -37,7 +37,7 @@ from starlette.requests import HTTPConnection
 
 import lro
 from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
-from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
+from lro.errors import DeclarationError, MissingExtra
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Webhooks
 from tests.full.a2a.serving import CONTEXT, COUNT, REST, VERSION, make_agent, message
@@ -169,9 +169,6 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
         add_to(None, 3)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError):
         agent_card([], name="", description="d", version="1", url="u")
-    undescribed = build(verbs=["WaitOperation"])
-    with pytest.raises(MethodNotSupported):
-        Handler(undescribed.service, [undescribed.count], handler.card)
 
 
 @pytest.mark.parametrize("missing", ["a2a.server.routes", "sse_starlette", "starlette.routing"])
@@ -314,7 +311,7 @@ def test_send_message_waits_for_the_end() -> None:
     [
         ({}, timedelta(0)),
         ({"max_wait": timedelta(0)}, None),
-        ({"verbs": ["DescribeOperations"]}, None),
+        ({"verbs": []}, None),
         ({"limits": lro.Limits(waits=1)}, None),
     ],
 )
@@ -411,7 +408,7 @@ def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixt
 
 
 def test_a_verb_that_is_switched_off_is_not_supported() -> None:
-    counting, handler = make_agent(build(verbs=["DescribeOperations"]))
+    counting, handler = make_agent(build(verbs=[]))
     task_id = counting.start().rpartition("/")[2]
     with asgi_inside(Starlette(routes=routes(handler))) as ask:
         for method, path in (("GET", "/tasks"), ("POST", f"/tasks/{task_id}:cancel")):

@@ -63,7 +63,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.fixture(scope="module")
 def call() -> Iterator[Callable[..., httpx.Response]]:
     """Calls of an agent in this process, whose waits are over at once."""
-    counting, handler = make_agent(build(verbs=["DescribeOperations", "ListOperations"]))
+    counting, handler = make_agent(build(verbs=["ListOperations"]))
     with asgi_inside(Starlette(routes=routes(handler))) as ask:
         yield lambda *request, headers={}, **more: ask(*request, headers=VERSION | headers, **more)
     counting.service.close(0)
@@ -237,7 +237,7 @@ def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
     """An agent behind sockets."""
-    with serving(build(verbs=["DescribeOperations", "ListOperations"])) as served:
+    with serving(build(verbs=["ListOperations"])) as served:
         yield served
 
 

@@ -104,10 +104,10 @@ def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
     method = service.declare("acme.v1.Things.Write", request=WorkRequest, response=WorkResponse)
     name = method.start(WorkRequest()).name
     service.reporter(name).complete(WorkResponse(text="x" * 20_000))
-    described = service.describe(name)
+    operation = service.get(name, view="FULL")
     event: Any = None
     kind, body = PushFormat(service.types, DOMAIN)(
-        described, Endpoint(url="https://a.example"), event
+        operation, Endpoint(url="https://a.example"), event
     )
     assert kind == "application/a2a+json"
     assert "artifacts" not in json.loads(body)["task"]
@@ -121,7 +121,7 @@ def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way
     url = pushing.to.url
     given = {"taskId": task_id, "id": "mine", "url": url, "token": "t0ken"}
     shown = {"taskId": task_id, "id": "mine", "url": url}
-    before = pushing.agent.service.describe(f"operations/{task_id}", caller="ann")
+    before = pushing.agent.service.get(f"operations/{task_id}", view="FULL", caller="ann")
     assert pushing.ask(way, CREATE, **given) == shown
     again = pushing.ask(way, CREATE, **given)
     other = pushing.ask(way, CREATE, taskId=task_id, url=url)
@@ -137,7 +137,8 @@ def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way
         "TASK_NOT_FOUND",
         "there is no push notification config 'mine'",
     )
-    assert pushing.agent.service.describe(f"operations/{task_id}", caller="ann") == before
+    after = pushing.agent.service.get(f"operations/{task_id}", view="FULL", caller="ann")
+    assert after == before
     pushing.end(task_id)
     assert [json.loads(one.body)["task"]["id"] for one in pushing.to.all()] == [task_id]
 

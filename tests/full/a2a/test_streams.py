@@ -162,7 +162,7 @@ def test_an_agent_that_does_not_stream_says_so() -> None:
             await anext(handler.on_message_send_stream(request, CONTEXT))
         return caught.value.message
 
-    verbs = ["DescribeOperations", "WaitOperation"]
+    verbs = ["WaitOperation"]
     counting, handler = make_agent(build(verbs=verbs))
     assert "WatchOperations" in asyncio.run(refused(handler))
     counting.service.close(0)

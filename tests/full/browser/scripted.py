@@ -18,7 +18,7 @@ SESSION: Final[dict[str, Any]] = {
     "api": "v1",
     "parents": [""],
     "actions": ["cancel", "delete"],
-    "verbs": ["GetOperation", "ListOperations", "BatchGetOperations", "DescribeOperations"],
+    "verbs": ["GetOperation", "ListOperations", "BatchGetOperations"],
     "watches": False,
     "statistics": True,
     "cancelSupport": "COOPERATIVE",
@@ -69,10 +69,12 @@ class Scripted:
             _send(route, {"error": error}, 400)
         elif name.endswith("operations") and verb:
             names = json.loads(request.post_data or "{}")["names"]
-            known = self.operations if verb == "batchGet" else self.descriptions
-            key = "operations" if verb == "batchGet" else "descriptions"
+            found = [dict(self.operations[one]) for one in names if one in self.operations]
+            if request.url.endswith("view=FULL"):
+                for one in found:
+                    one["description"] = self.descriptions.get(one["name"])
             missing = [one for one in names if one not in self.operations]
-            _send(route, {key: [known[one] for one in names if one in known], "missing": missing})
+            _send(route, {"operations": found, "missing": missing})
         elif name.endswith("operations"):
             query = parse_qs(urlsplit(request.url).query)
             size, begin = int(query["pageSize"][0]), int(query.get("pageToken", ["0"])[0])

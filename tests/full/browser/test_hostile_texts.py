@@ -94,7 +94,7 @@ def filled(text: str, number: int) -> dict[str, Any]:
 def described(text: str, number: int) -> dict[str, Any]:
     """What the record says, with the text as the method and in place of times."""
     times = dict.fromkeys(("createTime", "startTime", "endTime", "expireTime"), text)
-    return {"name": name_of(number, text), "method": text, "traceId": text, **times}
+    return {"method": text, "traceId": text, **times}
 
 
 @pytest.mark.usefixtures("harmless")

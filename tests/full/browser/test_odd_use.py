@@ -185,7 +185,7 @@ def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page
     expect(dialog(page)).to_have_count(0)
     page.go_forward()
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
-    assert not stage.service.describe(work).cancel_requested
+    assert not stage.service.get(work, view="FULL").description.cancel_requested
 
 
 def deep(levels: int) -> dict[str, Any]:

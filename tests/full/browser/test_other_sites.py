@@ -109,7 +109,7 @@ def test_other_sites_cannot_act_or_read(
         )
         assert sizes == [0, 0]
     assert not stage.service.get(name).done
-    assert not stage.service.describe(name).cancel_requested
+    assert not stage.service.get(name, view="FULL").description.cancel_requested
 
 
 def test_other_sites_cannot_frame_the_console(
@@ -152,4 +152,4 @@ def test_name_that_leads_to_this_machine_is_refused(
             kind, status, text = page.evaluate(ASK, [url + path, {"method": method}])
             assert (kind, status) == ("basic", 403)
             assert "for the host 'evil.test" in text
-    assert not stage.service.describe(name).cancel_requested
+    assert not stage.service.get(name, view="FULL").description.cancel_requested

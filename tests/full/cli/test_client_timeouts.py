@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn")
 from rich.console import Console
 
 from tests.cli.asking import Asked, Lro, over, started
-from tests.cli.test_client_tables import DESCRIBED, FAILURE, Describing, Exit, Screen, plain
+from tests.cli.test_client_tables import FAILURE, FULL, Exit, Screen, Viewing, plain
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import Harness
@@ -26,7 +26,7 @@ IN_TIME = "6s"
 
 def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
     """It counts from the creation, whenever the command was started; one call is made for it."""
-    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    asked.app = server = Viewing(200, FULL)
     found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
     assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", plain(found.out).splitlines()[-1])

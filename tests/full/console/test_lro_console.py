@@ -161,7 +161,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
         assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
         wrong = client.get("/v1/operations?filter=colour%3Dred")
         assert wrong.json()["error"]["message"] == "Invalid filter."
-        unknown = client.post("/v1/operations:describe", json={"names": ["operations/x"]})
+        unknown = client.post("/v1/operations:batchGet", json={"names": ["operations/x"]})
         assert (unknown.status_code, unknown.json()["error"]["status"]) == (404, "NOT_FOUND")
         assert "answers 404 with 'text/html': only JSON" in unknown.json()["error"]["message"]
         assert SECURE.items() <= dict(unknown.headers).items()
@@ -257,15 +257,15 @@ def test_our_server_has_all_and_streams_are_relayed() -> None:
         with proxied(f"http://{HOST}:{port}", http=upstream) as client:
             session = client.get("/session").json()
             assert session["watches"]
-            assert {"BatchGetOperations", "DescribeOperations"} <= set(session["verbs"])
+            assert "BatchGetOperations" in session["verbs"]
             with client.stream("POST", "/v1/operations:watch", json={"names": [name]}) as watched:
                 assert watched.headers["content-type"] == "text/event-stream"
                 lines = watched.iter_lines()
                 assert next(line for line in lines if line.startswith("data:"))
                 made.go.set()
                 assert any('"done":true' in line for line in lines)
-            described = client.post("/v1/operations:describe", json={"names": [name]})
-            assert described.json()["descriptions"][0]["state"] == "SUCCEEDED"
+            full = client.post("/v1/operations:batchGet?view=FULL", json={"names": [name]})
+            assert full.json()["operations"][0]["description"]["state"] == "SUCCEEDED"
             head = client.head("/v1/operations")
             assert (head.status_code, head.content) == (404, b"")
 

@@ -93,7 +93,7 @@ def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
     many = call("/v1/operations", pageSize=100)["operations"]
     names = [one["name"] for one in many]
     yield "batchGet", call("/v1/operations:batchGet", {"names": names})
-    yield "describe", call("/v1/operations:describe", {"names": names})
+    yield "full view", call("/v1/operations:batchGet", {"names": names}, view="FULL")
     for minutes in (1, 60, 360, 4320):
         found = call("/tally", minutes=minutes)
         assert found["inProgress"]["capped"]

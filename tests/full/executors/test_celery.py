@@ -356,7 +356,7 @@ def test_delayed_and_retried_work_begins_when_it_is_due(harness):
         retried = harness.start("Retried", str(tally))
         assert ended(harness.service, retried).state == "SUCCEEDED"
         assert ended(harness.service, delayed).state == "SUCCEEDED"
-        start = harness.service.describe(delayed).start_time
+        start = harness.service.get(delayed, view="FULL").description.start_time
         assert 2 <= start.timestamp() - began < 2 + SOME_SECONDS
         first, second = times_in(tally)
         assert 2 <= second - first < 2 + SOME_SECONDS
@@ -451,6 +451,8 @@ def test_a_rate_is_kept_in_workers(broker, tmp_path):
         names = [harness.start("Rated", str(tally)) for _ in range(5)]
         assert {ended(harness.service, name).state for name in names} == {"SUCCEEDED"}
         received(harness, worker, 5)
-        starts = sorted(harness.service.describe(name).start_time for name in names)
+        starts = sorted(
+            harness.service.get(name, view="FULL").description.start_time for name in names
+        )
     pairs = zip(starts, starts[2:], strict=False)
     assert all(later - one >= celery_app.RATE[1] for one, later in pairs)

@@ -172,23 +172,23 @@ function secondsOf(item) {
   const begin = timeOf(item, "createTime"), end = timeOf(item, "endTime");
   return !begin || (item.op.done && !end) ? null : ((end ? Date.parse(end) : clock()) - Date.parse(begin)) / 1000;
 }
-/** Let the server describe what has changed. @param {Item[]} wanted @param {AbortSignal} [signal] */
+/** Read the descriptions of what has changed. @param {Item[]} wanted @param {AbortSignal} [signal] */
 async function describe(wanted, signal) {
   const stale = wanted.filter((item) => item.stale && !item.gone).slice(0, 100);
-  if (!stale.length || !offers("DescribeOperations")) return;
+  if (!stale.length || !offers("BatchGetOperations")) return;
   for (const item of stale) item.stale = false, item.lookedAt = clock();
   try {
-    const found = await call("POST", `${collection(ownerOf(stale[0].name))}:describe`, { names: stale.map((item) => item.name) }, signal);
-    for (const about of found.descriptions ?? []) {
-      const item = items.get(about.name);
-      if (item) {
+    const found = await call("POST", `${collection(ownerOf(stale[0].name))}:batchGet?view=FULL`, { names: stale.map((item) => item.name) }, signal);
+    for (const { name, description: about } of found.operations ?? []) {
+      const item = items.get(name);
+      if (item && about) {
         if (!item.about && about.startTime && Number(about.attempt) < 2 && !item.op.done && item.estimate.last) item.estimate = begun(item, about.startTime);
         item.about = about, redraw(item);
       }
     }
     for (const name of found.missing ?? []) lose(name);
   } catch (error) {
-    if (error instanceof Refusal && error.unknown) missing.add("DescribeOperations");
+    if (error instanceof Refusal && error.unknown) missing.add("BatchGetOperations");
     else for (const item of stale) item.stale = true;
   }
 }

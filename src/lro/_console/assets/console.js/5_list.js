@@ -102,7 +102,7 @@ function listView(query) {
   const form = h("form", { class: "box", role: "search", submit: (/** @type {Event} */ event) => { event.preventDefault(); go(input.value.trim(), owner); } },
     h("div", { class: "over" }, echo, input), h("button", { class: "go" }, T.apply));
   const change = (/** @type {(term: string) => boolean} */ drop, /** @type {string} */ add) => go([...termsOf(input.value).filter((term) => !drop(term)), add].filter(Boolean).join(" AND "), owner);
-  const terms = termsOf(filter), ours = offers("DescribeOperations") && session.verbs.length > 0, counted = h("span", { class: "count" });
+  const terms = termsOf(filter), ours = offers("BatchGetOperations") && session.verbs.length > 0, counted = h("span", { class: "count" });
   const chips = (ours ? OURS : /** @type {typeof OURS} */ ([["IN_PROGRESS", "done = false"], ["SUCCEEDED", "done = true"]])).map(([state, term]) => {
     const on = terms.includes(term), asked = state === "ASKED";
     return button(asked ? T.stopAsked : T.states[state], () => change((each) => each === term || !asked && /^(state\(\)|done) = /.test(each), on ? "" : term),

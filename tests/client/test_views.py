@@ -1,4 +1,4 @@
-"""Describing operations: what is asked, and what comes of each reply (spec §3.11)."""
+"""BatchGet and views of the client: the calls, and what comes of each reply (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from lro.adapters import FailedAttempt
 from lro_client import CallError, UnreadableReply
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
-from tests.client.messages import NAME, TYPES, page_of_a_proxy, refusal, reply
+from tests.client.messages import NAME, page_of_a_proxy, refusal, reply
 
 OTHER = "projects/p/operations/x"
 MOMENT = "2030-01-02T03:04:05.678Z"
 SHOWN = {
-    "name": NAME,
     "state": "IN_PROGRESS",
     "method": "acme.v1.Images.Resize",
     "createTime": MOMENT,
@@ -42,7 +41,6 @@ SHOWN = {
 }
 CREATED = datetime(2030, 1, 2, 3, 4, 5, 678_000, UTC)
 WANTED = lro.OperationDescription(
-    name=NAME,
     state="IN_PROGRESS",
     method="acme.v1.Images.Resize",
     create_time=CREATED,
@@ -67,10 +65,10 @@ TOO_LARGE = {
 
 
 def echo(request: httpx.Request) -> httpx.Response:
-    """Describes what it is asked for, but for names with "none" in them."""
+    """Give the operations that are asked for, but for names with "none" in them."""
     names = json.loads(request.content)["names"]
-    found = [{"name": name, "state": "SUCCEEDED"} for name in names if "none" not in name]
-    return reply({"descriptions": found, "missing": [name for name in names if "none" in name]})
+    found = [{"name": name, "done": True} for name in names if "none" not in name]
+    return reply({"operations": found, "missing": [name for name in names if "none" in name]})
 
 
 def asked(server: respx.Router) -> list[tuple[str, list[str]]]:
@@ -79,34 +77,51 @@ def asked(server: respx.Router) -> list[tuple[str, list[str]]]:
     return [(one.url.path, json.loads(one.content)["names"]) for one in requests]
 
 
-def test_handle_is_described(face: Face, server: respx.Router) -> None:
-    server.post("/v1/operations:describe").mock(return_value=reply({"descriptions": [SHOWN]}))
-    handle = face.client().operation(NAME, **TYPES)
-    assert handle.describe() == WANTED
-    assert asked(server) == [("/v1/operations:describe", [NAME])]
-    missing = reply({"descriptions": [], "missing": [NAME]})
-    server.post("/v1/operations:describe").mock(return_value=missing)
-    with pytest.raises(CallError, match="there is no operation") as caught:
-        handle.describe()
-    assert (caught.value.code, caught.value.verb) == (lro.Code.NOT_FOUND, "DescribeOperations")
+FULL = {"name": NAME, "description": SHOWN}
+WHOLE = lro.Operation(name=NAME, description=WANTED)
 
 
-def test_handle_of_refused_start_raises_its_error(face: Face) -> None:
-    checked = face.client().operation(lro.Operation(done=True), **TYPES)
-    with pytest.raises(lro.DeclarationError):
-        checked.describe()
+def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx.Router) -> None:
+    """The reply has the description, with the members that this release knows."""
+    server.get(f"/v1/{NAME}").mock(return_value=reply(FULL))
+    listed = reply({"operations": [FULL], "nextPageToken": "t"}), reply({"operations": [FULL]})
+    server.get("/v1/operations").mock(side_effect=listed)
+    server.post("/v1/operations:batchGet").mock(return_value=reply({"operations": [FULL]}))
+    client = face.client()
+    assert client.get(NAME, view="FULL") == WHOLE
+    assert list(client.list(filter="done", view="FULL")) == [WHOLE, WHOLE]
+    assert client.batch_get([NAME], view="FULL").operations == (WHOLE,)
+    sent = [call.request.url.query.decode() for call in server.calls]
+    full = "view=FULL"
+    assert sent == [full, f"filter=done&{full}", f"filter=done&pageToken=t&{full}", full]
+
+
+def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
+    """Servers that have no views are asked as ever."""
+    server.post().mock(side_effect=echo)
+    server.get().mock(return_value=reply({"name": NAME}))
+    client = face.client()
+    assert client.get(NAME, view="BASIC").description == lro.OperationDescription()
+    client.batch_get([NAME])
+    assert [str(call.request.url.query, "ascii") for call in server.calls] == ["", ""]
+
+
+def test_server_without_the_view_gives_the_operation(face: Face, server: respx.Router) -> None:
+    """Its description is empty."""
+    server.get().mock(return_value=reply({"name": NAME, "description": None}))
+    assert face.client().get(NAME, view="FULL") == lro.Operation(name=NAME)
 
 
 def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> None:
     """One call for each, and each name once; the reply has the order of the names."""
     server.post().mock(side_effect=echo)
     names = [OTHER, NAME, "projects/p/operations/none", OTHER, "operations/a/operations/b"]
-    found = face.client().describe(names)
-    assert [one.name for one in found.descriptions] == [OTHER, NAME, "operations/a/operations/b"]
+    found = face.client().batch_get(names)
+    assert [one.name for one in found.operations] == [OTHER, NAME, "operations/a/operations/b"]
     assert found.missing == ("projects/p/operations/none",)
     assert asked(server) == [
-        ("/v1/projects/p/operations:describe", [OTHER, "projects/p/operations/none"]),
-        ("/v1/operations:describe", [NAME, "operations/a/operations/b"]),
+        ("/v1/projects/p/operations:batchGet", [OTHER, "projects/p/operations/none"]),
+        ("/v1/operations:batchGet", [NAME, "operations/a/operations/b"]),
     ]
 
 
@@ -114,8 +129,8 @@ def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx
     """Which the caller does not see."""
     server.post().mock(side_effect=echo)
     names = [f"operations/{number}" for number in range(2001)]
-    found = face.client().describe(iter(names))
-    assert [one.name for one in found.descriptions] == names
+    found = face.client().batch_get(iter(names))
+    assert [one.name for one in found.operations] == names
     assert [len(some) for _, some in asked(server)] == [1000, 1000, 1]
 
 
@@ -129,7 +144,7 @@ def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> N
 
     server.post().mock(side_effect=few)
     names = [f"operations/{number}" for number in range(7)]
-    assert [one.name for one in face.client().describe(names).descriptions] == names
+    assert [one.name for one in face.client().batch_get(names).operations] == names
     assert [len(some) for _, some in asked(server)] == [7, 3, 1, 2, 4, 2, 2]
 
 
@@ -157,11 +172,11 @@ def test_refusal_that_says_why_is_left_alone(
     """The server knows best, and is not asked again."""
     server.post().mock(return_value=answer)
     with pytest.raises(CallError, match="so it is") as caught:
-        face.client().describe(names)
+        face.client().batch_get(names)
     assert caught.value.code.name == answer.json()["error"]["status"]
-    assert "does not describe" not in str(caught.value)
+    assert "has no BatchGet" not in str(caught.value)
     [(path, first)] = asked(server)
-    assert (path, first) == ("/v1/operations:describe", names)
+    assert (path, first) == ("/v1/operations:batchGet", names)
 
 
 NOT_FOUND = {"code": 404, "message": "Method not found.", "status": "NOT_FOUND"}
@@ -177,13 +192,13 @@ LACKING = {
 
 
 @pytest.mark.parametrize("kind", LACKING)
-def test_server_without_descriptions_is_unimplemented(
+def test_server_without_batch_get_is_unimplemented(
     kind: str, face: Face, server: respx.Router
 ) -> None:
     """The error says so, whatever the server says, and that is not asked again."""
     server.post().mock(return_value=LACKING[kind])
-    with pytest.raises(CallError, match="the server does not describe operations") as caught:
-        face.client().describe([NAME])
+    with pytest.raises(CallError, match="the server has no BatchGet") as caught:
+        face.client().batch_get([NAME])
     assert caught.value.code is lro.Code.UNIMPLEMENTED
     assert caught.value.http_status == LACKING[kind].status_code
     assert len(server.calls) == 1
@@ -194,34 +209,44 @@ def test_server_without_descriptions_is_unimplemented(
     [
         [],
         {},
-        {"descriptions": 5},
-        {"descriptions": [5], "missing": [NAME]},
-        {"descriptions": [], "missing": [5]},
-        {"descriptions": [], "missing": ["operations/other"]},
-        {"descriptions": [{**SHOWN, "name": "operations/other"}]},
-        {"descriptions": [{**SHOWN, "createTime": "yesterday"}]},
-        {"descriptions": [{**SHOWN, "attempt": "many"}]},
-        {"descriptions": [{**SHOWN, "state": 5}]},
-        {"descriptions": [{**SHOWN, "failures": {"attempt": 1}}]},
-        {"descriptions": [{**SHOWN, "workerPid": -1}]},
+        {"operations": 5},
+        {"operations": [5], "missing": [NAME]},
+        {"operations": [], "missing": [5]},
+        {"operations": [], "missing": ["operations/other"]},
+        {"operations": [{**FULL, "name": "operations/other"}]},
+        {"operations": [{**FULL, "description": 5}]},
+        *(
+            {"operations": [{**FULL, "description": {**SHOWN, **wrong}}]}
+            for wrong in (
+                {"createTime": "yesterday"},
+                {"attempt": "many"},
+                {"state": 5},
+                {"failures": {"attempt": 1}},
+                {"workerPid": -1},
+            )
+        ),
     ],
 )
 def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
-    """A name that was asked for is described or missing."""
+    """A name that was asked for is there or missing."""
     server.post().mock(return_value=reply(body))
     with pytest.raises(UnreadableReply, match="is not what was asked for"):
-        face.client().describe([NAME])
+        face.client().batch_get([NAME])
 
 
 def test_server_that_is_away_is_asked_again(face: Face) -> None:
-    server = ScriptedServer(describe=True)
+    server = ScriptedServer(batch_get=True)
     server.operation(NAME, ends_after=2.0, response=None)
-    server.fault(Fault(status=503), verb="DescribeOperations", calls={1})
+    server.fault(Fault(status=503), verb="BatchGetOperations", calls={1})
     http = face.http(transport=server.transport)
     clock: Clock = server.clock
     client = face.client(server.url, http=http, clock=clock)
-    assert client.describe([NAME]).descriptions[0].state == "IN_PROGRESS"
+    found = client.batch_get([NAME], view="FULL")
+    assert found.operations[0].description.state == "IN_PROGRESS"
     clock.advance(5.0)
-    found = client.describe([NAME, "operations/none"])
-    assert (found.descriptions[0].state, found.missing) == ("SUCCEEDED", ("operations/none",))
+    found = client.batch_get([NAME, "operations/none"], view="FULL")
+    assert (found.operations[0].description.state, found.missing) == (
+        "SUCCEEDED",
+        ("operations/none",),
+    )
     assert [call.status for call in server.calls] == [503, 200, 200]
