@@ -27,6 +27,8 @@ class Source:
     """These, and those within functions and classes."""
     docstrings: Sequence[tuple[str, str]]
     """Of functions and classes: name and docstring."""
+    functions: Sequence[tuple[str, int, int]]
+    """Of each function: name, number of parameters but ``self`` and ``cls``, number of lines."""
 
 
 @functools.cache
@@ -45,7 +47,16 @@ def source(path: Path) -> Source:
             for node in nodes
             if isinstance(node, documented)
         ),
+        tuple(_function(n) for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)),
     )
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, int, int]:
+    given = node.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    count = len(names) - (names[:1] in (["self"], ["cls"]))
+    count += sum(rest is not None for rest in (given.vararg, given.kwarg))
+    return node.name, count, (node.end_lineno or 0) - node.lineno + 1
 
 
 def is_docstring(node: ast.stmt) -> bool:

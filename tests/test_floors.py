@@ -256,3 +256,18 @@ def test_importing_a_face_loads_nothing_optional(allowed: str, face: str) -> Non
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert set(OPTIONAL.split()) & set(run.stdout.split()) == set()
+
+
+ARGUMENTS_AT_MOST: Final = 8
+"""Parameters of a function, without ``self`` and ``cls``; ``**options`` counts as one."""
+
+LINES_AT_MOST: Final = 60
+LONGER: Final = {"__init__": 74}
+"""Lines of the functions that have more, which may only become fewer."""
+
+
+def test_no_function_has_many_arguments_or_lines() -> None:
+    """Options that belong together are one TypedDict, declared once, and one checked value."""
+    functions = [(path, *one) for _, _, path in modules() for one in source(path).functions]
+    assert [one for one in functions if one[2] > ARGUMENTS_AT_MOST] == []
+    assert {name: lines for _, name, _, lines in functions if lines > LINES_AT_MOST} == LONGER

@@ -11,7 +11,7 @@ import base64
 import secrets
 from typing import Final
 
-from lro._webhooks.delivery import EndpointDisabled
+from lro._webhooks.options import EndpointDisabled
 from lro._webhooks.payloads import Format, WebhookEvent
 from lro._webhooks.schedule import SCHEDULE
 from lro._webhooks.service_webhooks import Webhooks

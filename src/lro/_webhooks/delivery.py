@@ -17,16 +17,16 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import attrs
 import httpx
 
-from lro import Operation
 from lro._webhooks.deliveries import LOOKUP, Deliveries, PendingDelivery
 from lro._webhooks.endpoints import EndpointRules, event_of, is_subscribed
+from lro._webhooks.options import EndpointDisabled, WebhookOptions
 from lro._webhooks.payloads import Format, WebhookEvent, webhook_id
 from lro._webhooks.schedule import pause_before, retry_after
 from lro._webhooks.transport import WebhookReply, WebhookTransport
@@ -60,20 +60,6 @@ _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
 _FEW: Final = 2
 """If slow hosts have at most so few connections, one caller may use all of them."""
-
-
-@attrs.frozen
-class EndpointDisabled:
-    """The argument of ``on_disabled``: an endpoint that should not be called again.
-
-    ``reason`` is GONE if the receiver answered 410, or FAILING if a delivery failed for the whole
-    schedule. ``name`` is the name of the operation. The service keeps calling the endpoint until
-    the application disables it.
-    """
-
-    endpoint: Endpoint
-    reason: str
-    name: str
 
 
 @attrs.define(eq=False)
@@ -197,21 +183,6 @@ def _move(counts: Counter[str], caller: str, by: int) -> None:
         del counts[caller]
 
 
-@attrs.frozen(kw_only=True)
-class DeliveryOptions:
-    """Options of :class:`Delivery`; see ``Webhooks``."""
-
-    rules: EndpointRules
-    endpoints: tuple[Endpoint, ...]
-    lookup: Callable[[Operation, str], Iterable[Endpoint]] | None
-    on_disabled: Callable[[EndpointDisabled], object] | None
-    schedule: tuple[float, ...]
-    timeout: float
-    connections: int
-    clock: Callable[[], float]
-    random: Callable[[], float]
-
-
 class Delivery:
     """Send the pending deliveries of a store.
 
@@ -224,14 +195,16 @@ class Delivery:
         store: OutboxStore,
         transport: WebhookTransport,
         formats: Mapping[str, Format],
-        options: DeliveryOptions,
+        options: WebhookOptions,
+        rules: EndpointRules,
+        endpoints: Sequence[Endpoint],
         renamed: Mapping[str, str],
     ) -> None:
         self._store = store
         self._renamed = renamed
         self._transport = transport
         self._formats = formats
-        self._options = options
+        self._options, self._rules, self._endpoints = options, rules, endpoints
         self._clock = options.clock
         self._lease = 3 * options.timeout
         self.reset_after_fork()
@@ -377,7 +350,7 @@ class Delivery:
         deliveries = Deliveries.of(record.notify)
         pending, failed = dict(deliveries.pending or {}), list(deliveries.failed)
         claim = _Claim(record, deliveries, send_by, pending, failed)
-        found = {one.id: one for one in (*deliveries.start_endpoints, *self._options.endpoints)}
+        found = {one.id: one for one in (*deliveries.start_endpoints, *self._endpoints)}
         if deliveries.pending is None:
             wanted = [id for id, one in found.items() if is_subscribed(one, record, self._renamed)]
             claim.pending = {id: PendingDelivery(0, now) for id in wanted}
@@ -433,7 +406,7 @@ class Delivery:
         record = claim.record
         try:
             given = contained("lookup", self._looked_up, record)
-            checked = (self._options.rules.checked("endpoint", one) for one in given)
+            checked = (self._rules.checked("endpoint", one) for one in given)
             fresh = {one.id: one for one in checked}
         except Exception as exc:
             line = "%s: the endpoints of its webhooks cannot be looked up: %s"
@@ -461,7 +434,7 @@ class Delivery:
         self, claim: _Claim, endpoint: Endpoint, delivery: PendingDelivery, now: datetime
     ) -> None:
         try:
-            endpoint = self._options.rules.with_secrets("endpoint", endpoint)
+            endpoint = self._rules.with_secrets("endpoint", endpoint)
         except InvalidArgument as exc:  # processes of another release may allow it
             self._defer(claim, endpoint.id, delivery, now, endpoint, f"it cannot be called: {exc}")
             return

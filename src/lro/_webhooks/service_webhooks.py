@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import random
-import re
-import ssl
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 import attrs
-import httpx
 
-from lro import Operation
 from lro._webhooks.deliveries import LOOKUP, Deliveries
-from lro._webhooks.delivery import Delivery, DeliveryOptions, EndpointDisabled
+from lro._webhooks.delivery import Delivery
 from lro._webhooks.endpoints import (
     CLOUDEVENTS,
     MAX_ENDPOINTS,
     SIGNED,
     STANDARD,
     EndpointRules,
-    check_secrets,
     is_subscribed,
 )
-from lro._webhooks.payloads import Format, Formats
-from lro._webhooks.schedule import SCHEDULE
-from lro._webhooks.transport import Resolve, WebhookTransport, system_addresses
+from lro._webhooks.options import MAX_NOTIFY, WebhookKeywords, WebhookOptions
+from lro._webhooks.payloads import Formats
+from lro._webhooks.transport import WebhookTransport
 from lro.adapters import Endpoint, NotifyingService, OutboxStore, Record, keeps_outbox
-from lro.errors import (
-    DeclarationError,
-    InvalidArgument,
-    OperationNotFound,
-    check,
-    check_count,
-    check_flag,
-    check_function,
-    check_instance,
-    check_plain_function,
-    check_seconds,
-    check_takes,
-    check_text,
-    check_texts,
-)
-
-MAX_NOTIFY: Final = 64 * 1024
-"""Most bytes of the endpoints of a start that a record keeps."""
-
-TIMEOUT_SECONDS: Final = 20.0
-CONNECTIONS: Final = 8
+from lro.errors import DeclarationError, InvalidArgument, OperationNotFound, check_keywords
 
 
 class Webhooks:
@@ -83,58 +56,27 @@ class Webhooks:
     """
 
     def __init__(
-        self,
-        endpoints: Sequence[Endpoint] = (),
-        *,
-        lookup: Callable[[Operation, str], Iterable[Endpoint]] | None = None,
-        secrets: Sequence[str] = (),
-        on_disabled: Callable[[EndpointDisabled], object] | None = None,
-        allow_private: bool = False,
-        allow_http: bool = False,
-        ports: Collection[int] | None = (443,),
-        proxy: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        resolve: Resolve = system_addresses,
-        formats: Mapping[str, Format] | None = None,
-        schedule: Sequence[float] = SCHEDULE,
-        timeout: float = TIMEOUT_SECONDS,
-        connections: int = CONNECTIONS,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = random.random,
+        self, endpoints: Sequence[Endpoint] = (), **options: Unpack[WebhookKeywords]
     ) -> None:
-        _check_functions(lookup, on_disabled, resolve, clock, random)
-        _check_sending(allow_private, allow_http, ports, proxy, ssl_context)
-        check_seconds("timeout", timeout, most=60.0)
-        check_count("connections", connections, most=100)
-        check_texts("secrets", secrets)
-        check_secrets("secrets", secrets)
-        _check_schedule(schedule)
-        self._formats = _checked_formats(formats)
+        check_keywords("Webhooks", options, WebhookKeywords)
+        given = self._options = WebhookOptions(**options)
+        self._formats = dict(given.formats or {})
+        ports = {*(given.ports or ()), *([80] if given.allow_http else [])}
         self._rules = EndpointRules(
-            secrets=tuple(secrets),
-            allow_private=allow_private or proxy is not None,
-            allow_http=allow_http,
-            ports=None if ports is None else frozenset(ports) | ({80} if allow_http else set()),
+            secrets=tuple(given.secrets),
+            allow_private=given.allow_private or given.proxy is not None,
+            allow_http=given.allow_http,
+            ports=None if given.ports is None else frozenset(ports),
             formats=SIGNED | self._formats.keys(),
         )
         self._transport = WebhookTransport(
-            timeout=timeout,
-            allow_private=allow_private,
-            proxy=proxy,
-            ssl_context=ssl_context,
-            resolve=resolve,
+            timeout=given.timeout,
+            allow_private=given.allow_private,
+            proxy=given.proxy,
+            ssl_context=given.ssl_context,
+            resolve=given.resolve,
         )
-        self._options = DeliveryOptions(
-            rules=self._rules,
-            endpoints=tuple(self._checked("endpoints", endpoints)),
-            lookup=lookup,
-            on_disabled=on_disabled,
-            schedule=tuple(schedule),
-            timeout=timeout,
-            connections=connections,
-            clock=clock,
-            random=random,
-        )
+        self._endpoints = tuple(self._checked("endpoints", endpoints))
         self._store: OutboxStore | None = None
         self._renamed: Mapping[str, str] = {}
         self._delivery: Delivery | None = None
@@ -175,7 +117,15 @@ class Webhooks:
         own = Formats(service.types, service.domain)
         formats = {STANDARD: own.standard, CLOUDEVENTS: own.cloudevents, **self._formats}
         self._store, self._renamed = store, service.renamed
-        self._delivery = Delivery(store, self._transport, formats, self._options, self._renamed)
+        self._delivery = Delivery(
+            store,
+            self._transport,
+            formats,
+            self._options,
+            self._rules,
+            self._endpoints,
+            self._renamed,
+        )
 
     @property
     def delivery(self) -> Delivery:
@@ -206,7 +156,7 @@ class Webhooks:
         """Return True if any endpoint may want the event for the end of a record."""
         if self._options.lookup is not None:
             return True
-        endpoints = self._options.endpoints
+        endpoints = self._endpoints
         if record.notify:
             try:
                 endpoints += Deliveries.of(record.notify).endpoints
@@ -289,64 +239,3 @@ class Webhooks:
         _ = self.delivery
         assert self._store is not None
         return self._store
-
-
-def _check_functions(
-    lookup: object, on_disabled: object, resolve: object, clock: object, random: object
-) -> None:
-    if lookup is not None:
-        check_plain_function("lookup", lookup)
-        check_takes("lookup", lookup, 2, "a function of an operation and its caller")
-    if on_disabled is not None:
-        check_plain_function("on_disabled", on_disabled)
-        check_takes("on_disabled", on_disabled, 1, "a function of an EndpointDisabled")
-    check_takes("resolve", resolve, 2, "a function of a host and a port")
-    check_function("clock", clock)
-    check_function("random", random)
-
-
-def _check_sending(
-    allow_private: object, allow_http: object, ports: object, proxy: object, context: object
-) -> None:
-    check_flag("allow_private", allow_private)
-    check_flag("allow_http", allow_http)
-    if ports is not None:
-        check_instance("ports", ports, Collection, "several ports, in a tuple or list, or None")
-        assert isinstance(ports, Collection)
-        for port in ports:
-            check_count("ports", port, most=65_535)
-    if proxy is not None:
-        check_text("proxy", proxy, empty=False)
-        fine = _is_proxy(str(proxy))
-        check("proxy", "another text", "a URL such as 'http://egress:4750'", fine=fine)
-    if context is not None:
-        check_instance("ssl_context", context, ssl.SSLContext, "an ssl.SSLContext")
-
-
-def _is_proxy(text: str) -> bool:
-    try:
-        url = httpx.URL(text)
-        url.host.encode("idna")  # as it will be looked up
-        fine = url.scheme in ("http", "https") and re.fullmatch(r"[^\s%]+", url.host) is not None
-        return fine and (url.port or 0) < 1 << 16 and not (url.query or url.fragment)
-    except (httpx.InvalidURL, ValueError):
-        return False
-
-
-def _check_schedule(schedule: object) -> None:
-    check_instance("schedule", schedule, (list, tuple), "several seconds, in a tuple or list")
-    assert isinstance(schedule, list | tuple)
-    for seconds in schedule:
-        check_seconds("schedule", seconds, zero=True, most=30 * 86_400.0)
-
-
-def _checked_formats(formats: object) -> dict[str, Format]:
-    if formats is None:
-        return {}
-    check_instance("formats", formats, Mapping, "functions by the names of formats")
-    assert isinstance(formats, Mapping)
-    for name, function in formats.items():
-        check_text("formats", name, empty=False)
-        check("formats", name, "a name that this library does not have", fine=name not in SIGNED)
-        check_takes("formats", function, 3, "a function of an operation, an endpoint and an event")
-    return dict(formats)

@@ -15,8 +15,9 @@ from google.protobuf.json_format import MessageToJson
 from lro import Operation, Service
 from lro._webhooks.deliveries import Deliveries
 from lro._webhooks.endpoints import MAX_ENDPOINTS, derived_id
+from lro._webhooks.options import MAX_NOTIFY
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
-from lro._webhooks.service_webhooks import MAX_NOTIFY, Webhooks
+from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._tasks import TaskWriter
 from lro.adapters import Endpoint, Record
 from lro.errors import InvalidArgument, NotApplied

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
+import attrs
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp_types import CallToolRequestParams
@@ -27,6 +28,7 @@ from lro.errors import (
     check,
     check_count,
     check_instance,
+    check_keywords,
     check_seconds,
     got,
 )
@@ -52,6 +54,31 @@ WAIT_SECONDS: Final = 20.0
 
 _Context = ServerRequestContext[Any, Any]
 _WITHOUT: Final = ("handle", "refuse")
+
+
+class TaskKeywords(TypedDict, total=False):
+    """Options of tools and tasks: see :class:`TasksExtension`."""
+
+    wait: float
+    without_tasks: Literal["handle", "refuse"]
+    tool_name: ToolName | None
+    read_tool: str
+    poll_seconds: int
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _TaskOptions:
+    wait: float = WAIT_SECONDS
+    without_tasks: Literal["handle", "refuse"] = "handle"
+    tool_name: ToolName | None = None
+    read_tool: str = wire.READ_TOOL
+    poll_seconds: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        check_seconds("wait", self.wait, zero=True)
+        fine = self.without_tasks in _WITHOUT
+        check("without_tasks", self.without_tasks, "'handle' or 'refuse'", fine=fine)
+        check_count("poll_seconds", self.poll_seconds)
 
 
 class TasksExtension(Extension):
@@ -90,18 +117,11 @@ class TasksExtension(Extension):
         *,
         authenticate: Authenticate | None = None,
         parent: Callable[[str], str] | None = None,
-        wait: float = WAIT_SECONDS,
-        without_tasks: Literal["handle", "refuse"] = "handle",
-        tool_name: ToolName | None = None,
-        read_tool: str = wire.READ_TOOL,
-        poll_seconds: int = 1,
+        **options: Unpack[TaskKeywords],
     ) -> None:
         check_instance("service", service, Service, "a Service")
-        check_seconds("wait", wait, zero=True)
-        check(
-            "without_tasks", without_tasks, "'handle' or 'refuse'", fine=without_tasks in _WITHOUT
-        )
-        check_count("poll_seconds", poll_seconds)
+        check_keywords("TasksExtension", options, TaskKeywords)
+        given = _TaskOptions(**options)
         service.access.check_named(type(self).__name__, authenticate)
         if authenticate is None and not service.access.owner_only:
             line = "%s has no authenticate: a caller who knows the id of a task may have it"
@@ -109,11 +129,13 @@ class TasksExtension(Extension):
         self._service = service
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._ids = OperationIds(parent)
-        self._wait = wait
-        self._handles = without_tasks == "handle"
-        self._read_tool = read_tool
-        self._translation = Translation(service.types, service.domain, poll_seconds, read_tool)
-        self._specs = named_tools(service, methods, tool_name, read_tool)
+        self._wait = given.wait
+        self._handles = given.without_tasks == "handle"
+        self._read_tool = given.read_tool
+        self._translation = Translation(
+            service.types, service.domain, given.poll_seconds, given.read_tool
+        )
+        self._specs = named_tools(service, methods, given.tool_name, given.read_tool)
         for spec in self._specs.values():
             if spec.options.parent is not None and parent is None:
                 text = f"is needed, since {spec.full_name} has one: the ids of tasks do not hold it"
@@ -123,7 +145,7 @@ class TasksExtension(Extension):
             for name, spec in self._specs.items()
         ]
         if self._handles:
-            self._tools.append(read_binding(read_tool))
+            self._tools.append(read_binding(given.read_tool))
 
     def tools(self) -> Sequence[ToolBinding]:
         """The tools of the methods, and the one that reads operations."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, quote_plus
 
@@ -112,7 +112,6 @@ class HttpTarget:
         body: object = None,
         content: bytes | None = None,
         content_type: str = _JSON,
-        headers: Iterable[tuple[str, str]] = (),
         rpc: str = "",
         anonymous: bool = False,
     ) -> Answer:
@@ -125,12 +124,8 @@ class HttpTarget:
             path += "?" + "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in query.items())
         if body is not None:
             content = json.dumps(body).encode()
-        sent = [
-            ("accept", _JSON),
-            ("accept-encoding", "gzip"),
-            *(() if anonymous else self.headers),
-            *headers,
-        ]
+        own = () if anonymous else self.headers
+        sent = [("accept", _JSON), ("accept-encoding", "gzip"), *own]
         if content is not None:
             sent.append(("content-type", content_type))
         call = f"{method} {path if len(path) <= _LONGEST else path[:_LONGEST] + '...'}"

@@ -14,7 +14,7 @@ pytest.importorskip("mcp")
 from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 
 from lro._engine.store_port import DEBT_LIFE
-from lro._webhooks import endpoints, payloads, schedule, service_webhooks, transport
+from lro._webhooks import endpoints, options, payloads, schedule, transport
 from lro.a2a import _handler, _push, _served
 from lro.mcp import _extension
 
@@ -22,16 +22,16 @@ TABLE: Final = Path(__file__).parents[3] / "docs/reference/limits.md"
 
 CONSTANTS: Final = {
     "endpoints of one start": endpoints.MAX_ENDPOINTS,
-    "endpoints of one start as they are stored, bytes": service_webhooks.MAX_NOTIFY,
+    "endpoints of one start as they are stored, bytes": options.MAX_NOTIFY,
     "URL of an endpoint, characters": endpoints.MAX_URL,
     "headers of an endpoint": endpoints.MAX_HEADERS,
     "header of an endpoint, characters": endpoints.MAX_HEADER,
     "secrets of an endpoint, each of 24 to 64 bytes": endpoints.MAX_SECRETS,
     "full payload of a webhook, bytes": payloads.MAX_BODY,
-    "request of a webhook, seconds": service_webhooks.TIMEOUT_SECONDS,
+    "request of a webhook, seconds": options.TIMEOUT_SECONDS,
     "reply to a webhook, bytes": transport.MAX_BODY,
     "Retry-After of a receiver, hours": schedule.LONGEST_SECONDS / 3600,
-    "webhooks under way in a process": service_webhooks.CONNECTIONS,
+    "webhooks under way in a process": options.CONNECTIONS,
     "days that a record stays after its expiry because it owes webhooks": DEBT_LIFE
     / timedelta(days=1),
     "call held for an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
