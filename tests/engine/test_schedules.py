@@ -562,7 +562,7 @@ REFUSED: Final = [
     ({"method": "acme.reports.v1.Reports.Other"}, "is not declared by this service"),
     ({"caller": 5}, "caller: must be a text"),
     ({"parent": 5}, "parent: must be a text"),
-    ({"parent": "bad//"}, "parent: 'bad//' is no parent of operations: segment 2 is empty"),
+    ({"parent": "bad//"}, "parent: 'bad//' is not a valid parent: segment 2 is empty"),
 ]
 
 

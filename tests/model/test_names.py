@@ -104,7 +104,7 @@ def test_a_joined_name_comes_apart_again(above: str, unique_id: str) -> None:
 
 def test_a_name_is_not_joined_under_an_operation() -> None:
     """A parent that is itself the name of an operation would put the operation elsewhere."""
-    with pytest.raises(InvalidParent, match="stands under ''") as refused:
+    with pytest.raises(InvalidParent, match="is under ''") as refused:
         join_name("operations/a", "b")
     assert refused.value.field == "parent"
 

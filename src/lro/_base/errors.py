@@ -1,6 +1,6 @@
-"""Every error of the package: one base, a canonical code, the facts as attributes (spec §6).
+"""All errors of the package: one base class, a canonical code, facts as attributes (spec §6).
 
-Plain classes: each keeps exactly its arguments in ``args``, so that unpickling calls it with them.
+Each error keeps exactly its arguments in ``args``, because unpickling calls the class with them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lro._base.status import (
 OPERATION_TYPE = "google.longrunning.Operation"
 
 MAX_CHALLENGE: Final = 1000
-"""The longest challenge of an Unauthenticated, in characters."""
+"""Most characters in the challenge of an Unauthenticated."""
 
 
 LONGEST: Final = timedelta(days=36_500)
@@ -37,10 +37,10 @@ LONGEST: Final = timedelta(days=36_500)
 
 
 class LroError(Exception):
-    """Base of every error this package raises.
+    """The base class of all errors of this package.
 
     ``code`` is the canonical code that a caller gets, ``reason`` the machine-readable reason of
-    spec §6.4. ``str(error)`` is the sentence that goes out as the status message.
+    spec §6.4, and ``str(error)`` the status message.
     """
 
     code: ClassVar[Code] = Code.INTERNAL
@@ -50,20 +50,20 @@ class LroError(Exception):
 
     @property
     def status_code(self) -> Code:
-        """The code of this error; each :class:`StatusError` has its own."""
+        """The code of this error; a :class:`StatusError` has a code per instance."""
         return self.code
 
     def facts(self) -> Mapping[str, str]:
-        """Each variable part of the message, by name (spec §6.3(1))."""
+        """Return the variable parts of the message by name (spec §6.3(1))."""
         found = {name: getattr(self, name) for name in self.fact_names}
         return {name: str(value) for name, value in found.items() if value != ""}
 
     def more_details(self) -> Sequence[object]:
-        """Detail messages beside the ErrorInfo (spec §6.3(2))."""
+        """Return the detail messages other than the ErrorInfo (spec §6.3(2))."""
         return ()
 
     def details(self, domain: str) -> tuple[object, ...]:
-        """All detail messages of a reply: exactly one ErrorInfo, then the others."""
+        """Return all detail messages of a reply: one ErrorInfo, then the others."""
         info = ErrorInfo(reason=self.reason, domain=domain, metadata=dict(self.facts()))
         return (info, *self.more_details())
 
@@ -95,7 +95,7 @@ class InvalidArgument(LroError):
 class InvalidFields(InvalidArgument):
     """Several fields of a request are wrong; ``field`` and ``description`` are of the first.
 
-    Of more than a hundred the first hundred are kept.
+    At most a hundred violations are kept.
     """
 
     def __init__(self, *violations: FieldViolation) -> None:
@@ -118,7 +118,7 @@ MAX_VIOLATIONS: Final = 100
 
 
 def all_of(errors: Sequence[InvalidArgument]) -> InvalidArgument:
-    """One error that says all that these say."""
+    """Return one error with all violations of these errors."""
     if len(errors) == 1:
         return errors[0]
     return InvalidFields(*(one for error in errors for one in error.violations))
@@ -157,7 +157,7 @@ class PageTokenExpired(InvalidArgument):
 class InvalidFilter(InvalidArgument):
     """The filter is not in the language or does not fit the types (spec §7.15).
 
-    ``position`` is the code point, counted from 0, at which the filter goes wrong.
+    ``position`` is the index of the wrong code point, from 0.
     """
 
     reason = "INVALID_FILTER"
@@ -172,7 +172,7 @@ class InvalidFilter(InvalidArgument):
         return f"filter, at character {self.position}: {self.description}"
 
     def more_details(self) -> Sequence[object]:
-        # A program may show this description alone, so the place is in it as well.
+        # The description has the position too, because a program may show only the description.
         description = f"at character {self.position}: {self.description}"
         violation = FieldViolation(field=self.field, description=description)
         return (BadRequest(field_violations=(violation,)),)
@@ -197,7 +197,7 @@ class UnsupportedMediaType(InvalidArgument):
 
 
 class RequestTooLarge(InvalidArgument):
-    """The body is larger than the server takes (spec §5.9(4))."""
+    """The body is larger than the server accepts (spec §5.9(4))."""
 
     reason = "REQUEST_TOO_LARGE"
 
@@ -233,7 +233,7 @@ class OperationNotFound(LroError):
 
 
 class NotApplied(LroError):
-    """A change came too late: the operation was already over (spec §2.8)."""
+    """A change came too late: the operation had already ended (spec §2.8)."""
 
     code = Code.FAILED_PRECONDITION
     reason = "NOT_APPLIED"
@@ -250,7 +250,7 @@ class NotApplied(LroError):
 
 
 class LeaseLost(LroError):
-    """A worker wrote with an attempt that is no longer the running one."""
+    """A worker wrote for an attempt that no longer runs."""
 
     code = Code.ABORTED
     reason = "LEASE_LOST"
@@ -336,9 +336,9 @@ class Described(LroError):
 class Unauthenticated(Described):
     """The caller did not prove who they are. Raised by the application's hook.
 
-    ``challenge`` is the header ``WWW-Authenticate`` of the reply, which says how callers may prove
-    it and which every reply with status 401 must have (RFC 9110 §11.6.1): ``Bearer``, for instance,
-    or ``Basic realm="pictures"``.
+    ``challenge`` is the header ``WWW-Authenticate`` of the reply, such as ``Bearer`` or
+    ``Basic realm="pictures"``. It tells callers how to authenticate, and every reply with status
+    401 must have it (RFC 9110 §11.6.1).
 
     Raises:
         ValueError: The challenge is not a text of 1 to 1000 characters that a header can hold.
@@ -355,10 +355,10 @@ class Unauthenticated(Described):
 
 
 def checked_challenge(challenge: object) -> str:
-    """Give the challenge back if it can be a header ``WWW-Authenticate``.
+    """Return the challenge if it can be a header ``WWW-Authenticate``.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It cannot be that header.
     """
     if isinstance(challenge, str) and 0 < len(challenge) <= MAX_CHALLENGE:
         # Servers refuse a header that begins or ends with a space (RFC 9110 §5.5).
@@ -394,7 +394,7 @@ class Cancelled(Described):
 
 
 class Retryable(Described):
-    """A transient error: ``retry_after`` is when to try again."""
+    """A transient error; ``retry_after`` is the time until the next try."""
 
     def __init__(
         self, description: str = "", retry_after: timedelta = timedelta(seconds=1)
@@ -415,18 +415,18 @@ class ResourceExhausted(Retryable):
 
 
 class Unavailable(Retryable):
-    """A store or backend cannot be reached for now, or the service is stopping."""
+    """A store or backend cannot be reached now, or the service is shutting down."""
 
     code = Code.UNAVAILABLE
     reason = "UNAVAILABLE"
 
 
 class RetryLater(Retryable):
-    """Raise it in a method to have it called again ``after`` this time, as Retry-After says it.
+    """Raise this in a method to have the method called again ``after`` a time, as Retry-After does.
 
-    The operation waits in the store meanwhile. It counts as a failed attempt: after the last one
-    that ``lro.Retry`` or ``max_attempts`` allow, it is the error of the operation. A longer time
-    than a hundred years counts as that.
+    Meanwhile the operation waits in the store. The call counts as a failed attempt: after the last
+    one that ``lro.Retry`` or ``max_attempts`` allows, this is the error of the operation. ``after``
+    is cut to a hundred years.
 
     Raises:
         TypeError: ``after`` is not a timedelta.
@@ -444,10 +444,10 @@ class RetryLater(Retryable):
 
 
 class StatusError(LroError):
-    """Any failure in the terms of a caller: raise it in a method to choose the error.
+    """An error that a method chooses for callers.
 
-    ``chosen`` is the canonical code (not OK), ``message`` English text for developers,
-    ``extra`` further detail messages, ``why`` the ErrorInfo reason (by default the code's name).
+    ``chosen`` is the canonical code (not OK), ``message`` an English text for developers, ``extra``
+    further detail messages, and ``why`` the reason in ErrorInfo (by default the code's name).
     """
 
     def __init__(
@@ -468,16 +468,16 @@ class StatusError(LroError):
         return self.chosen
 
     def details(self, domain: str) -> tuple[object, ...]:
-        """An ErrorInfo with the chosen reason, then the details that were given."""
+        """Return an ErrorInfo with the chosen reason, then the given details."""
         info = ErrorInfo(reason=self.why or self.chosen.name, domain=domain)
         return (info, *self.extra)
 
 
 class WorkFailed(LroError):
-    """The operation called ``name`` ended with an error, its ``status``. Raised by a handle.
+    """The operation called ``name`` ended with an error, ``status``. Raised by a handle.
 
-    ``extra`` are the details of the status as messages; those of unknown types stay packed. Code
-    that lets this pass fails in the same way: with the code and the details of the operation.
+    ``extra`` has the details of the status as messages; details of unknown types stay packed. A
+    method that does not catch this error fails with the code and the details of the operation.
     """
 
     def __init__(self, name: str, status: Status, extra: tuple[object, ...] = ()) -> None:
@@ -491,11 +491,11 @@ class WorkFailed(LroError):
 
     @property
     def status_code(self) -> Code:
-        """The canonical code it ended with; UNKNOWN for 0 and for numbers outside the list."""
+        """The canonical code of the operation; UNKNOWN for 0 and for unlisted numbers."""
         return Code.of(self.status.code or Code.UNKNOWN)
 
     def details(self, domain: str) -> tuple[object, ...]:
-        """The details it ended with, and an ErrorInfo if there is none among them."""
+        """Return the details of the operation, with an ErrorInfo added if it has none."""
         if any(isinstance(one, ErrorInfo) for one in self.extra):
             return self.extra
         return (ErrorInfo(reason=self.status_code.name, domain=domain), *self.extra)
@@ -506,7 +506,7 @@ class WorkCancelled(WorkFailed):
 
 
 class WaitTimeout(LroError, TimeoutError):
-    """The operation called ``name`` was not done within ``timeout`` seconds; it goes on.
+    """The operation called ``name`` was not done within ``timeout`` seconds, and continues.
 
     Raised by a handle.
     """
@@ -529,7 +529,7 @@ def _clipped(path: str) -> str:
 
 
 class RouteNotFound(LroError):
-    """No route of the server has this path (spec §5.7(2))."""
+    """The server has no route with this path (spec §5.7(2))."""
 
     code = Code.NOT_FOUND
     reason = "ROUTE_NOT_FOUND"
@@ -544,7 +544,7 @@ class RouteNotFound(LroError):
 
 
 class HttpMethodNotAllowed(LroError):
-    """The path exists, but not with this HTTP method (spec §5.7(4)). ``allow`` is sorted."""
+    """The path does not support this HTTP method (spec §5.7(4)). ``allow`` is sorted."""
 
     code = Code.UNIMPLEMENTED
     reason = "HTTP_METHOD_NOT_ALLOWED"
@@ -563,7 +563,7 @@ class HttpMethodNotAllowed(LroError):
 
 
 class MethodNotSupported(LroError):
-    """The service has switched this verb off (spec §3.9)."""
+    """The service does not support this verb (spec §3.9)."""
 
     code = Code.UNIMPLEMENTED
     reason = "METHOD_NOT_SUPPORTED"
@@ -578,7 +578,7 @@ class MethodNotSupported(LroError):
 
 
 class StreamsNotSupported(MethodNotSupported):
-    """This server cannot stream a Watch without holding a thread (spec §3.11)."""
+    """This server would hold a thread for each stream of a Watch (spec §3.11)."""
 
     def __str__(self) -> str:
         return (
@@ -588,7 +588,7 @@ class StreamsNotSupported(MethodNotSupported):
 
 
 class NameRefused(PermissionDenied):
-    """The caller may not see one of several operations, so that the whole call is refused."""
+    """The caller may not see one of several operations, so the whole call is refused."""
 
     fact_names: ClassVar[tuple[str, ...]] = ("name",)
 
@@ -605,7 +605,7 @@ class NameRefused(PermissionDenied):
 
 
 class CrossSiteRequest(PermissionDenied):
-    """A page of another site made a call that may change something (spec §5.9(5)).
+    """A page of another site made a call that can change something (spec §5.9(5)).
 
     ``origin`` is the ``Origin`` of the request, empty if it has none.
     """
@@ -621,7 +621,7 @@ class CrossSiteRequest(PermissionDenied):
 
 
 class PartialSuccessNotSupported(LroError):
-    """``return_partial_success`` was asked for (spec §1.6(2))."""
+    """The request sets ``return_partial_success`` (spec §1.6(2))."""
 
     code = Code.UNIMPLEMENTED
     reason = "PARTIAL_SUCCESS_NOT_SUPPORTED"
@@ -631,7 +631,7 @@ class PartialSuccessNotSupported(LroError):
 
 
 class HookFailed(LroError):
-    """A hook of the application neither allowed nor refused the call (spec §3.1(5))."""
+    """A hook of the application failed: it neither allowed nor refused a call (spec §3.1(5))."""
 
     def __init__(self, hook: str, description: str) -> None:
         super().__init__(hook, description)
@@ -658,7 +658,7 @@ class DeclarationError(LroError, ValueError):
 
 
 class EncodingError(LroError):
-    """A message cannot be packed or printed: what it is, where in it, and why."""
+    """A message cannot be packed or written as JSON: its type, the field, and why."""
 
     reason = "ENCODING_FAILED"
 
@@ -674,7 +674,7 @@ class EncodingError(LroError):
 
 
 class MessageTooLarge(EncodingError):
-    """A message is larger than the service keeps; ``setting`` is the field of ``Limits``."""
+    """A message is larger than the service stores; ``setting`` is the field of ``Limits``."""
 
     reason = "MESSAGE_TOO_LARGE"
     fact_names: ClassVar[tuple[str, ...]] = ("type_name", "size", "limit", "setting")
@@ -689,7 +689,7 @@ class MessageTooLarge(EncodingError):
 
 
 class MessageUnreadable(LroError):
-    """A message that another process has stored cannot be read or shown here (spec §1.14(3))."""
+    """This process cannot read a message that another process stored (spec §1.14(3))."""
 
     code = Code.FAILED_PRECONDITION
     reason = "MESSAGE_UNREADABLE"
@@ -704,7 +704,7 @@ class MessageUnreadable(LroError):
 
 
 class BatchTooLarge(LroError):
-    """The operations of a BatchGet have more bytes together than a reply may have."""
+    """The operations of a BatchGet together exceed the size limit of a reply."""
 
     code = Code.RESOURCE_EXHAUSTED
     reason = "BATCH_TOO_LARGE"
@@ -723,7 +723,7 @@ class BatchTooLarge(LroError):
 
 
 class TooManyHeld(ResourceExhausted):
-    """Too many calls are held, or operations watched, to take one more; see ``Limits``."""
+    """Too many calls are held or operations watched at once; see ``Limits``."""
 
     reason = "TOO_MANY_HELD"
     fact_names: ClassVar[tuple[str, ...]] = ("limit", "setting")
@@ -737,7 +737,7 @@ class TooManyHeld(ResourceExhausted):
 
 
 class UnknownType(LroError):
-    """A type name has no codec in the registry (spec §1.14(2))."""
+    """The registry has no codec for a type name (spec §1.14(2))."""
 
     reason = "UNKNOWN_TYPE"
 
@@ -750,7 +750,7 @@ class UnknownType(LroError):
 
 
 class WebhookError(LroError):
-    """A webhook that was received cannot be trusted or read."""
+    """A received webhook cannot be trusted or read."""
 
     code = Code.UNAUTHENTICATED
     reason = "INVALID_WEBHOOK"
@@ -779,23 +779,23 @@ class MissingExtra(LroError):
 
 
 _GOT: Final = ", got "
-"""Before the value in the description of an error of a message."""
+"""Separates the description of a message error from the wrong value."""
 
 
 def got(value: object) -> str:
-    """Quote a value for an error text: its repr, cut to a readable length."""
+    """Return the repr of a value for an error text, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except BaseException as exc:  # the application may have written the repr
+    except BaseException as exc:  # the class may be the application's
         if interrupts(exc):
             raise
-        # An integer of thousands of digits is not written out either.
+        # Python also refuses to write an integer of thousands of digits.
         text = f"{'a huge' if issubclass(type(value), int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
 
 
 def loggable(error: BaseException) -> BaseException:
-    """The error as a log may have it: one of a message without the value that is at fault there."""
+    """Return an error for a log: an EncodingError loses the wrong value in its description."""
     if not isinstance(error, EncodingError):
         return error
     said = error.description.partition(_GOT)[0]
@@ -803,18 +803,18 @@ def loggable(error: BaseException) -> BaseException:
 
 
 def one_line(text: str) -> str:
-    """A text of a caller as a log may have it: it cannot pass for another line, or steer a screen.
+    """Return at most 200 characters of a caller's text for a log, escaped if not printable.
 
-    It has at most 200 characters, as they are or escaped.
+    So the text cannot imitate another line of the log or control a terminal.
     """
     some = text[:200]
     return some if some.isprintable() else ascii(some)
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether a signal raised this in the main thread, in whose code it may come up anywhere.
+    """Return True if a signal raised this in the main thread, where that can happen anywhere.
 
-    Such are Ctrl-C, and what a signal handler of the application raises to end the program.
+    Examples are Ctrl-C, and exceptions of the application's signal handlers that end the program.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -827,14 +827,11 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 
 
 def _code(function: object) -> CodeType | None:
-    """Give the code that runs when a function, method, partial or callable object is called.
-
-    None stands for what has none: ``SIG_DFL`` and ``SIG_IGN``, whose class is called in Python.
-    """
+    # The code that runs when the object is called; None for ``SIG_DFL`` and ``SIG_IGN``.
     if not callable(function):
         return None
     while isinstance(function, functools.partial):
         function = function.func
-    if not hasattr(function, "__code__"):  # methods show that of their functions
+    if not hasattr(function, "__code__"):  # methods have the code of their functions
         function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is asked
     return getattr(function, "__code__", None)

@@ -1,4 +1,4 @@
-"""Texts of others, as a terminal or a log may show them."""
+"""Makes texts of peers safe to show in a terminal or a log."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import unicodedata
 from typing import Final
 
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that control a terminal, turn text around, or are invisible.
+"""Categories of characters that control a terminal, change the direction of text, or are invisible.
 
-They include U+200C and U+200D, which join letters of some scripts and emoji: two names that differ
-in one of them look the same. The text is still readable with its code in their place.
+They include U+200C and U+200D, which join letters of some scripts and emoji, because two names that
+differ only in these look the same.
 """
 _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
-"""Characters of other categories that show nothing: Default_Ignorable_Code_Point, and U+2800."""
+"""Invisible characters of other categories: Default_Ignorable_Code_Point, and U+2800."""
 
 
 def plain(text: str) -> str:
-    r"""Return a text with each character escaped that a reader could not see.
+    r"""Return a text with invisible characters escaped, as ``\x1b``, ``\u200b`` or ``\n``.
 
-    Those are written as ``\x1b``, ``\u200b`` or ``\n``. So a text of a peer cannot control a
-    terminal, begin another line of a log, or look like another text.
+    So a peer's text cannot control a terminal, begin another line of a log, or look like another
+    text.
     """
     visible = text.isprintable() and not _BLANK.search(text)
     return text if visible else "".join(map(_written, text))

@@ -1,4 +1,4 @@
-"""Canonical codes, ``google.rpc.Status``, its details, ``google.protobuf.Any`` (spec §1.3, §6)."""
+"""Canonical codes, ``google.rpc.Status`` with its details, and packed messages (spec §1.3, §6)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WRAPPED_TYPES: Final = frozenset(
         "StringValue", "UInt32Value", "UInt64Value",
     )
 )  # fmt: skip
-"""Types whose JSON form inside an Any stands under ``value`` (spec §1.10(1))."""
+"""Types whose JSON form inside an Any is under ``value`` (spec §1.10(1))."""
 
 
 UNKNOWN: Final = "lro.unknown"
 
 
 def unknown_fields() -> bytes:
-    """The attribute of a message that carries unknown fields in binary form.
+    """Return the attribute for a message's unknown fields, in binary form.
 
     They come from peers with a newer revision, and are written back (spec §1.7(5)).
     """
@@ -53,12 +53,11 @@ def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], 
 @named("google.protobuf.Any")
 @attrs.frozen
 class AnyMessage:
-    """A message of some type, packed.
+    """A packed message of any type (``google.protobuf.Any``).
 
-    The payload stays in the form in which it came: a JSON value (an object for ordinary messages,
-    the bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. It is
-    converted only on request, through a :class:`lro.TypeRegistry`. Equality compares the stored
-    form.
+    The payload keeps the form in which it came: a JSON value (an object for ordinary messages, the
+    bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. A
+    :class:`lro.TypeRegistry` converts it. Equality compares the stored form.
     """
 
     type_url: str = ""
@@ -66,28 +65,28 @@ class AnyMessage:
 
     @property
     def type_name(self) -> str:
-        """The full name of the message type: all after the last ``/`` (spec §1.14(1))."""
+        """The full name of the message type: the text after the last ``/`` (spec §1.14(1))."""
         return self.type_url.rpartition("/")[2] if "/" in self.type_url else ""
 
     @property
     def empty(self) -> bool:
-        """True for the Any that packs nothing at all: no type, no payload."""
+        """True if there is no type and no payload."""
         return not self.type_url and not self.payload
 
 
 def type_url(full_name: str) -> str:
-    """The type URL that a newly packed message of this type gets (spec §1.14(1))."""
+    """Return the type URL of a newly packed message of this type (spec §1.14(1))."""
     return TYPE_URL_PREFIX + full_name
 
 
 def declared_name(cls: type) -> str | None:
-    """The full name given by :func:`named` to this very class, or None."""
+    """Return the full name that :func:`named` gave to exactly this class, or None."""
     name = cls.__dict__.get("__lro_name__")
     return name if isinstance(name, str) else None
 
 
 def declared_aliases(cls: type) -> tuple[str, ...]:
-    """The names that this very class had before, as :func:`named` was told."""
+    """Return the earlier names of exactly this class, as given to :func:`named`."""
     aliases: tuple[str, ...] = cls.__dict__.get("__lro_aliases__", ())
     return aliases
 
@@ -98,7 +97,7 @@ PACKAGE = "google.rpc."
 @named(PACKAGE + "ErrorInfo")
 @attrs.frozen
 class ErrorInfo:
-    """Why, for machines: a stable reason within a domain, and the facts of the message."""
+    """The machine-readable cause: a stable reason within a domain, and the facts."""
 
     reason: str = ""
     domain: str = ""
@@ -108,7 +107,7 @@ class ErrorInfo:
 @named(PACKAGE + "RetryInfo")
 @attrs.frozen
 class RetryInfo:
-    """How long to wait before asking again."""
+    """The time to wait before the next try."""
 
     retry_delay: timedelta | None = None
 
@@ -116,7 +115,7 @@ class RetryInfo:
 @named(PACKAGE + "BadRequest.FieldViolation")
 @attrs.frozen
 class FieldViolation:
-    """One wrong field: its path in proto spelling, and what is wrong with it."""
+    """One wrong field: its path in proto spelling, and the error."""
 
     field: str = ""
     description: str = ""
@@ -127,7 +126,7 @@ class FieldViolation:
 @named(PACKAGE + "BadRequest")
 @attrs.frozen
 class BadRequest:
-    """Which fields of the request are wrong."""
+    """The wrong fields of the request."""
 
     field_violations: tuple[FieldViolation, ...] = ()
 
@@ -135,7 +134,7 @@ class BadRequest:
 @named(PACKAGE + "ResourceInfo")
 @attrs.frozen
 class ResourceInfo:
-    """Which resource the error is about."""
+    """The resource that the error is about."""
 
     resource_type: str = ""
     resource_name: str = ""
@@ -156,7 +155,7 @@ class PreconditionViolation:
 @named(PACKAGE + "PreconditionFailure")
 @attrs.frozen
 class PreconditionFailure:
-    """Which conditions did not hold."""
+    """The conditions that did not hold."""
 
     violations: tuple[PreconditionViolation, ...] = ()
 
@@ -164,7 +163,7 @@ class PreconditionFailure:
 @named(PACKAGE + "Help.Link")
 @attrs.frozen
 class HelpLink:
-    """One link and what is behind it."""
+    """One link, with a description."""
 
     description: str = ""
     url: str = ""
@@ -173,7 +172,7 @@ class HelpLink:
 @named(PACKAGE + "Help")
 @attrs.frozen
 class Help:
-    """Where to read more."""
+    """Links to documentation."""
 
     links: tuple[HelpLink, ...] = ()
 
@@ -190,7 +189,7 @@ class LocalizedMessage:
 @named(PACKAGE + "DebugInfo")
 @attrs.frozen
 class DebugInfo:
-    """Traces for developers; never sent by this library, read from others."""
+    """Traces for developers, which this library reads but never sends."""
 
     stack_entries: tuple[str, ...] = ()
     detail: str = ""
@@ -208,7 +207,7 @@ class QuotaViolation:
 @named(PACKAGE + "QuotaFailure")
 @attrs.frozen
 class QuotaFailure:
-    """Which quotas were exceeded."""
+    """The quotas that were exceeded."""
 
     violations: tuple[QuotaViolation, ...] = ()
 
@@ -216,7 +215,7 @@ class QuotaFailure:
 @named(PACKAGE + "RequestInfo")
 @attrs.frozen
 class RequestInfo:
-    """What identifies the request in the server's logs."""
+    """The identity of the request in the server's logs."""
 
     request_id: str = ""
     serving_data: str = ""
@@ -260,7 +259,7 @@ class Code(enum.IntEnum):
 
     @classmethod
     def of(cls, number: int) -> Code:
-        """The code with this number; UNKNOWN for a number that is not listed (spec §6.1)."""
+        """Return the code with this number; UNKNOWN for an unlisted number (spec §6.1)."""
         try:
             return cls(number)
         except ValueError:
@@ -315,7 +314,7 @@ _FROM_HTTP: Final[Mapping[int, Code]] = {
 
 
 def code_from_http(http_status: int) -> Code:
-    """The code of an error reply that names none itself (spec §11.8(2))."""
+    """Return the code of an error reply whose body has no code (spec §11.8(2))."""
     if http_status in _FROM_HTTP:
         return _FROM_HTTP[http_status]
     if 400 <= http_status < 500:
@@ -327,10 +326,10 @@ def code_from_http(http_status: int) -> Code:
 
 @attrs.frozen
 class Status:
-    """``google.rpc.Status``: why something failed.
+    """``google.rpc.Status``: the cause of a failure.
 
-    ``code`` is a number of :class:`Code` (numbers outside the list are kept as they came),
-    ``message`` is English text for developers, ``details`` are packed messages.
+    ``code`` is a number of :class:`Code` (unlisted numbers are kept), ``message`` an English text
+    for developers, and ``details`` are packed messages.
     """
 
     code: int = 0

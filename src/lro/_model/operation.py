@@ -1,7 +1,8 @@
-"""Operations: their names, the requests about them, and the stored record with its life.
+"""Operations: names, requests and responses of the verbs, and the stored record with its states.
 
-A record is the server's row around an operation. Changes are pure functions from a record to the
-next one, or to None, which removes it; the table of states says which are allowed (spec §2, §3.1).
+A record is the server's row for an operation. A change is a pure function from a record to its next
+version, or to None, which removes it. The table of states defines which changes are allowed (spec
+§2, §3.1).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from lro._model.description import (
 )
 
 MAX_NAME: Final = 1024
-"""Longest name, in code points (spec §3.1(2))."""
+"""Most code points of a name (spec §3.1(2))."""
 
 MAX_NAMES: Final = 1000
 """Most names of one call (spec §3.11)."""
@@ -54,8 +55,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 # Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Runs of
-# characters are possessive and every choice is made by a look-ahead, so that no input makes these
-# backtrack far. Groups are not possessive: Python matches such wrongly before 3.11.5.
+# characters are possessive and every choice has a look-ahead, so no input makes these patterns
+# backtrack far. Groups are not possessive, because Python before 3.11.5 matches those wrongly.
 _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
 _PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
 _PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
@@ -68,10 +69,10 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 @attrs.frozen
 class OperationName:
-    """A name in its two parts; ``str()`` puts them together (spec §3.1(1)).
+    """The two parts of a name, which ``str()`` joins (spec §3.1(1)).
 
-    :func:`parse_name` and :func:`join_name` are what checks names; this class only holds them.
-    ``parent`` is empty at the root, ``id`` may have several segments.
+    ``parent`` is empty at the root; ``id`` may have several segments. :func:`parse_name` and
+    :func:`join_name` check names, this class does not.
     """
 
     parent: str
@@ -82,10 +83,10 @@ class OperationName:
 
 
 def parse_name(name: str) -> OperationName:
-    """The parent and id of an operation's name (spec §3.1).
+    """Split the name of an operation into parent and id (spec §3.1).
 
     Raises:
-        InvalidOperationName: It does not have the form of a name, or is not a text.
+        InvalidOperationName: The value is not a text of this form.
     """
     if not isinstance(name, str):
         raise InvalidOperationName("name", f"must be a text, got {got(name)}")
@@ -97,15 +98,14 @@ def parse_name(name: str) -> OperationName:
 
 
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
-    """The distinct names of a call for several operations, in their order (spec §3.11).
+    """Return the distinct names of a call for several operations, in their order (spec §3.11).
 
-    ``parent`` is the one under which all of them have to stand, as :func:`normalise_parent` gives
-    it; None: under any.
+    All names must be under ``parent``, as :func:`normalise_parent` returns it; None allows any.
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
-        InvalidOperationName: One does not have the form of a name; ``field`` says which.
-        InvalidParent: One stands under another parent.
+        InvalidOperationName: A name, whose index ``field`` has, is not valid.
+        InvalidParent: A name is under another parent.
     """
     if not 1 <= len(names) <= MAX_NAMES:
         raise MalformedRequest("names", f"must be 1 to {MAX_NAMES} names, got {len(names)}")
@@ -122,10 +122,10 @@ def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, .
 
 
 def normalise_parent(name: str) -> str:
-    """The one spelling of the parent that a List call names; empty for the root (spec §3.3(2)).
+    """Return the canonical form of a List call's parent; empty for the root (spec §3.3(2)).
 
     Raises:
-        InvalidParent: It is neither a parent nor its collection ``…/operations``.
+        InvalidParent: The name is not a parent or its collection ``…/operations``.
     """
     if not isinstance(name, str):
         raise InvalidParent("name", f"must be a text, got {got(name)}")
@@ -136,32 +136,32 @@ def normalise_parent(name: str) -> str:
             if _NAME.match(name)
             else "it has an odd number of segments"
         )
-        raise InvalidParent("name", f"{_shown(name)} is no parent of operations: {why}")
+        raise InvalidParent("name", f"{_shown(name)} is not a valid parent: {why}")
     return found[1] or ""
 
 
 def join_name(parent: str, unique_id: str) -> str:
-    """The name of the operation ``unique_id`` under ``parent`` (spec §3.1(1)).
+    """Return the name of the operation ``unique_id`` under ``parent`` (spec §3.1(1)).
 
-    ``parent`` is as :func:`normalise_parent` gives it.
+    ``parent`` is the result of :func:`normalise_parent`.
 
     Raises:
-        InvalidOperationName: The two do not make a well-formed name.
-        InvalidParent: They make one, but of another parent.
+        InvalidOperationName: The two do not make a valid name.
+        InvalidParent: They make a valid name under another parent.
     """
     name = str(OperationName(parent, unique_id))
     found = parse_name(name).parent
     if found != parent:
-        raise InvalidParent("parent", f"{parent!r} ends early: {name!r} stands under {found!r}")
+        raise InvalidParent("parent", f"{parent!r} ends early: {name!r} is under {found!r}")
     return name
 
 
 def new_id(random: Callable[[int], bytes], now: datetime) -> str:
-    """A new id in ``[A-Za-z0-9_-]``: when it was made, and 96 random bits (spec §3.1(4)).
+    """Return a new id in ``[A-Za-z0-9_-]``: the time and 96 random bits (spec §3.1(4)).
 
-    ``random`` gives as many unpredictable bytes as it is asked for: ``secrets.token_bytes``. Ids of
-    one time stand together in the index of a database, so that new records and those that expire
-    touch few of its pages. The milliseconds come again after 139 years.
+    ``random`` returns that many unpredictable bytes, as ``secrets.token_bytes`` does. Ids of about
+    the same time are close together in the index of a database, so new and expiring records touch
+    few of its pages. The milliseconds repeat after 139 years.
     """
     millis = (now - _EPOCH) // _MILLISECOND
     made = "".join([_SORTED[millis >> shift & 63] for shift in _SHIFTS])
@@ -169,7 +169,7 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
 
 
 def _fault(name: str) -> str | None:
-    """Which rule of spec §3.1(2) the text breaks, as a clause; None if it breaks none."""
+    # The rule of spec §3.1(2) that the text breaks, as a clause; None if it breaks none.
     if len(name) > MAX_NAME:
         return f"it has {len(name)} characters, {MAX_NAME} are allowed"
     for place, segment in enumerate(name.split("/"), start=1):
@@ -193,7 +193,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Operation:
-    """A long-running operation as callers see it: the five fields of spec §1.2.
+    """A long-running operation as callers see it, with the five fields of spec §1.2.
 
     ``result`` is the one-of: a packed response, an error, or nothing. While ``done`` is false there
     is none; done without a result is a success without a value (spec §2.5). In the FULL view of
@@ -235,7 +235,7 @@ _SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN, _SET_DESCRIPTION
 def operation_of(
     name: str, metadata: AnyMessage | None, done: bool, result: AnyMessage | Status | None
 ) -> Operation:
-    """Make an operation as its class does, in half the time: there is one at each read."""
+    """Make an operation in half the time of the constructor, for each read."""
     made = object.__new__(Operation)
     _SET_NAME(made, name)
     _SET_METADATA(made, metadata)
@@ -248,17 +248,17 @@ def operation_of(
 
 @attrs.frozen
 class MissingOperation:
-    """An operation that was asked for and is not there, or not there any more."""
+    """The name of an operation that does not exist, or no longer exists."""
 
     name: str
 
 
 Sighting: TypeAlias = Operation | MissingOperation
-"""What a watcher is sent: the latest state of an operation, or that it is gone."""
+"""The latest state of a watched operation, or the name of one that is gone."""
 
 
 def validate(operation: Operation) -> tuple[str, ...]:
-    """The problems of an operation, sorted; none for one that a server may return (spec §1.15)."""
+    """Return the sorted problems of an operation; none if a server may return it (spec §1.15)."""
     problems = set()
     result = operation.result
     if not operation.done and result is not None:
@@ -281,7 +281,7 @@ def validate(operation: Operation) -> tuple[str, ...]:
 @named(PACKAGE + "GetOperationRequest")
 @attrs.frozen
 class GetOperationRequest:
-    """Asks for the latest state of an operation."""
+    """The request for the latest state of an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
@@ -290,7 +290,7 @@ class GetOperationRequest:
 @named(PACKAGE + "ListOperationsRequest")
 @attrs.frozen
 class ListOperationsRequest:
-    """Asks for a page of the operations of one parent that match a filter."""
+    """The request for a page of the operations of a parent that match a filter."""
 
     name: str = attrs.field(default="", metadata=field_number(4))
     filter: str = attrs.field(default="", metadata=field_number(1))
@@ -301,7 +301,7 @@ class ListOperationsRequest:
 
 @attrs.frozen
 class ListOperationsResponse:
-    """A page: the operations (field 1) and, if more follow, the token for them (field 2)."""
+    """A page of operations (field 1), and the token of the next page, if any (field 2)."""
 
     operations: tuple[Operation, ...] = ()
     next_page_token: str = ""
@@ -317,9 +317,9 @@ It is called batch by batch, so that one batch is freed before the next is read.
 
 @attrs.frozen
 class BatchGetOperationsRequest:
-    """Asks for the latest state of 1 to 1000 operations at once, or to watch them (spec §3.11).
+    """The request for the latest state of 1 to 1000 operations, or to watch them (spec §3.11).
 
-    An extension of this library: no message of google.longrunning.
+    An extension of this library; google.longrunning has no such message.
     """
 
     names: tuple[str, ...] = ()
@@ -327,7 +327,7 @@ class BatchGetOperationsRequest:
 
 @attrs.frozen
 class BatchGetOperationsResponse:
-    """The operations that are there, in the order asked for, and the names of the others."""
+    """The operations that exist, in the order of the request, and the names of the others."""
 
     operations: tuple[Operation, ...] = ()
     missing: tuple[str, ...] = ()
@@ -336,7 +336,7 @@ class BatchGetOperationsResponse:
 @named(PACKAGE + "CancelOperationRequest")
 @attrs.frozen
 class CancelOperationRequest:
-    """Asks for an operation to be cancelled."""
+    """The request to cancel an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
@@ -345,7 +345,7 @@ class CancelOperationRequest:
 @named(PACKAGE + "DeleteOperationRequest")
 @attrs.frozen
 class DeleteOperationRequest:
-    """Asks for the record of an operation to be removed."""
+    """The request to delete an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
@@ -353,9 +353,9 @@ class DeleteOperationRequest:
 
 @attrs.frozen
 class RerunOperationRequest:
-    """Asks for the work of an operation that has ended to be started again (spec §3.12).
+    """The request to start the work of an ended operation again (spec §3.12).
 
-    An extension of this library: no message of google.longrunning.
+    An extension of this library; google.longrunning has no such message.
     """
 
     name: str = ""
@@ -365,7 +365,7 @@ class RerunOperationRequest:
 @named(PACKAGE + "WaitOperationRequest")
 @attrs.frozen
 class WaitOperationRequest:
-    """Asks for an answer when an operation is done, or when ``timeout`` is over."""
+    """The request to wait until an operation is done, or until ``timeout`` has passed."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
     timeout: Duration | None = attrs.field(default=None, metadata=field_number(2))
@@ -383,30 +383,30 @@ class OperationInfo:
 
 
 class State(enum.StrEnum):
-    """Where in its life an operation is."""
+    """The state of an operation."""
 
-    __hash__ = str.__hash__  # as Enum's, without a call in Python
+    __hash__ = str.__hash__  # like Enum's, but not a call in Python
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     HIDDEN = "HIDDEN"
-    """Deleted for callers while its work goes on, and keeps its target (spec §2.7, §9.5)."""
+    """Deleted for callers while its work continues, and keeps its target (spec §2.7, §9.5)."""
     GONE = "GONE"
 
     @property
     def done(self) -> bool:
-        """Whether the operation has ended and callers can still see it."""
+        """True if the operation has ended and callers can still see it."""
         return self in _DONE
 
 
 WEIGHT: Final = 100
-"""The weight of a record without messages and name: the rest of an operation in JSON."""
+"""The bytes of an operation in JSON without its messages and name."""
 
 
 def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
-    """The weight of a record whose stored messages have these numbers of bytes as text."""
+    """Return the weight of a record whose stored messages have these numbers of bytes as text."""
     return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
 
 
@@ -423,7 +423,7 @@ def _bytes_of(message: AnyMessage | Status | None) -> int:
 
 
 _FIELD: Final = 32
-"""More bytes than a number, true, false or null of JSON takes, with its quotes and commas."""
+"""An upper bound of the bytes of a JSON number, true, false or null, with quotes and commas."""
 
 
 def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
@@ -448,10 +448,10 @@ def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
 
 
 SMALL: Final = 64 * 1024
-"""Bytes up to which an operation is written at once, even on an event loop."""
+"""Bytes up to which an event loop itself writes an operation."""
 
 _NUMBER: Final = 11
-"""Bytes of a number in a Struct in binary form, in which it may be longer than in JSON."""
+"""Bytes of a number in a Struct in binary form, which can be longer than in JSON."""
 
 
 def is_small(operation: Operation) -> bool:
@@ -494,39 +494,39 @@ def is_small(operation: Operation) -> bool:
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 KEPT_FAILURES: Final = 20
-"""How many failed attempts a record keeps, the last ones."""
+"""Number of failed attempts that a record keeps, the latest ones."""
 
 _FAILURE_TEXT: Final = 500
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Record:
-    """The server's row around an operation. Callers never see it.
+    """The server's row for an operation. Callers never see it.
 
-    Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
-    ``lease_until`` say which worker has the work, and until when that holds even if the worker has
-    not said since that it lives. Without an owner the work waits, and is due at ``lease_until``;
-    without both it is done outside. ``attempt`` counts the claims and fences every write of a
-    worker. ``target`` is set only for work that must have it alone. ``keys`` is an object in JSON
-    by which stores find the record: see ``Indexes``. The request is kept beside it, because polls
-    must not read megabytes that only a worker needs. ``cancel_time`` is when a caller first asked
-    for the work to stop. ``trace_context`` is the W3C traceparent of the start, with its tracestate
-    after a space if there is one; empty if the start was not traced.
+    Times are in UTC by the store's clock; an operation never ends before it is created. The request
+    is stored beside the record, because polls must not read megabytes that only a worker needs.
 
-    ``notify`` is an object in JSON, which stores and engine only keep: the webhooks that the start
-    asked for, and after the end which notifications are still owed. ``notify_at`` is when the next
-    of those is due, or until when a process has taken it to send it; None: none is owed. Only
-    records that have ended owe some.
-
-    ``rank`` is minus the priority: of what waits and is due, the lowest comes first. ``lane`` is a
-    number that stands for the concurrency key; 0: its method had none. Work that has not begun at
-    ``begin_before`` ends; None: it waits for as long as it takes. ``failures`` is an object in
-    JSON: the failed attempts (see ``FailedAttempts``). ``origin`` says what has started it, if no
-    caller has: ``schedule NAME``, or the name of the operation of which it is a rerun.
-
-    ``sent_time`` is when the name of waiting work was first sent to the workers of a broker; they
-    may claim it at any time, and ``lease_until`` is when the name is sent again. None: since the
-    work began to wait, its name has not been sent.
+    - ``owner``: the worker that has the work; ``lease_until``: the end of its lease. Without an
+      owner the work waits, and is due at ``lease_until``; without both it is done outside.
+    - ``attempt``: counts claims, and fences every write of a worker.
+    - ``target``: the exclusive target, if there is one.
+    - ``keys``: a JSON object by which stores find the record, see ``Indexes``.
+    - ``cancel_time``: when a caller first asked to cancel.
+    - ``trace_context``: the W3C traceparent of the start, and after a space its tracestate, if any;
+      empty if the start was not traced.
+    - ``notify``: a JSON object that stores and engine only keep: the webhooks of the start, and
+      after the end the pending notifications.
+    - ``notify_at``: when the next notification is due, or until when a process has claimed it to
+      send it. None: none is pending. Only ended operations have pending notifications.
+    - ``rank``: minus the priority; of the work that is due, the lowest rank goes first.
+    - ``lane``: a number for the concurrency key; 0: the method had no key.
+    - ``begin_before``: work that has not begun by then ends; None: it waits without limit.
+    - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
+    - ``origin``: what started the operation instead of a caller: ``schedule NAME``, or the name of
+      the operation that was rerun.
+    - ``sent_time``: when the name of waiting work was first sent to a broker. Its workers can claim
+      the work at any time, and at ``lease_until`` the name is sent again. None: not sent since the
+      work began to wait.
     """
 
     name: str
@@ -563,8 +563,8 @@ class Record:
 
     @property
     def operation(self) -> Operation:
-        """What callers see of it: the same object each time."""
-        # By hand: functools.cached_property takes a lock, and longer than all the rest.
+        """The operation as callers see it, the same object each time."""
+        # Not functools.cached_property, whose lock takes longer than everything else here.
         known: Operation | None = self.__dict__.get("_operation")
         if known is None:
             done = self.state in _DONE
@@ -574,7 +574,7 @@ class Record:
 
     @property
     def weight(self) -> int:
-        """About how many bytes of JSON callers get of it: as many as its messages are stored in."""
+        """The approximate bytes of the operation in JSON: those of its stored messages."""
         known: int | None = self.__dict__.get("_weight")
         if known is None:
             known = weight_of(self.name, _bytes_of(self.metadata), _bytes_of(self.result))
@@ -583,33 +583,33 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """True if the operation has ended and callers can see it."""
         return self.state in _DONE
 
     @property
     def keeps_request(self) -> bool:
-        """True if the request is kept: for the work, or to start what has failed once more."""
+        """True if the request is kept, for the work or to start failed work again."""
         return self.state is not State.SUCCEEDED
 
     @property
     def error(self) -> Status | None:
-        """The error it ended with, or None."""
+        """The error of the operation, or None."""
         return self.result if isinstance(self.result, Status) else None
 
     @property
     def response(self) -> AnyMessage | None:
-        """The response it ended with, or None."""
+        """The response of the operation, or None."""
         return self.result if isinstance(self.result, AnyMessage) else None
 
     @property
     def failed_attempts(self) -> tuple[FailedAttempt, ...]:
-        """The last failed attempts, the oldest first."""
+        """The latest failed attempts, oldest first."""
         found = self._failures["last"]
         return tuple(FailedAttempt(n, _EPOCH + at * _MILLISECOND, *more) for n, at, *more in found)
 
     @property
     def failure_count(self) -> int:
-        """How many attempts have failed."""
+        """The number of failed attempts."""
         count: int = self._failures["count"]
         return count
 
@@ -618,59 +618,59 @@ class Record:
         return reread(self.failures) if self.failures else {"count": 0, "last": ()}
 
     def visible(self, now: datetime) -> bool:
-        """Whether callers can see it: not deleted, not expired (spec §9.4)."""
+        """Return True if callers can see the operation: not deleted, not expired (spec §9.4)."""
         if self.state is State.HIDDEN or self.state is State.GONE:
             return False
         return self.expire_time is None or now < self.expire_time
 
     def finished_or_hidden(self, now: datetime) -> bool:
-        """Whether waiting for it is over: it is done, or callers cannot see it."""
+        """Return True if nobody can wait for it: it is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
 
     @property
     def cancel_pending(self) -> bool:
-        """Whether a caller has asked to stop work that goes on."""
+        """True if a caller asked to cancel and the operation has not ended."""
         return self.cancel_requested and self.state not in _DONE
 
     @property
     def waits(self) -> bool:
-        """Whether no worker holds the work: it waits to be claimed, for the first time or again."""
+        """True if the work waits to be claimed, for the first time or again."""
         return self.owner == "" and self.lease_until is not None
 
     @property
     def edition(self) -> tuple[int, datetime]:
-        """What differs between any two versions of a record.
+        """The identity of this version of the record.
 
-        The number alone is not enough: a database that was restored to an older state
-        counts on from there, and gives the same numbers to other changes.
+        The number alone is not enough: a database that was restored to an older state gives the
+        same numbers to other changes.
         """
         return self.version, self.update_time
 
     def with_metadata(self, metadata: AnyMessage | None) -> Record:
-        """The same record, if that is its metadata; else one with it."""
+        """Return this record with other metadata; itself if the metadata is the same object."""
         return self if metadata is self.metadata else self._with({"metadata": metadata})
 
     def with_keys(self, keys: str | None) -> Record:
-        """The same record, if these are its keys; else one with them."""
+        """Return this record with other keys; itself if the keys are equal."""
         return self if keys == self.keys else self._with({"keys": keys})
 
     def next_version(self, **changes: Any) -> Record:
-        """The next version of this record."""
+        """Return the next version of this record, with changes."""
         changes["version"] = self.version + 1
         return self._with(changes)
 
     def _with(self, changes: dict[str, Any]) -> Record:
         fields = self.__dict__ | changes
-        fields.pop("_operation", None)  # was kept for the record as it was
+        fields.pop("_operation", None)  # is that of the old record
         fields.pop("_weight", None)
         return Record.of(fields)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Record:
-        """The record of all its fields, which the dictionary becomes.
+        """Make a record from a dictionary of all its fields, which it keeps.
 
-        attrs' own way takes twice the time of everything else that a poll does; no field has a
-        converter or validator that it would run.
+        The constructor takes twice the time of the rest of a poll. No field has a converter or
+        validator that this skips.
         """
         record = object.__new__(cls)
         object.__setattr__(record, "__dict__", fields)
@@ -726,7 +726,7 @@ def full_operation(
 
 
 class Event(enum.Enum):
-    """What can happen to an operation."""
+    """An event in the life of an operation."""
 
     __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
 
@@ -774,17 +774,17 @@ _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HID
 
 
 Change = Callable[[Record], Record | None]
-"""Gives the next version of a record, or None to remove it.
+"""Returns the next version of a record, or None to remove it.
 
-Those of the hot path are partial functions: a closure takes an object for each name that it uses,
-and all of them wait with the change until it is stored, for the garbage collector to look at.
+Changes of the hot path are partial functions, because a closure has an object for each name that it
+uses, and the garbage collector visits these until the change is stored.
 """
 Stamp = Callable[[Record], Record]
-"""Gives a changed record what is derived from the rest of it."""
+"""Brings the derived fields of a changed record up to date."""
 
 
 def step(record: Record, event: Event, now: datetime) -> State:
-    """The state that an event leads to.
+    """Return the state that an event leads to.
 
     Raises:
         OperationNotFound: A caller asked, but the record is deleted or expired.
@@ -799,7 +799,7 @@ def step(record: Record, event: Event, now: datetime) -> State:
 
 
 def lose(attempt: int, due: datetime, now: datetime) -> Change:
-    """Let other workers do work whose worker was lost in this attempt, from ``due`` on."""
+    """Hand work whose worker was lost in this attempt back, due at ``due``."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
@@ -813,7 +813,7 @@ def lose(attempt: int, due: datetime, now: datetime) -> Change:
 
 
 def if_not_cancelled(change: Change, cancel: Change) -> Change:
-    """The same change, or another one for a record that a caller has asked to cancel."""
+    """Apply ``change``, or ``cancel`` to a record that a caller asked to cancel."""
 
     def chosen(record: Record) -> Record | None:
         return (cancel if record.cancel_pending else change)(record)
@@ -822,19 +822,19 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
 
 
 def is_unheld(record: Record, abandoned: Collection[str] = ()) -> bool:
-    """Whether nobody is at the work: it waits, or one of the ``abandoned`` owners has it."""
+    """Return True if the work waits, or an owner in ``abandoned`` has it."""
     return record.waits or (record.lease_until is not None and record.owner in abandoned)
 
 
 def withdraw(
     error: Status, now: datetime, keep_for: timedelta, abandoned: Collection[str] = ()
 ) -> Change:
-    """End work that is asked to stop and that no worker holds.
+    """End work that a caller asked to cancel and that no worker holds.
 
-    ``abandoned`` are owners whose work nobody goes on with.
+    ``abandoned`` are owners whose work no process continues.
 
     Raises (when applied):
-        LeaseLost: A worker holds it, or it is done outside.
+        LeaseLost: A worker holds the work, or it is done outside.
     """
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
@@ -850,7 +850,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
     """Begin a new attempt of work that waits.
 
     Raises (when applied):
-        LeaseLost: It does not wait: a worker has it, or it is done outside.
+        LeaseLost: A worker has the work, or it is done outside.
     """
 
     def change(record: Record) -> Record:
@@ -871,7 +871,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
 
 
 def call_back(due: datetime) -> Change:
-    """Note that a name that was sent is of no use: the work is due again then, if it waits."""
+    """Forget that the name of waiting work was sent: the work is due at ``due``."""
 
     def change(record: Record) -> Record:
         if record.sent_time is None:
@@ -882,7 +882,7 @@ def call_back(due: datetime) -> Change:
 
 
 def release(attempt: int, now: datetime) -> Change:
-    """Hand the work back: the next worker may claim it, and no attempt counts as lost."""
+    """Hand the work back, so that another worker can claim it; no attempt counts as lost."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
@@ -894,12 +894,12 @@ def release(attempt: int, now: datetime) -> Change:
 
 
 def due_again(record: Record, now: datetime) -> datetime:
-    """Return the due time of work that had begun: it goes before newer work that never began."""
+    """Return the due time of work that had begun, which goes before newer work."""
     return min(record.create_time, now)
 
 
 def note_start(attempt: int, stamp: Stamp) -> Change:
-    """Bring what is derived up to date, such as the start; nothing once the work is over."""
+    """Bring derived fields up to date, such as the start time; no effect after the end."""
 
     def change(record: Record) -> Record:
         _fence(record, attempt)
@@ -921,18 +921,18 @@ def _reported(metadata: AnyMessage, attempt: int | None, now: datetime, record: 
 
 
 def check_reporting(record: Record, attempt: int) -> None:
-    """Check that this attempt may store something now, as :func:`report` would.
+    """Check that this attempt may store something now, as :func:`report` does.
 
     Raises:
-        NotApplied: The operation is over.
-        LeaseLost: Another attempt is the current one.
+        NotApplied: The operation has ended.
+        LeaseLost: This is not the current attempt.
     """
     step(record, Event.REPORT, record.update_time)
     _fence(record, attempt)
 
 
 def request_cancel(now: datetime) -> Change:
-    """Mark that a caller wants the work to stop; no effect once it is done (spec §2.6)."""
+    """Record that a caller asked to cancel; no effect after the end (spec §2.6)."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.REQUEST_CANCEL, now)
@@ -954,16 +954,16 @@ def end(
     metadata: AnyMessage | None = None,
     acknowledge: bool = False,
 ) -> Change:
-    """End the operation: done and the result in one step (spec §2.2).
+    """End the operation, with its result and last metadata in one step (spec §2.2).
 
-    An Any is the response of a success, None a success without a value, a Status an error.
-    ``acknowledge`` says that the error answers a request to cancel. ``metadata`` is the last one.
+    The result is the response of a success, None for a success without a value, or an error.
+    ``acknowledge`` means that the error acknowledges a request to cancel.
 
     Raises:
         InvalidArgument: The error's code is not from 1 to 16 (spec §2.3).
 
     Raises (when applied):
-        CancellationNotRequested: No caller asked for the cancellation that is acknowledged.
+        CancellationNotRequested: No caller asked for the acknowledged cancellation.
     """
     event = Event.COMPLETE
     if isinstance(result, Status):
@@ -1005,11 +1005,11 @@ def _ended(
 
 
 def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
-    """Remove the record; while its work goes on it only disappears from sight (spec §2.7).
+    """Remove the record, or hide it while its work continues (spec §2.7).
 
-    ``abandoned`` are owners whose work nobody goes on with, if it is of a method that no live
-    worker declares. What one of them has, or nobody, ends with its record: else it might keep
-    others from its target for ever (spec §9.5). So does work that waits after a failed attempt.
+    ``abandoned`` are owners whose work no process continues, if no live worker declares the method.
+    Work that one of them has, or that waits, then ends with its record; otherwise it could block
+    its target for ever (spec §9.5). Work that waits after a failed attempt ends too.
     """
 
     def change(record: Record) -> Record | None:
@@ -1023,7 +1023,7 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
 
 def retry(attempt: int, due: datetime, now: datetime) -> Change:
-    """Let the work wait after a failed attempt: it is due again then. Deleted work is removed."""
+    """Let work wait after a failed attempt until ``due``. Deleted work is removed."""
 
     def change(record: Record) -> Record | None:
         state = step(record, Event.RELEASE, now)
@@ -1036,7 +1036,7 @@ def retry(attempt: int, due: datetime, now: datetime) -> Change:
 
 
 def with_failure(change: Change, failed: FailedAttempt) -> Change:
-    """Have a change also store a failed attempt."""
+    """Make a change also store a failed attempt."""
 
     def noted(record: Record) -> Record | None:
         changed = change(record)
@@ -1053,12 +1053,12 @@ def with_failure(change: Change, failed: FailedAttempt) -> Change:
 
 
 def failure_text(text: str) -> str:
-    """The text of an error as a record keeps it: cut off, and without what no database can keep."""
+    """Return the text of an error for a record: cut, and without what no database can store."""
     return text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def with_losses(change: Change, lost: int) -> Change:
-    """Have a change also store how many workers the work has lost."""
+    """Make a change also store how many workers the work has lost."""
 
     def counted(record: Record) -> Record | None:
         changed = change(record)
@@ -1068,10 +1068,10 @@ def with_losses(change: Change, lost: int) -> Change:
 
 
 def if_unchanged_since(seen: Record, change: Change) -> Change:
-    """The same change, for a record that is held as it was when the change was decided on.
+    """Apply a change only if the record has the same owner and attempt as ``seen``.
 
     Raises (when applied):
-        LeaseLost: It has been claimed, handed back or taken over since.
+        LeaseLost: The work has been claimed, handed back or taken over since.
     """
 
     def guarded(record: Record) -> Record | None:
@@ -1083,7 +1083,7 @@ def if_unchanged_since(seen: Record, change: Change) -> Change:
 
 
 def with_derived(change: Change, stamp: Stamp) -> Change:
-    """The same change, with what is derived brought up to date in the same step."""
+    """Make a change also bring derived fields up to date."""
     return functools.partial(_with_derived, change, stamp)
 
 
@@ -1095,9 +1095,9 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
 
 
 def with_debt(change: Change, owed: Callable[[Record], bool]) -> Change:
-    """The same change; a record that it ends owes notifications from then on, if ``owed`` says so.
+    """Make a change that ends a record also mark notifications as pending, if ``owed`` says so.
 
-    What callers cannot see owes none: a change that ends a deleted operation removes it.
+    A deleted operation has none, because its end removes it.
     """
     return functools.partial(_with_debt, change, owed)
 
@@ -1110,13 +1110,13 @@ def _with_debt(change: Change, owed: Callable[[Record], bool], record: Record) -
 
 
 def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:
-    """Store which notifications are still owed after a try, and when the next one is due.
+    """Store the notifications that are pending after a try, and when the next one is due.
 
-    ``claimed`` is the record as ``OutboxStore.claim_due`` gave it; a ``notify_at`` of None says
-    that none is owed any more. The operation does not count as updated: callers see no change.
+    ``claimed`` is the record that ``OutboxStore.claim_due`` returned. A ``notify_at`` of None means
+    that none is pending. The update time stays, because callers see no change.
 
     Raises (when applied):
-        LeaseLost: Another process has taken the notifications since, or has settled them.
+        LeaseLost: Another process has claimed or settled the notifications since.
     """
 
     def change(record: Record) -> Record:
