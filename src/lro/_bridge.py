@@ -1,7 +1,4 @@
-"""What all protocols share that show operations beside google.longrunning: ids, times, failures.
-
-These are MCP tasks, A2A tasks, Azure's status monitors, and webhooks.
-"""
+"""Ids, times and failures of operations in other protocols: MCP, A2A, Azure and webhooks."""
 
 from __future__ import annotations
 
@@ -36,30 +33,29 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
 
 
 def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
-    """Whether an operation failed by a fault of the service, and not by an error of the work.
+    """Return True if an operation failed by a fault of the service, not by an error of the work.
 
-    Such an error has an ErrorInfo of the service's own domain, whose reason says that the method
-    broke, that its messages could not be encoded, that its worker was lost, or that its time was
-    over. Any other error was raised by the method on purpose.
+    The ErrorInfo of such an error has the service's own domain, and a reason such as a crash of the
+    method, a lost worker or a timeout. A method raises any other error on purpose.
     """
     info = detail_of(error, types, ErrorInfo)
     return info is not None and info.domain == domain and info.reason in _SERVICE_FAULTS
 
 
 def has_value(response: AnyMessage | None) -> bool:
-    """Whether a response says anything: Empty does not."""
+    """Return True if a response has content; Empty does not."""
     return response is not None and response.type_name != "google.protobuf.Empty"
 
 
 def rfc3339(moment: datetime) -> str:
-    """A moment as a text in UTC with milliseconds: ``2026-11-22T09:00:00.000Z``."""
+    """Format a time in UTC with milliseconds: ``2026-11-22T09:00:00.000Z``."""
     return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def request_id_of(protocol: str, foreign: str) -> str:
-    """The request id (spec §9.2) for the id that a protocol has for a start; empty for none.
+    """Return the request id (spec §9.2) for a protocol's own id of a start; empty for none.
 
-    A UUID is one already. Of any other text a UUID is derived, always the same one.
+    A UUID stays as it is. Any other text always gives the same UUID.
     """
     if not foreign:
         return ""
@@ -71,7 +67,7 @@ def request_id_of(protocol: str, foreign: str) -> str:
 
 @contextlib.contextmanager
 def hidden(name: str) -> Iterator[None]:
-    """What is no name, and what a caller must not see, is not found, in the same words."""
+    """Raise the same OperationNotFound for an invalid name and for a hidden operation."""
     try:
         yield
     except (InvalidOperationName, PermissionDenied) as exc:
@@ -79,9 +75,9 @@ def hidden(name: str) -> Iterator[None]:
 
 
 async def run_of_size(service: Service, flow: Flow[R], size: int) -> R:
-    """Run a flow that reads and stores a message of so many bytes.
+    """Run a flow that reads and stores a message of ``size`` bytes.
 
-    Of many this takes too long for an event loop, and threads do it.
+    A large message would block the event loop for too long, so a thread runs it.
     """
     if size < MANY_BYTES:
         return await on_loop(flow)
@@ -91,9 +87,9 @@ async def run_of_size(service: Service, flow: Flow[R], size: int) -> R:
 
 @attrs.frozen
 class OperationIds:
-    """Operations by the ids in their names, for protocols whose ids have no slash.
+    """Ids of operations for protocols whose ids have no slash.
 
-    ``parent`` gives the parent of the operations of a caller; without it all are at the root.
+    ``parent`` returns the parent of a caller's operations; without it they have none.
     """
 
     parent: Callable[[str], str] | None = None
@@ -103,14 +99,14 @@ class OperationIds:
             check_plain_function("parent", self.parent)
 
     def id_of(self, name: str) -> str:
-        """The id in an operation's name."""
+        """Return the id in an operation's name."""
         return parse_name(name).id
 
     def parent_of(self, caller: str) -> Flow[str]:
-        """The parent of the operations of a caller.
+        """Return the parent of a caller's operations.
 
         Raises:
-            InvalidParent: The function of the application gave something else.
+            InvalidParent: The function of the application returned something else.
         """
         if self.parent is None:
             return ""
@@ -118,7 +114,7 @@ class OperationIds:
         return normalise_parent(given)
 
     def name_of(self, operation_id: str, caller: str) -> Flow[str]:
-        """The name of the operation that a caller means by an id.
+        """Return the name of a caller's operation with this id.
 
         Raises:
             OperationNotFound: No operation can have this id.

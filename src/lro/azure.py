@@ -1,11 +1,11 @@
-"""Operations for clients of Azure's kind: 202 with ``Operation-Location``, and a status monitor.
+"""Operations for Azure's clients: 202 with ``Operation-Location``, and a status monitor.
 
-The wire forms are those of Microsoft's Azure REST API guidelines, "Long-running operations": a POST
-starts a method, a GET of the monitor is answered 200 whatever became of the operation, and a POST
-of ``:cancel`` asks for its end, which the guidelines leave to services. ``LROPoller`` of
-``azure-core`` and ``createHttpPoller`` of ``@azure/core-lro`` poll it as it is.
+The wire format follows Microsoft's Azure REST API guidelines, "Long-running operations": a POST
+starts a method, a GET of the monitor returns 200 whatever the state of the operation, and a POST of
+``:cancel``, which the guidelines leave to services, cancels it. ``LROPoller`` of ``azure-core`` and
+``createHttpPoller`` of ``@azure/core-lro`` can poll the monitor.
 
-:class:`AzureApp` serves them by ASGI, :class:`WsgiAzureApp` by WSGI; both may stand beside an
+``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve an :class:`AzureEdge`, alone or before an
 ``OperationsApp`` over the same service, which shows the same operations.
 """
 
@@ -23,8 +23,6 @@ from urllib.parse import unquote_plus
 
 import attrs
 
-import lro.asgi
-import lro.wsgi
 from lro import Code, Operation, Service, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
 from lro.adapters import full_operation
@@ -60,36 +58,27 @@ from lro.http import (
 from lro.types import WRAPPED_TYPES, BadRequest, ErrorInfo, Json, TypeRegistry
 from lro.wire import dumps, is_small, status_from_error_body
 
-__all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
+__all__ = ["AzureEdge"]
 
 log: logging.Logger = logging.getLogger("lro")
 
 _STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Canceled"}
 _SKEW: Final = timedelta(minutes=5)
-"""How far the clock of a caller may be ahead."""
+"""Longest time that the clock of a caller may be ahead."""
 _WINDOW: Final = timedelta(hours=24) - _SKEW
 """Maximum age of a first attempt, so that its request id is still known (spec §9.2)."""
 _DATE: Final = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT"
 )
-"""A date of HTTP as it is written today (RFC 9110 §5.6.7)."""
+"""A date of HTTP in the preferred format (RFC 9110 §5.6.7)."""
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""An error code that a header can have."""
+"""An error code that fits in a header."""
 _VERSION: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BASE: Final = re.compile(r"(?P<origin>https?://[^/?#]+)(?:/[A-Za-z0-9._~%-]+)*")
 
 
-class AzureOptions(CommonEdgeKeywords, total=False):
-    """The options of :class:`AzureEdge`, for applications."""
-
-    starts: Starts
-    authenticate: Authenticate | None
-    base_url: str
-    api_versions: Sequence[str]
-
-
 class _OutsideWindow(StatusError):
-    """The first attempt is too old, or in the future, so that its request id is not known."""
+    """The first attempt is too old or in the future, so its request id is not known."""
 
     def __init__(self) -> None:
         wanted = "must be less than 24 hours ago and not in the future, so that a repeat is known"
@@ -98,7 +87,7 @@ class _OutsideWindow(StatusError):
 
 
 class AzureEdge(OperationsEdge):
-    """Starts and status monitors as clients of Azure's kind expect them.
+    """Starts and status monitors for Azure's clients.
 
     - A POST to a path of ``starts`` is answered 202 with the absolute URL of the monitor in
       ``Operation-Location``, the operation's id in ``Operation-Id``, and ``Retry-After``. The body
@@ -106,20 +95,20 @@ class AzureEdge(OperationsEdge):
     - GET of ``/v1/operations/ID``, and below each of ``parents``, is the monitor: ``id``,
       ``status`` (NotStarted, Running, Succeeded, Failed or Canceled), ``createdAt``,
       ``lastUpdatedAt``, ``expiresAt``, ``metadata``, and at the end ``result`` or ``error``;
-      ``kind`` is the full name of the method where the service has several.
+      ``kind`` is the full name of the method if the service has several.
     - A POST to that path with ``:cancel`` is answered 202, or 200 if the operation has ended.
 
     ``Operation-Id``, or ``Repeatability-Request-ID`` with ``Repeatability-First-Sent`` (OASIS
-    Repeatable Requests 1.0), makes a repeated start harmless for 24 hours; the operation has an id
-    of its own all the same. Errors have the body and the header ``x-ms-error-code`` of the
-    guidelines. An operation that the caller must not see is not found.
+    Repeatable Requests 1.0), makes a start idempotent for 24 hours; the operation still has an id
+    of its own. Errors have the body and the header ``x-ms-error-code`` of the guidelines. A hidden
+    operation is not found.
 
     ``base_url`` is the URL at which callers reach this edge, such as
-    ``https://api.example.com/media``; by default it is what ``Host`` and the scheme of the request
-    say, which behind a proxy may be of an inner network. ``api_versions`` are the values of the
-    query parameter ``api-version`` that are served, one of which each request then must have;
-    without them any value passes. It is carried over into the URL of the monitor. The other options
-    are those of :class:`lro.http.OperationsEdge`.
+    ``https://api.example.com/media``; by default it comes from ``Host`` and the scheme of the
+    request, which behind a proxy may be internal. ``api_versions`` are the supported values of the
+    query parameter ``api-version``, which each request must then have; without them any value
+    passes. The URL of the monitor repeats it. The other options are those of
+    :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: ``base_url`` is not such a URL, or ``api_versions`` are not texts of
@@ -147,11 +136,11 @@ class AzureEdge(OperationsEdge):
         self._base_url = base_url.rstrip("/")
         self._api_versions = tuple(api_versions)
         if authenticate is None:
-            text = "%s has no authenticate: who knows the id of an operation can read and cancel it"
+            text = "%s has no authenticate: a caller who knows an id can read and cancel it"
             log.warning(text, type(self).__name__)
 
     def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
-        """The reply to a request that failed, with the error body of the guidelines."""
+        """Return the reply to a failed request, with the error body of the guidelines."""
         service, asked = self.service, one_line(f"{request.method} {request.path}")
         plain = error_reply(error, service.types, service.domain, asked=asked)
         status = status_from_error_body(plain.status, json.loads(plain.body), service.types)
@@ -160,10 +149,10 @@ class AzureEdge(OperationsEdge):
         http = plain.status
         if isinstance(error, _OutsideWindow):
             http = 412
-        elif http == Code.DEADLINE_EXCEEDED.http:  # which gateways answer; a call may be repeated
+        elif http == Code.DEADLINE_EXCEEDED.http:  # gateways answer 504, too
             http = Code.UNAVAILABLE.http
             headers["retry-after"] = str(self.options.poll_seconds)
-        with contextlib.suppress(MalformedRequest):  # there may be too many headers to be read
+        with contextlib.suppress(MalformedRequest):  # too many headers cannot be read
             headers |= _repeatability(request, "rejected")
         reply = HttpReply(http, tuple(headers.items()), dumps({"error": shown}))
         return reply.headless if request.method == "HEAD" else reply
@@ -177,7 +166,7 @@ class AzureEdge(OperationsEdge):
         request_id = _request_id(request.headers, self.service.store.now())
         flow = start.start(request, caller, bound, parameters, request_id)
         operation = yield from self._starting(request, flow)
-        if not operation.name:  # it was only validated
+        if not operation.name:  # the request was only validated
             return json_reply(200, self._monitor(operation))
         reply = yield from self._monitored(request, operation, caller, base, version)
         more = {"operation-id": operation.name.rpartition("/")[2], "retry-after": self._retry}
@@ -209,7 +198,7 @@ class AzureEdge(OperationsEdge):
 
     @property
     def _retry(self) -> str:
-        # At least 1: clients take none, and 0, for 30 seconds.
+        # At least 1: clients wait 30 seconds if it is 0 or missing.
         return str(self.options.poll_seconds)
 
     def _monitored(
@@ -220,9 +209,9 @@ class AzureEdge(OperationsEdge):
         base: Callable[[str], str],
         version: str,
     ) -> Flow[HttpReply]:
-        """The reply to a call that has changed an operation: its monitor, and where that is.
+        """Return the monitor and its URL, after a call that changed the operation.
 
-        The change is stored, and so is not refused if the operation cannot be read.
+        The change is stored, so the call succeeds even if the operation cannot be read.
         """
         more = []
         path = self.path_of(attrs.evolve(request, mount=lambda _: ""), operation)
@@ -237,7 +226,7 @@ class AzureEdge(OperationsEdge):
         try:
             return (yield from self._looked_at(operation.name, caller, show))
         except Exception as exc:
-            self.refusal(request, exc)  # a defect is reported in the log
+            self.refusal(request, exc)  # logs the error if it is a defect
             short = operation if is_small(operation) else Operation(name=operation.name)
             return show(short)
 
@@ -283,13 +272,13 @@ class AzureEdge(OperationsEdge):
         return shown
 
     def _split(self, query: str) -> tuple[str, str]:
-        """The ``api-version`` of a query, empty for none, and the rest of the query.
+        """Split a query into its ``api-version``, empty for none, and the rest.
 
         Raises:
             MalformedRequest: The query cannot be read, or the version is given twice.
             StatusError: The version is missing, or is not served here.
         """
-        read_parameters(query)  # its bounds and escapes
+        read_parameters(query)  # checks limits and escapes
         pieces = [piece.partition("=") for piece in query.split("&") if piece]
         versions = [unquote_plus(text) for name, _, text in pieces if _is_version(name)]
         rest = "&".join("".join(piece) for piece in pieces if not _is_version(piece[0]))
@@ -307,10 +296,10 @@ class AzureEdge(OperationsEdge):
         return version, rest
 
     def _base_of(self, request: HttpRequest) -> Callable[[str], str]:
-        """What gives the URL of a path of this edge, as the caller of a request knows it.
+        """Return a function from a path of this edge to its URL for the caller of a request.
 
         Raises:
-            MalformedRequest: ``Host`` does not say it.
+            MalformedRequest: ``Host`` is not valid.
         """
         base = self._base_url
         if not base:
@@ -319,45 +308,6 @@ class AzureEdge(OperationsEdge):
                 raise MalformedRequest("Host", "must be the name of this server")
             base = "://".join(origin) + (request.mount(request) or "")
         return base.__add__
-
-
-class AzureApp(lro.asgi.EdgeApp):
-    """Starts and status monitors as Azure's clients expect them, as an ASGI application.
-
-    ``options`` are those of :class:`AzureEdge`; ``fallback`` is the application that gets the paths
-    which are not served here. As :class:`lro.asgi.OperationsApp` does, it closes the service when
-    the server stops, unless it is mounted.
-
-    Raises:
-        DeclarationError: ``fallback`` is not an ASGI application; or as for ``AzureEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        fallback: lro.asgi.App | None = None,
-        **options: Unpack[AzureOptions],
-    ) -> None:
-        super().__init__(AzureEdge(service, **options), fallback)
-
-
-class WsgiAzureApp(lro.wsgi.EdgeApp):
-    """:class:`AzureApp` as a WSGI application.
-
-    Raises:
-        DeclarationError: ``fallback`` is not a WSGI application, or a hook is a coroutine function;
-            or as for :class:`AzureEdge`.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        fallback: lro.wsgi.App | None = None,
-        **options: Unpack[AzureOptions],
-    ) -> None:
-        super().__init__(AzureEdge(service, **options), fallback)
 
 
 def _check_base(base_url: object) -> None:
@@ -373,11 +323,11 @@ def _is_version(name: str) -> bool:
 
 
 def _request_id(headers: Mapping[str, str], now: datetime) -> str:
-    """The request id of a start: ``Operation-Id``, or else ``Repeatability-Request-ID``.
+    """Return the request id of a start: ``Operation-Id`` or ``Repeatability-Request-ID``.
 
     Raises:
-        MalformedRequest: ``Repeatability-First-Sent`` is not a date of HTTP, or not there.
-        StatusError: It is older than what is known of request ids, or in the future.
+        MalformedRequest: ``Repeatability-First-Sent`` is missing, or is not a date of HTTP.
+        StatusError: It is too old or in the future.
     """
     repeated = headers.get("repeatability-request-id", "")
     if repeated:
@@ -398,7 +348,6 @@ def _repeatability(request: HttpRequest, result: str) -> dict[str, str]:
 
 
 def _bare(packed: Json) -> Json:
-    """The JSON of a message without its type."""
     assert isinstance(packed, dict)
     if str(packed["@type"]).rpartition("/")[2] in WRAPPED_TYPES:
         return packed.get("value")
@@ -406,7 +355,7 @@ def _bare(packed: Json) -> Json:
 
 
 def _error_of(status: Status, types: TypeRegistry) -> dict[str, Json]:
-    """The error object for a status; details that are no violations of fields are left out."""
+    """Return the error object for a status, with violations of fields but no other details."""
     code = Code.of(status.code)
     info = detail_of(status, types, ErrorInfo)
     named = code.name.title().replace("_", "")

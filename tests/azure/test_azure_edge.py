@@ -18,7 +18,8 @@ import pytest
 
 import lro
 from lro import Code, asgi, wsgi
-from lro.azure import AzureApp, AzureEdge
+from lro.asgi import EdgeApp
+from lro.azure import AzureEdge
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpRequest, Start
 from tests.azure.works import APPS, PATH, MakeMedia, TranscodeRequest, each_kind
@@ -484,7 +485,7 @@ def test_head_and_options(make_media: MakeMedia) -> None:
 
 def test_too_many_headers_are_refused(counting: CountService) -> None:
     """They cannot be read, so that the reply does not say what they ask for either."""
-    app = AzureApp(counting.service, starts={"/v1/x": counting.count})
+    app = EdgeApp(AzureEdge(counting.service, starts={"/v1/x": counting.count}))
     headers = [(f"x-{number}", "1") for number in range(1100)]
     headers += [("repeatability-request-id", UUID)]
     with asgi_inside(app) as call:
@@ -530,7 +531,7 @@ def test_paths_of_others_reach_the_fallback(kind: str, counting: CountService) -
     """Such as the application of the service itself, which shows the same operations."""
     application, inside = APPS[kind]
     plain = {"asgi": asgi.OperationsApp, "wsgi": wsgi.OperationsApp}[kind](counting.service)
-    app = application(counting.service, starts={"/v1/x": counting.count}, fallback=plain)
+    app = application(AzureEdge(counting.service, starts={"/v1/x": counting.count}), plain)
     with inside(app) as call:
         name = f"operations/{call('POST', '/v1/x', json={}).json()['id']}"
         found = call("POST", "/v1/operations:batchGet", json={"names": [name]}).json()

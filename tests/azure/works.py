@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 import lro
-from lro.azure import AzureApp, WsgiAzureApp
+from lro import asgi, wsgi
+from lro.azure import AzureEdge
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.http.servers import asgi_inside, wsgi_inside
@@ -21,8 +22,8 @@ from tests.http.servers import asgi_inside, wsgi_inside
 DOMAIN: Final = "media.example.com"
 PATH: Final = "/v1/videos:transcode"
 APPS: Final[Mapping[str, Any]] = {
-    "asgi": (AzureApp, asgi_inside),
-    "wsgi": (WsgiAzureApp, wsgi_inside),
+    "asgi": (asgi.EdgeApp, asgi_inside),
+    "wsgi": (wsgi.EdgeApp, wsgi_inside),
 }
 
 
@@ -100,7 +101,7 @@ class Media:
 
         self.transcode = transcode
         application, inside = APPS[kind]
-        app = application(self.service, starts=True, **edge)
+        app = application(AzureEdge(self.service, starts=True, **edge))
         self.edge = app.edge
         self._call = stack.enter_context(inside(app))
 

@@ -126,7 +126,7 @@ def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
     ways = "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
     for arguments in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
         printed = command(*arguments, status=2).err
-        assert "books.proto: 19 bytes that are no FileDescriptorSet" in printed
+        assert "books.proto: 19 bytes that are not a FileDescriptorSet" in printed
         assert ways in printed
 
 
@@ -230,7 +230,7 @@ PYTHON = (*BOTH, ["proto"], ["openapi"])
 UNUSABLE = [
     (BOTH, "nowhere", "Error: nowhere: cannot be read: No such file or directory"),
     (BOTH, "no\0where", "cannot be read: embedded null"),
-    (BOTH, "text", "Error: text: 19 bytes that are no FileDescriptorSet"),
+    (BOTH, "text", "Error: text: 19 bytes that are not a FileDescriptorSet"),
     (PYTHON, "no_such_module:books", "cannot be imported: ModuleNotFoundError: No module named"),
     (PYTHON, "failing:books", "Error: failing:books: cannot be imported: ZeroDivisionError"),
     (PYTHON, "leaving:books", "cannot be imported: SystemExit: 3"),

@@ -60,11 +60,12 @@ def test_a_finding_says_where() -> None:
     [
         (
             Declared("Export", ("ExportResponse", "no.Pe")),
-            "metadata_type 'no.Pe' is no message of the set, looked for as no.Pe or acme.v1.no.Pe",
+            "metadata_type 'no.Pe' is not a message of the set,"
+            " looked up as no.Pe or acme.v1.no.Pe",
         ),
         (
             Declared("Export", ("ExportResponse", "Empty")),
-            "metadata_type 'Empty' is no message of its own package in the set;"
+            "metadata_type 'Empty' is not a message of its own package in the set;"
             " if google.protobuf.Empty is meant, write it in full;"
             " if acme.v1.Empty is meant, its file is missing from the set",
         ),
@@ -129,9 +130,9 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
         (packed(proto(BARE)), ["x"], "targets: no file 'x' in the set; .* acme/v1/books"),
         (packed(proto()), ["x"], "no file 'x' in the set; none has services"),
         (b"", None, "descriptor_set: holds no file"),  # it must not look as if all were well
-        (b"syntax = 'proto3';", None, "bytes that are no FileDescriptorSet.*protoc.*buf"),
-        (b"\x0a\x02\x0a", None, "bytes that are no FileDescriptorSet.*protoc.*buf"),  # cut off
-        (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are no FileDescriptorSet"),  # no text
+        (b"syntax = 'proto3';", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),
+        (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # cut off
+        (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # no text
         (packed(proto(GOOD, name="")), None, "a file without a name"),  # of other bytes by chance
         (
             packed(proto(BARE)) + packed(proto(GOOD)),

@@ -29,8 +29,8 @@ import lro.wire
 import lro.wsgi
 from lro._engine.store_port import READ_BYTES
 from lro.adapters import Record
-from lro.asgi import OperationsApp, _broken_off_if_slow
-from lro.azure import AzureApp
+from lro.asgi import EdgeApp, OperationsApp, _broken_off_if_slow
+from lro.azure import AzureEdge
 from lro.errors import InvalidPageToken
 from lro.executors.inline import InlineExecutor
 from lro.grpc import DEFAULT_MAX_REQUEST
@@ -779,7 +779,8 @@ def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -
     service = service_of(store, page_bytes=300_000, replies_bytes=300_000)
     large = service.method("acme.v1.Works.Large", path="/v1/large")(large_response)
     name, start = large.start(WorkRequest()).name, "/acme.v1.Works/Large"
-    app = AzureApp(service, starts=True) if kind == "azure" else OperationsApp(service, starts=True)
+    edge = AzureEdge if kind == "azure" else OperationsEdge
+    app = EdgeApp(edge(service, starts=True))
     headers = [(b"host", b"a.test"), (b"content-type", b"application/json")]
 
     def call(verb: str) -> bytes:

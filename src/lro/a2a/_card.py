@@ -1,4 +1,4 @@
-"""The agent card: what the methods of a service are to other agents (A2A 4.4, 8)."""
+"""The agent card, which describes methods to other agents (A2A 4.4, 8)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from lro.types import Json, MethodName
 
 JSONRPC_PATH: Final = "/a2a/jsonrpc"
 REST_PATH: Final = "/a2a/rest"
-"""Where the two HTTP bindings are by default."""
+"""Default paths of the two HTTP bindings."""
 
 SCHEMAS_URI: Final = "urn:lro:a2a:schemas:v1"
-"""The extension of the card whose parameters are the JSON Schemas of the skills.
+"""The extension of the card with the JSON Schemas of the skills (A2A 4.4.5).
 
-By the id of the skill: ``{"input": ..., "output": ...}``, and ``$defs`` for what both refer to.
-A card has no other place for them (A2A 4.4.5).
+Its parameters are ``{"input": ..., "output": ...}`` by the id of the skill, and shared ``$defs``.
 """
 
 Methods = Sequence[Method[Any, Any, Any]]
@@ -40,14 +39,13 @@ def agent_card(
     text: bool = False,
     push: bool = False,
 ) -> AgentCard:
-    """The card of an agent whose skills are these methods; change or add to it as you like.
+    """Make the card of an agent whose skills are these methods; you may change it.
 
-    A skill has the full name of its method as its id, and the docstring of the function as its
-    description. ``url`` is where :func:`routes` serves, without a path unless they are mounted
-    below one: ``https://agent.example.com``. ``grpc`` is the ``host:port`` of gRPC, if
-    :func:`add_to` serves it. ``text`` says that messages of text are read, too: the handler has
-    ``read``. ``push`` says that the ends of tasks are pushed: it has ``webhooks``. Both protocol
-    versions are listed for each binding (A2A 8.3.1).
+    The id of a skill is the full name of its method, and its description is the docstring of the
+    function. ``url`` is the URL of the server of :func:`routes`, with a path only if they are
+    mounted below one: ``https://agent.example.com``. ``grpc`` is the ``host:port`` of gRPC, if
+    :func:`add_to` serves it. Set ``text`` if the handler has ``read``, and ``push`` if it has
+    ``webhooks``. The card lists both protocol versions for each binding (A2A 8.3.1).
 
     Raises:
         DeclarationError: A text is not a text, or empty.

@@ -1,4 +1,4 @@
-"""The handler: each verb of A2A, answered by a service (A2A 3.1)."""
+"""The handler of A2A's verbs (A2A 3.1)."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ Read: TypeAlias = Callable[
     [Message],
     tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
 ]
-"""The hook that reads messages without a data part, such as texts: message -> method, request.
+"""A hook from a message without a data part, such as a text, to a method and its request.
 
 It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
 """
 
 DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 100
-"""Tasks of a page (A2A 3.1.4)."""
+"""Most tasks of a page (A2A 3.1.4)."""
 
 MAX_COUNTED: Final = 10_000
 """The largest ``totalSize`` of a list."""
@@ -115,28 +115,27 @@ _NO_LIMIT: Final = 2**62
 
 
 class Handler(RequestHandler):
-    """Answers the verbs of A2A by a service; give it to the servers of ``a2a-sdk``.
+    """Answer the verbs of A2A for a service; give it to the servers of ``a2a-sdk``.
 
-    ``methods`` are those that messages can start. A message names its method in its metadata, as
+    Messages can start ``methods``. A message names its method in its metadata, as
     ``"<domain>/method"``, unless there is only one; its first data part is the request. ``read``
-    reads messages without such a part. All operations of the service that the caller may see are
-    tasks, whatever started them: the id of a task is the last part of the operation's name.
-    ``parent`` gives the parent of the operations of a caller.
+    reads messages without such a part. All operations that the caller may see are tasks, even if
+    other protocols started them: the id of a task is the last part of the operation's name.
+    ``parent`` returns the parent of a caller's operations.
 
-    ``authenticate`` gives the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
-    headers are the metadata of the call, and a function that needs a second argument gets the
-    ``ServerCallContext`` of the SDK. It is asked once for a call, before the request is read.
-    Without it that is the user of the SDK's call context, as a middleware of Starlette sets it;
-    callers whom that does not name are refused if the service is ``owner_only``. ``card`` says what
-    is offered. ``wait`` is how long SendMessage waits for the end of a task, at most the
-    ``max_wait`` of the service. A2A has no such limit (3.2.2): for longer work the task is returned
-    as it is then, and can be polled.
+    ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
+    headers are the metadata of the call, and the optional second argument is the SDK's
+    ``ServerCallContext``. It is called once for a call, before the request is read. Without it the
+    caller is the user in the SDK's context, as a middleware of Starlette sets it; if there is none,
+    a service with ``owner_only`` refuses the call. ``card`` says which features are offered.
+    SendMessage waits for ``wait``, at most the ``max_wait`` of the service, though A2A has no such
+    limit (3.2.2); then it returns the unfinished task, which can be polled.
 
-    Each task is a context of its own, and its id is the ``contextId``: a message that says another
-    one is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
+    Each task is a context of its own, and its id is the ``contextId``; a message with another
+    ``contextId`` is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
 
-    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``: they
-    push the ends of tasks to where clients ask for. The card must say so.
+    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``. They
+    push the ends of tasks to the URLs of clients. The card must offer it.
 
     Raises:
         DeclarationError: An argument is wrong; a method is of another service, or gives its
@@ -185,12 +184,12 @@ class Handler(RequestHandler):
         modes = {*card.default_input_modes, *(m for s in card.skills for m in s.input_modes)}
         self._modes = frozenset(modes or {"application/json"})
         if authenticate is None and not service.access.owner_only:
-            log.warning("A2A has no authenticate: who knows the id of a task can read it")
+            log.warning("A2A has no authenticate: a caller who knows the id of a task can read it")
 
     # -- verbs --------------------------------------------------------------------------------
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
-        """Start an operation, and wait for its end unless the caller asks not to (A2A 3.1.1)."""
+        """Start an operation, and wait for its end unless told not to (A2A 3.1.1)."""
         async with self._call("SendMessage", params, context) as caller:
             name = await self._start(params, caller, context)
             if not params.configuration.return_immediately:
@@ -200,7 +199,7 @@ class Handler(RequestHandler):
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Start an operation, and send what becomes of it (A2A 3.1.2)."""
+        """Start an operation, and stream its changes (A2A 3.1.2)."""
         async with self._call("SendStreamingMessage", params, context) as caller:
             self._require_streams()
             name = await self._start(params, caller, context)
@@ -211,7 +210,7 @@ class Handler(RequestHandler):
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Send what becomes of a task that goes on (A2A 3.1.6)."""
+        """Stream the changes of a task that has not ended (A2A 3.1.6)."""
         async with self._call("SubscribeToTask", params, context) as caller:
             self._require_streams()
             operation = await self._task(params.id, caller)
@@ -222,12 +221,12 @@ class Handler(RequestHandler):
                     yield event
 
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
-        """Return a task as it is now (A2A 3.1.3)."""
+        """Return a task (A2A 3.1.3)."""
         async with self._call("GetTask", params, context) as caller:
             return self._writer.task(await self._task(params.id, caller))
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Ask for the work to stop (A2A 3.1.5); the task that is returned may still be working."""
+        """Request the cancellation of a task, which may still be working then (A2A 3.1.5)."""
         async with self._call("CancelTask", params, context) as caller:
             operation = await self._task(params.id, caller)
             if operation.done:
@@ -239,7 +238,7 @@ class Handler(RequestHandler):
     async def on_list_tasks(
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
-        """Return a page of tasks, newest first by their creation (A2A 3.1.4)."""
+        """Return a page of tasks, the newest first (A2A 3.1.4)."""
         async with self._call("ListTasks", params, context) as caller:
             if params.context_id:
                 return await self._list_context(params, caller)
@@ -266,7 +265,7 @@ class Handler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Refuse: there is no other card (A2A 3.1.11, 3.3.4)."""
+        """Refuse, since there is no other card (A2A 3.1.11, 3.3.4)."""
         async with self._call("GetExtendedAgentCard", params, context):
             if self.card.capabilities.extended_agent_card:
                 raise ExtendedAgentCardNotConfiguredError
@@ -275,7 +274,7 @@ class Handler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Have the end of a task pushed, too (A2A 3.1.7)."""
+        """Add a push notification config to a task (A2A 3.1.7)."""
         async with self._call("CreateTaskPushNotificationConfig", params, context) as caller:
             push, task_id = self._pushes(), params.task_id
             operation = await self._task(task_id, caller)
@@ -290,7 +289,7 @@ class Handler(RequestHandler):
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Return where the end of a task is pushed, without what is secret (A2A 3.1.8)."""
+        """Return a push notification config without its secrets (A2A 3.1.8)."""
         async with self._call("GetTaskPushNotificationConfig", params, context) as caller:
             for config in await self._configs(params.task_id, caller):
                 if config.id == params.id:
@@ -302,7 +301,7 @@ class Handler(RequestHandler):
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return all places where the end of a task is pushed, at most 10 (A2A 3.1.9)."""
+        """Return all push notification configs of a task, at most 10 (A2A 3.1.9)."""
         async with self._call("ListTaskPushNotificationConfigs", params, context) as caller:
             configs = await self._configs(params.task_id, caller)
             return ListTaskPushNotificationConfigsResponse(configs=configs)
@@ -310,7 +309,7 @@ class Handler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Push nothing more there; idempotent (A2A 3.1.10)."""
+        """Remove a push notification config; idempotent (A2A 3.1.10)."""
         async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
             push = self._pushes()
             operation = await self._task(params.task_id, caller)
@@ -324,7 +323,7 @@ class Handler(RequestHandler):
         return [push.shown(task_id, one, caller) for one in found]
 
     async def _permit_push(self, task: Operation, task_id: str, caller: str) -> None:
-        """Ask whether a caller may change where the end of a task is pushed: as for a cancel."""
+        """Check that a caller may change the configs of a task, as for a cancel."""
 
         def asking() -> Flow[None]:
             yield from self.service.access.permit(caller, "CancelOperation", task.name)
@@ -343,7 +342,7 @@ class Handler(RequestHandler):
     async def _call(
         self, verb: str, params: ProtoMessage, context: ServerCallContext
     ) -> AsyncIterator[str]:
-        """Give the caller of a checked call; every error becomes one of the protocol."""
+        """Check a call, yield its caller, and convert errors to those of the protocol."""
         try:
             self.service.start_maintenance()
             call: A2ACall | None = context.state.get(CALL)
@@ -357,7 +356,7 @@ class Handler(RequestHandler):
             await refuse(exc, context, self.service, f"A2A {verb}")
 
     async def identify(self, context: ServerCallContext) -> str:
-        """Return the caller of a call. The servers ask for it once, before they read the request.
+        """Return the caller of a call. The servers call this once, before they read the request.
 
         Raises:
             Unauthenticated: The call has no caller, and the service is ``owner_only``.
@@ -375,7 +374,7 @@ class Handler(RequestHandler):
     async def _start(
         self, params: SendMessageRequest, caller: str, context: ServerCallContext
     ) -> str:
-        """Start what a message asks for; the name of the operation."""
+        """Start an operation for a message, and return its name."""
         message = params.message
         if message.task_id:
             await self._refuse_follow_up(message, caller)
@@ -399,7 +398,7 @@ class Handler(RequestHandler):
         flow = self.service.start_flow(method.full_name)(request, options)
         try:
             operation = await run_of_size(self.service, flow, params.ByteSize())
-        except RequestIdConflict as exc:  # which A2A calls otherwise
+        except RequestIdConflict as exc:  # A2A has another name for the field
             raise RequestIdConflict("message.message_id", exc.description) from None
         return operation.name
 
@@ -442,7 +441,9 @@ class Handler(RequestHandler):
     async def _wait_for(self, name: str, caller: str, context: ServerCallContext) -> None:
         call: A2ACall | None = context.state.get(CALL)
         receive = None if call is None else call.receive
-        await waited(self.service, name, self._wait, caller, receive)  # it is shown as it is then
+        await waited(
+            self.service, name, self._wait, caller, receive
+        )  # may end before the task does
 
     async def _task(self, task_id: str, caller: str) -> Operation:
         with _hidden(task_id):
@@ -459,12 +460,12 @@ class Handler(RequestHandler):
             raise UnsupportedOperationError(message="this agent does not stream")
 
     async def _events(self, name: str, caller: str) -> AsyncGenerator[Event, None]:
-        """The task, and what changes, until it has ended or the service stops."""
+        """Yield the task and its changes, until it has ended or the service stops."""
         self.service.end_waits_at_signals()
         with _hidden(self._ids.id_of(name)):
             watching = await self.service.watch([name], caller=caller)
         first = True
-        with contextlib.suppress(Unavailable):  # the service stops, and so does the stream
+        with contextlib.suppress(Unavailable):  # the service stops, which ends the stream
             async with contextlib.aclosing(aiter(watching)) as sightings:
                 async for _ in sightings:
                     operation = await self._operation(name, caller)
@@ -481,7 +482,7 @@ class Handler(RequestHandler):
         tasks, token = listing.page(max_bytes, wanted.shown)
         total = len(tasks)
         if token or listing.query.after is not None:
-            # What is counted is let go at once, and the service counts for half a second at most.
+            # Counted operations are not kept; counting stops after 0.5 s.
             whole = attrs.evolve(listing.query, page_size=MAX_COUNTED, after=None)
             counted = attrs.evolve(listing, query=whole)
             total = len(counted.page(_NO_LIMIT, wanted.counted)[0])
@@ -496,7 +497,7 @@ class Handler(RequestHandler):
 
 
 class _Wanted:
-    """What a ListTasks asks for, checked; and how its page is written.
+    """The checked request of ListTasks, and the writer of its page.
 
     Raises:
         InvalidArgument: A field is wrong.
@@ -522,30 +523,30 @@ class _Wanted:
 
     @property
     def filter(self) -> str:
-        """The operations that may match: what a store can look for."""
+        """The filter of the operations that may match."""
         tests = [FILTERS[self._state]] if self._state else []
-        if self._since is not None:  # what goes on has no end, and may have changed since
+        if self._since is not None:  # unfinished tasks have no end time, and may have changed since
             since = self._since.isoformat().replace("+00:00", "Z")
             tests.append(f'(state() = IN_PROGRESS OR end_time() >= "{since}")')
         return " AND ".join(tests)
 
     def matches(self, operation: Operation) -> bool:
-        """Whether a task belongs to the list."""
+        """Return True if a task belongs to the list."""
         if self._state and state_of(operation) != self._state:
             return False
         return self._since is None or status_time(operation) >= self._since
 
     def shown(self, some: Sequence[Operation]) -> list[Task]:
-        """Those of these operations that belong to the list, as tasks."""
+        """Return the operations that belong to the list, as tasks."""
         write = functools.partial(self._writer.task, artifacts=self._artifacts, alone=False)
         return [write(one) for one in some if self.matches(one)]
 
     def counted(self, some: Sequence[Operation]) -> list[None]:
-        """One for each of these operations that belongs to the list."""
+        """Return one None for each operation that belongs to the list."""
         return [None for one in some if self.matches(one)]
 
     def page(self, tasks: Sequence[Task], token: str, total: int) -> ListTasksResponse:
-        """The reply."""
+        """Return the reply."""
         return ListTasksResponse(
             tasks=tasks, next_page_token=token, page_size=self.size, total_size=total
         )
@@ -553,7 +554,7 @@ class _Wanted:
 
 @contextlib.contextmanager
 def _hidden(task_id: str) -> Iterator[None]:
-    """Say of what the caller may not see that it is not there (A2A 3.3.2, 13.1)."""
+    """Raise the same error for hidden and for missing tasks (A2A 3.3.2, 13.1)."""
     try:
         yield
     except (OperationNotFound, InvalidOperationName, PermissionDenied):
@@ -561,7 +562,7 @@ def _hidden(task_id: str) -> Iterator[None]:
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:
-    """The headers of a call, or the metadata of one over gRPC; names in lower case."""
+    """Return the headers of a call, or its metadata over gRPC; names in lower case."""
     rpc = context.state.get("grpc_context")
     if rpc is None:
         headers: Mapping[str, str] = context.state.get("headers", {})
@@ -575,9 +576,9 @@ def _headers(context: ServerCallContext) -> Mapping[str, str]:
 
 
 def _check_version(context: ServerCallContext) -> None:
-    """Refuse versions that are not served; over HTTP the SDK does it (A2A 3.6.2)."""
+    """Refuse other versions of A2A; over HTTP the SDK does so (A2A 3.6.2)."""
     version = _headers(context).get("a2a-version", "")
-    major, minor, *_ = [*version.split("."), ""]  # what follows does not count
+    major, minor, *_ = [*version.split("."), ""]  # the rest does not matter
     if version and major != "1" and (major, minor) != ("0", "3"):
         wanted = "1.0 and 0.3 are served"
         raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

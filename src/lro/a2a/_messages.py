@@ -1,4 +1,4 @@
-"""Messages as A2A sends them, read as requests of methods (A2A 4.1.4, 4.1.6)."""
+"""Conversion of A2A messages to requests of methods (A2A 4.1.4, 4.1.6)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lro.errors import InvalidArgument, got
 from lro.types import Json
 
 _EXACT: Final = 2**53
-"""Up to here each integer is a double of its own."""
+"""Doubles below this number represent each integer exactly."""
 
 
 class _Rounded(float):
-    """A number that may have lost digits on its way, so that it is not taken for an integer.
+    """A whole number that may have lost digits, so it must not pass for an integer.
 
-    Every number of a data part is a double (google.protobuf.Value).
+    Every number in a data part is a double (google.protobuf.Value).
     """
 
     def is_integer(self) -> bool:
@@ -34,10 +34,10 @@ class _Rounded(float):
 
 
 def json_of(value: Value, path: str = "") -> Json:
-    """The JSON value of a part's data: whole numbers as integers, as far as they are exact.
+    """Return the JSON value of a part's data, with exact whole numbers as integers.
 
     Raises:
-        InvalidArgument: There is a number that JSON has not.
+        InvalidArgument: A number is infinite or not a number.
     """
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
@@ -53,7 +53,7 @@ def json_of(value: Value, path: str = "") -> Json:
 
 
 def object_of(struct: Struct, path: str = "") -> dict[str, Json]:
-    """The JSON object of a Struct, as :func:`json_of` reads values.
+    """Return the JSON object of a Struct, with values as from :func:`json_of`.
 
     Raises:
         InvalidArgument: As for :func:`json_of`.
@@ -74,8 +74,8 @@ def _number(number: float, path: str) -> Json:
 def check_required(params: ProtoMessage) -> None:
     """Raise the SDK's error if a required field is missing (A2A 5.7).
 
-    The SDK goes through whatever it is given, value by value. For a megabyte of parts that takes
-    many seconds, in which an event loop does nothing else; nothing within them is required.
+    The SDK checks value by value, and would block the event loop for many seconds with a megabyte
+    of parts. So it gets a copy without the parts, in which no field is required.
     """
     outline = params
     if isinstance(params, SendMessageRequest) and params.HasField("message"):
@@ -98,23 +98,23 @@ def check_media_types(parts: Iterable[Part], modes: frozenset[str]) -> None:
 
 
 def not_supported(why: str, modes: frozenset[str]) -> ContentTypeNotSupportedError:
-    """The error for a message whose content the agent does not read."""
+    """Return the error for a message with content that the agent does not read."""
     text = f"{why}; the agent reads {', '.join(sorted(modes))}"
     return ContentTypeNotSupportedError(message=text)
 
 
 def data_of(message: Message) -> Value | None:
-    """The data of the first data part of a message; None without one."""
+    """Return the data of the first data part of a message; None without one."""
     return next((part.data for part in message.parts if part.HasField("data")), None)
 
 
 def chosen(
     methods: Mapping[str, Method[Any, Any, Any]], key: str, *said: Struct
 ) -> Method[Any, Any, Any]:
-    """The method that a message is for: the one that a metadata says by ``key``, or the only one.
+    """Return the method that ``key`` of the metadata names, or the only one.
 
     Raises:
-        InvalidArgument: None is said and there are several, or it is not one of them.
+        InvalidArgument: The name is missing although there are several methods, or is unknown.
     """
     named = next((struct.fields[key] for struct in said if key in struct.fields), None)
     known = ", ".join(methods)

@@ -1,4 +1,4 @@
-"""Push notifications: the ends of tasks, sent by the webhooks of the service (A2A 3.1.7, 4.3)."""
+"""Push notifications of ended tasks by the webhooks of the service (A2A 3.1.7, 4.3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lro.http import Flow, UpdateWrite, read_record
 from lro.types import TypeRegistry
 
 PUSH: Final = "a2a"
-"""What the format of push notifications is called: ``Webhooks(formats={PUSH: ...})``."""
+"""The name of the format of push notifications: ``Webhooks(formats={PUSH: ...})``."""
 
 _TOKEN: Final = "X-A2A-Notification-Token"
 _FIELD: Final = "task_push_notification_config"
@@ -35,21 +35,21 @@ _PREFIX: Final = "a2a_"
 MAX_ID: Final = 110
 
 MAX_OTHERS: Final = MAX_ENDPOINTS // 2
-"""How many endpoints of an operation are of callers who have not started it.
+"""Most endpoints of an operation that belong to other callers than its starter.
 
-Others than its owner cannot fill its places, nor the bytes of them.
+So they cannot use up the endpoints and bytes of the starter.
 """
 
 Edit = Callable[[Sequence[Endpoint], str], Sequence[Endpoint]]
-"""Makes of the endpoints of an operation, and of who has started it, the new endpoints."""
+"""A function from an operation's endpoints and its starter to the new endpoints."""
 
 
 @attrs.frozen
 class PushFormat:
-    """The body of a push notification: a StreamResponse with the task (A2A 4.3.3).
+    """Format of push notifications: a StreamResponse with the task (A2A 4.3.3).
 
-    ``types`` and ``domain`` are those of the service: ``Service(types=..., domain=...)``. A task
-    that has more than 20,000 bytes is sent without its artifacts, which GetTask gives.
+    ``types`` and ``domain`` are those of the service: ``Service(types=..., domain=...)``. A task of
+    more than 20,000 bytes is sent without its artifacts, which GetTask returns.
     """
 
     types: TypeRegistry
@@ -61,7 +61,7 @@ class PushFormat:
         endpoint: Endpoint,  # noqa: ARG002
         event: WebhookEvent,  # noqa: ARG002
     ) -> tuple[str, bytes]:
-        """The content type and the body."""
+        """Return the content type and the body."""
         body = self._body(operation, artifacts=True)
         if len(body) > MAX_BODY:
             body = self._body(operation, artifacts=False)
@@ -75,25 +75,25 @@ class PushFormat:
 def _mark(caller: str) -> str:
     """Return the prefix of the ids that a caller chooses.
 
-    Of two endpoints of the same id only one is notified: so no caller replaces what another one
-    has asked for, or what the application is notified of. A caller sees his own alone.
+    Only one of two endpoints with the same id is notified. With the prefix, no caller can replace
+    an endpoint of another caller or of the application, and callers see only their own.
     """
     digest = hashlib.blake2b(caller.encode(), digest_size=9).digest()  # 12 characters in base64
     return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode()}_"
 
 
 class PushConfigs:
-    """The endpoints of operations, as configurations of A2A: what clients have asked for."""
+    """The endpoints that clients have added, as push notification configs of A2A."""
 
     def __init__(self, service: Service, webhooks: Webhooks) -> None:
         self._service = service
         self._webhooks = webhooks
 
     def endpoint(self, config: TaskPushNotificationConfig, caller: str) -> Endpoint:
-        """The endpoint of a caller's configuration, checked.
+        """Return the checked endpoint of a caller's config.
 
         Raises:
-            InvalidArgument: It cannot be called; its field is that of the configuration.
+            InvalidArgument: It is not allowed; the field is that of the config.
         """
         headers = {}
         if config.token:
@@ -111,12 +111,12 @@ class PushConfigs:
             raise _of_config(exc) from None
 
     def shown(self, task_id: str, endpoint: Endpoint, caller: str) -> TaskPushNotificationConfig:
-        """The configuration of an endpoint, without what is secret in it."""
+        """Return the config of an endpoint without its secrets."""
         id = endpoint.id.removeprefix(_mark(caller))
         return TaskPushNotificationConfig(task_id=task_id, id=id, url=endpoint.url)
 
     def of(self, name: str, caller: str) -> Flow[list[Endpoint]]:
-        """The endpoints that a caller has asked for of an operation.
+        """Return the endpoints that a caller has added to an operation.
 
         Raises:
             OperationNotFound: There is no such operation.
@@ -126,11 +126,11 @@ class PushConfigs:
         return [one for one in Deliveries.of(record.notify).endpoints if one.id.startswith(mark)]
 
     def add(self, name: str, endpoint: Endpoint) -> Flow[None]:
-        """Have the end of an operation pushed, too; an endpoint of the same id is replaced.
+        """Add an endpoint to an operation; it replaces one with the same id.
 
         Raises:
-            NotApplied: It has ended.
-            InvalidArgument: There are too many, in all or of others than who has started it.
+            NotApplied: The operation has ended.
+            InvalidArgument: There are too many endpoints, in all or of other callers.
         """
 
         def edit(kept: Sequence[Endpoint], starter: str) -> Sequence[Endpoint]:
@@ -146,13 +146,13 @@ class PushConfigs:
                 raise _of_config(exc) from None
             if endpoint in others and (len(others) > MAX_OTHERS or size > MAX_NOTIFY // 2):
                 wanted = f"must be at most {MAX_OTHERS}, of {MAX_NOTIFY // 2} bytes"
-                raise InvalidArgument(_FIELD, f"{wanted}, from others than who started the task")
+                raise InvalidArgument(_FIELD, f"{wanted}, from other callers than its starter")
             return added
 
         return self._edit(name, edit, ended=False)
 
     def remove(self, name: str, config_id: str, caller: str) -> Flow[None]:
-        """Have nothing more sent to an endpoint that a caller has asked for. Idempotent."""
+        """Remove an endpoint of a caller from an operation. Idempotent."""
 
         def edit(kept: Sequence[Endpoint], _: str) -> Sequence[Endpoint]:
             return [one for one in kept if one.id != _mark(caller) + config_id]
@@ -172,7 +172,7 @@ class PushConfigs:
 
 
 def _of_config(error: InvalidArgument) -> InvalidArgument:
-    """The error of an endpoint, as that of the configuration that it was made of."""
+    """Return the error of an endpoint with the field of its config."""
     field = error.field.removeprefix("notify[0]").removeprefix("notify")
     text = error.description.partition("; ")[0]  # without hints for the application
     return InvalidArgument(_FIELD + field, text)

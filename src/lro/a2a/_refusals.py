@@ -1,8 +1,8 @@
-"""Errors of a service as A2A says them (A2A 3.3.2, 5.4).
+"""Conversion of errors to A2A (A2A 3.3.2, 5.4).
 
-What the protocol has an error for becomes that one, which each server of the SDK writes. All other
-errors have a status of their own, such as 409, 429 or 503, which the SDK cannot say: over HTTP the
-reply is put in place of the SDK's, and over gRPC the call is ended.
+Errors that the protocol defines become exceptions of the SDK. The SDK cannot send the status of
+other errors, such as 409, 429 or 503: over HTTP our reply replaces that of the SDK, and over gRPC
+the call is aborted.
 """
 
 from __future__ import annotations
@@ -28,37 +28,34 @@ from lro.types import BadRequest, TypeRegistry
 from lro.wire import dumps
 
 CALL: Final = "lro.call"
-"""Where the state of a call has its :class:`A2ACall`."""
+"""The key of the :class:`A2ACall` in the state of a call."""
 
 
 @attrs.define(eq=False)
 class A2ACall:
-    """A call whose caller is known, and what has become of it.
+    """A call whose caller is known, and its result.
 
-    Over HTTP, ``receive`` says when the caller has gone away, and ``refusal`` is to be answered in
-    place of the SDK's reply. ``error`` is what the SDK was given.
+    Over HTTP, ``receive`` reports that the caller has disconnected, and ``refusal`` replaces the
+    reply of the SDK. ``error`` is the exception for the SDK.
     """
 
     caller: str
     receive: Receive | None = None
     reached: bool = False
-    """True once the SDK has read the request, and asks the handler."""
+    """True once the SDK has read the request and calls the handler."""
     refusal: HttpReply | None = None
     error: A2AError | None = None
 
 
 def task_not_found(task_id: str) -> TaskNotFoundError:
-    """The error for a task that is not there, or that the caller may not see (A2A 13.1)."""
+    """Return the error for a task that is missing or hidden (A2A 13.1)."""
     return TaskNotFoundError(message=f"there is no task {got(task_id)}")
 
 
 async def refuse(
     error: Exception, context: ServerCallContext, service: Service, asked: str
 ) -> NoReturn:
-    """Raise what a caller is answered in place of an error.
-
-    It is an error of the SDK, or over gRPC maybe what ends the call.
-    """
+    """Raise the SDK's exception for an error, or abort the call of gRPC."""
     call: A2ACall | None = context.state.get(CALL)
     shown = await _shown(error, context, service, asked, call)
     if call is not None:
@@ -92,7 +89,7 @@ async def _shown(
 
 
 def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> InvalidParamsError:
-    """The SDK's error for fields that are wrong, whose texts are as long as those of others."""
+    """Return the SDK's error for invalid fields, with the usual limits of texts."""
     bad = detail_of(status, types, BadRequest) or BadRequest()
     found = [{"field": one.field, "message": one.description} for one in bad.field_violations]
     message, room = status.message, MAX_DETAILS

@@ -41,11 +41,11 @@ def add_guarded(
 
 
 class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
-    """Gives the handler the calls that were checked."""
+    """Put the :class:`A2ACall` of a checked request into the context of its call."""
 
     def __init__(self) -> None:
         self.calls: dict[Any, A2ACall] = {}
-        """By the context of gRPC, while they last."""
+        """Calls in progress, by their context of gRPC."""
 
     def build(self, context: Any) -> ServerCallContext:
         made = super().build(context)
@@ -55,7 +55,7 @@ class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
 
 @attrs.frozen(eq=False)
 class _Guard:
-    """Stands for the server before the SDK, and adds each RPC to it behind a check."""
+    """A server for the SDK, which adds each RPC to the real server behind a check."""
 
     _server: grpc.aio.Server
     _handler: Handler
@@ -66,7 +66,7 @@ class _Guard:
     _max_values: int
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Add nothing: the same RPCs are given once more, by name."""
+        """Do nothing, because the same RPCs come once more, by name."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Add RPCs."""
@@ -75,7 +75,7 @@ class _Guard:
         self._server.add_generic_rpc_handlers((made,))
 
     def _guarded(self, verb: str, rpc: Any) -> Any:
-        """The RPC for requests in binary form."""
+        """Wrap an RPC so that it takes requests in binary form."""
         (service,) = self._file.DESCRIPTOR.services_by_name.values()
         request = service.methods_by_name[verb].input_type
 
@@ -91,14 +91,14 @@ class _Guard:
                 async for one in replies:
                     yield one
 
-        made: Any = grpc  # whose annotations know no coroutines
+        made: Any = grpc  # its annotations do not know coroutines
         if rpc.response_streaming:
             return made.unary_stream_rpc_method_handler(stream, None, rpc.response_serializer)
         return made.unary_unary_rpc_method_handler(unary, None, rpc.response_serializer)
 
     @contextlib.asynccontextmanager
     async def _call(self, payload: bytes, rpc: Any, request: Any) -> AsyncIterator[Any]:
-        """Check a call; its request, for as long as it is answered."""
+        """Check a call, and yield its request while the call is answered."""
         context = self._builder.build(rpc)
         try:
             caller = await self._handler.identify(context)

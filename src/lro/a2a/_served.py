@@ -1,4 +1,4 @@
-"""What servers are given: the routes of both HTTP bindings, and the services of gRPC (A2A 9-11)."""
+"""The routes of both HTTP bindings, and the services of gRPC (A2A 9-11)."""
 
 from __future__ import annotations
 
@@ -50,13 +50,10 @@ if TYPE_CHECKING:
     import grpc.aio
 
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
-"""Bytes of the body of a call, and of a request over gRPC."""
+"""Most bytes of the body of a call, or of a request over gRPC."""
 
 MAX_VALUES: Final = 25_000
-"""Values of a call, as ``lro._messages.json_text`` counts them.
-
-The SDK converts a request value by value on the event loop, which does nothing else meanwhile.
-"""
+"""Most values of a call, since the SDK blocks the event loop while it converts them one by one."""
 
 _CODES: Final[Mapping[type[Exception], int]] = {
     MalformedRequest: -32700,
@@ -68,7 +65,7 @@ _MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"}
 _OWN_STATUS: Final = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 )
-"""What a call by JSON-RPC is refused with before it counts as one; all else is 200."""
+"""Statuses of refusals over JSON-RPC, whose replies have otherwise 200."""
 
 
 def routes(
@@ -79,15 +76,15 @@ def routes(
     trusted_origins: Collection[str] = (),
     max_request: int = DEFAULT_MAX_REQUEST,
 ) -> list[BaseRoute]:
-    """The routes of the card, of JSON-RPC and of HTTP+JSON, for a Starlette or FastAPI application.
+    """Return the routes of the card, JSON-RPC and HTTP+JSON for Starlette or FastAPI.
 
-    ``jsonrpc`` is the path of the one, ``rest`` what stands before the paths of the other; change
-    them in the card, too. Both answer A2A 1.0, and 0.3 to callers that send no version. The SDK's
-    routes for tenants, which would catch the paths of other routes, are left out.
+    ``jsonrpc`` is the path of JSON-RPC, ``rest`` the prefix of HTTP+JSON; change them in the card,
+    too. Both serve A2A 1.0, and 0.3 to callers that send no version. The SDK's routes for tenants
+    are left out, because they would match the paths of other routes.
 
-    A body is JSON as the edges of this library take it: at most ``max_request`` bytes, in UTF-8,
-    no key twice, not too deep, and of at most 25,000 values. Calls from pages of other sites are
-    refused, but for ``trusted_origins``, as :class:`lro.http.OperationsEdge` takes them.
+    A body must be strict JSON in UTF-8, of at most ``max_request`` bytes and 25,000 values. Calls
+    from pages of other sites are refused, except from ``trusted_origins``, as for
+    :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: An argument is wrong.
@@ -145,7 +142,7 @@ def add_to(
 
 
 class _ContextBuilder(DefaultServerCallContextBuilder):
-    """Gives the handler what a call over HTTP is refused with."""
+    """Put the :class:`A2ACall` of a request into the context of its call."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -154,7 +151,7 @@ class _ContextBuilder(DefaultServerCallContextBuilder):
 
 
 class _Guard:
-    """Checks a request before the SDK reads it, and puts refusals in place of its replies."""
+    """Check a request before the SDK reads it, and replace replies of the SDK by refusals."""
 
     def __init__(
         self,
@@ -202,7 +199,9 @@ class _Guard:
         async def sent(message: Any) -> None:
             nonlocal start, begun
             if message["type"] == "http.response.start":
-                start = message  # held back until the first piece: a stream may fail before
+                start = (
+                    message  # held back until the first piece, since a stream may fail before it
+                )
             elif not begun and (refusal := self._instead(call, start["status"])) is not None:
                 await replace(refusal)
             elif not replaced:
@@ -213,7 +212,7 @@ class _Guard:
 
         try:
             await self._app(scope, _replayed(body, receive), sent)
-        except Exception:  # of a stream of 0.3 over HTTP+JSON
+        except Exception:  # in a stream of 0.3 over HTTP+JSON
             found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
             if found is None:
                 raise
@@ -224,7 +223,7 @@ class _Guard:
                 await send({"type": "http.response.body", "body": event})
 
     def _instead(self, call: A2ACall, status: int) -> HttpReply | None:
-        """The reply in place of one of the SDK; None: its own is fine."""
+        """Return the reply that replaces one of the SDK; None to keep it."""
         if call.refusal is not None or status != HTTPStatus.INTERNAL_SERVER_ERROR:
             return call.refusal
         if not call.reached:
@@ -239,13 +238,13 @@ class _Guard:
         return error_reply(error, service.types, service.domain, asked="a call of A2A")
 
     def _checked(self, request: HttpRequest) -> Json:
-        """Check the body of a request; its id, if it is one of JSON-RPC."""
+        """Check the body of a request, and return its id if it has one of JSON-RPC."""
         if request.method not in CHANGING:
             return None
         if len(request.body) > self._max_request:
             raise RequestTooLarge("body", f"must have at most {self._max_request} bytes")
         if not self._rpc and not request.body.strip():
-            return None  # of a cancel, which needs none
+            return None  # a cancel needs no body
         kind, charset = media_type(request.headers.get("content-type", ""))
         if kind not in _MEDIA_TYPES or charset not in ("", "utf-8", "utf8"):
             wanted = "must be application/json or application/a2a+json, in UTF-8"
@@ -259,7 +258,7 @@ class _Guard:
         return found if isinstance(found, str) or type(found) is int else None
 
     def _written(self, reply: HttpReply, request_id: Json, code: int) -> HttpReply:
-        """An error as the binding writes it: as it is, or as a reply of JSON-RPC (A2A 9.5)."""
+        """Write an error in the format of the binding: unchanged, or for JSON-RPC (A2A 9.5)."""
         if not self._rpc:
             return reply
         said = json.loads(reply.body)["error"]

@@ -1,4 +1,4 @@
-"""Operations as A2A shows them: tasks, their states, artifacts and events (A2A 4.1, 4.2)."""
+"""Operations as tasks of A2A: their states, artifacts and events (A2A 4.1, 4.2)."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ FILTERS: Final = {
     TaskState.TASK_STATE_FAILED: "state() = FAILED",
     TaskState.TASK_STATE_CANCELED: "state() = CANCELLED",
 }
-"""Filters of operations that may be tasks of a state. No operation is one of the other states."""
+"""Filters for the operations of each state of a task; no operation has another state."""
 
 
 def state_of(operation: Operation) -> TaskState:
-    """The state of an operation as a task (A2A 4.1.3)."""
+    """Return the state of an operation as a task (A2A 4.1.3)."""
     if operation.state == State.IN_PROGRESS:
         begun = operation.description.start_time is not None
         return TaskState.TASK_STATE_WORKING if begun else TaskState.TASK_STATE_SUBMITTED
@@ -56,14 +56,14 @@ def state_of(operation: Operation) -> TaskState:
 
 
 def status_time(operation: Operation) -> datetime:
-    """When an operation last changed, in milliseconds (A2A 5.6.1)."""
+    """Return the time of the last change, in whole milliseconds (A2A 5.6.1)."""
     moment = operation.description.update_time
     assert moment is not None
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def moment_of(stamp: Timestamp) -> datetime:
-    """The time that a timestamp of protobuf says.
+    """Convert a timestamp of protobuf.
 
     Raises:
         ValueError, OverflowError: It is outside of the years 1 to 9999.
@@ -73,7 +73,7 @@ def moment_of(stamp: Timestamp) -> datetime:
 
 @attrs.frozen
 class TaskWriter:
-    """Writes operations as tasks; ``domain`` is the service's, with which keys begin."""
+    """Write operations as tasks; ``domain`` is the domain of the service, a prefix of keys."""
 
     types: TypeRegistry
     domain: str
@@ -81,10 +81,10 @@ class TaskWriter:
     def task(self, operation: Operation, *, artifacts: bool = True, alone: bool = True) -> Task:
         """An operation as a task, ``alone`` in its reply; its history is empty.
 
-        A method has no conversation. An ErrorInfo stands for a message that cannot be printed.
+        An ErrorInfo replaces a message that cannot be printed.
 
         Raises:
-            MessageUnreadable: It is ``alone``, and its response cannot be printed.
+            MessageUnreadable: The task is ``alone``, and its response cannot be printed.
         """
         operation = self._readable(operation, alone=alone)
         task_id = parse_name(operation.name).id
@@ -100,7 +100,7 @@ class TaskWriter:
         return task
 
     def events(self, operation: Operation) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
-        """What a stream sends of a change: the artifact first, so that the status ends it.
+        """Return the events of a change: the artifact first, so that the status ends the stream.
 
         Raises:
             MessageUnreadable: As for :meth:`task`.
@@ -133,7 +133,7 @@ class TaskWriter:
         parts = []
         error = operation.error
         if error is not None:
-            # As over HTTP: the message for who reads, the Status for who computes.
+            # The message is for people, the Status for programs.
             parts = [Part(text=error.message), self._data(status_to_json(error, self.types))]
         elif operation.description.cancel_requested and not operation.done:
             parts = [Part(text=CANCEL_REQUESTED)]
@@ -174,5 +174,5 @@ class TaskWriter:
 
     @staticmethod
     def _data(value: Json) -> Part:
-        any_value: Any = value  # ParseDict takes any JSON value, though it says an object
+        any_value: Any = value  # ParseDict takes any JSON value, though its type says an object
         return Part(data=ParseDict(any_value, Value()), media_type=JSON_TYPE)

@@ -11,10 +11,9 @@ from lro.lint._lint import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Fin
 
 
 def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:
-    """What changed in these messages and in those of their fields, as text for a finding.
+    """Yield texts about fields of these messages, and of their fields, with another number.
 
-    A field is known by its name. One that was added or removed does not change a number, and
-    is not this rule's concern; neither is a message that only one of the sets has.
+    Fields are compared by name. Fields and messages in only one of the sets are ignored.
     """
     waiting = list(dict.fromkeys(messages))
     seen = set(waiting)
@@ -37,21 +36,20 @@ def breaking(
     new_targets: Collection[str] | None = None,
     allow: Collection[str] = (),
 ) -> list[Breaking | Finding]:
-    """What callers of the long-running methods in ``old`` lose with ``new`` (spec §8.5).
+    """Find changes from ``old`` to ``new`` that break callers of long-running methods (spec §8.5).
 
-    Types are compared by their full names, so that another spelling of the same type is no
-    change. Beyond spec §8.5, a field of a method's messages that has another number in ``new`` is
-    ``field-number-changed``. ``old_targets`` and ``new_targets`` are the files whose methods
-    count, by default all that declare a service; ``allow`` is that of :func:`lro.lint.lint`.
+    Types are compared by full name, so another spelling of a type is not a change. Beyond spec
+    §8.5, a field of a method's messages with another number is ``field-number-changed``.
+    ``old_targets`` and ``new_targets`` are the files to compare, by default all that declare a
+    service; ``allow`` is as for :func:`lro.lint.lint`.
 
     Returns:
         The findings, sorted by method, then code: :class:`Breaking`, and a :class:`Finding` for
-        each entry of ``allow`` that takes nothing away. They point into the new set, those of a
-        method that is gone into the old one.
+        each unused entry of ``allow``. They point into the new set, but for removed methods.
 
     Raises:
-        InvalidArgument: The bytes are not such sets, a target is not in its set, or an entry of
-            ``allow`` has another form.
+        InvalidArgument: A set cannot be read, a target is not in its set, or an entry of ``allow``
+            is malformed.
     """
     return compare(
         DescriptorSet(old, "old"),
@@ -98,7 +96,7 @@ def _gone(old: DescriptorSet, was: MethodDescriptor) -> Breaking:
 
 @attrs.frozen
 class _Pair:
-    """A method as it was and as it is."""
+    """A method in the old set and in the new one."""
 
     old: DescriptorSet
     new: DescriptorSet
@@ -129,7 +127,6 @@ class _Pair:
                 yield self._finding(code, message, old=was, new=now)
 
     def _declared(self) -> Iterator[tuple[str, Resolution, Resolution]]:
-        """Both types, as they were and as they are."""
         was, now = self.was.info, self.now.info
         if was is not None and now is not None:
             for field in ("response_type", "metadata_type"):
@@ -143,7 +140,6 @@ class _Pair:
             yield self._finding("field-number-changed", message)
 
     def _shared(self) -> list[str]:
-        """The messages that both versions of the method use."""
         pairs = [(self.was.request, self.now.request)]
         pairs += [(before.resolved, after.resolved) for _, before, after in self._declared()]
         return [before for before, after in pairs if before and before == after]

@@ -1,6 +1,6 @@
-"""Descriptor sets: methods, messages, imports, and the meaning of a type name (spec §8.3).
+"""Descriptor sets: methods, messages, imports, and the resolution of type names (spec §8.3).
 
-No descriptor pool is built: the set may lack imports, or hold what a pool refuses.
+The linter builds no descriptor pool, because the set may lack imports or be invalid.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Any] = operation_info  # has no type where its module has no stubs
 _RESOURCE: Final[Any] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
-"""The methods of the interface itself hand out operations that others have started."""
+"""The methods of the interface itself return operations of other methods."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
 _NEAREST: Final = 3
-"""Files that an error names instead of one that is not there."""
+"""Number of similar file names in the error for an unknown file."""
 _METHOD: Final = 2  # ServiceDescriptorProto.method: with _SERVICE the path of a method's location
 
 
 @attrs.frozen(kw_only=True)
 class MethodDescriptor:
-    """A method of a service. ``info`` has the names of the types as they are written."""
+    """A method of a service; ``info`` has the type names as they are written."""
 
     name: MethodName
     file: str
@@ -52,14 +52,12 @@ class MethodDescriptor:
 
     @property
     def returns_operation(self) -> bool:
-        """Whether the method is a long-running one."""
+        """True for a long-running method."""
         return self.output == OPERATION
 
 
 class DescriptorSet:
-    """What the linter looks at: the files of a set by name, and an index of their messages.
-
-    ``named`` is how errors call the set.
+    """The files of a set by name, and an index of their messages; errors call it ``named``.
 
     Raises:
         InvalidArgument: The bytes are not a FileDescriptorSet, or one without a file in it, or two
@@ -72,20 +70,20 @@ class DescriptorSet:
             self._messages = _messages(self._files.values())
             self._rpcs = {name: list(_rpcs(file)) for name, file in self._files.items()}
         except (DecodeError, UnicodeDecodeError) as exc:
-            found = f"{len(descriptor_set)} bytes that are no FileDescriptorSet: {exc}"
+            found = f"{len(descriptor_set)} bytes that are not a FileDescriptorSet: {exc}"
             raise InvalidArgument(named, f"{found}; {HOW_TO_MAKE_A_SET}") from exc
         if not self._files:
             wanted = "holds no file; was it made from the right sources?"
-            raise InvalidArgument(named, f"{wanted} If it is no set, {HOW_TO_MAKE_A_SET}")
+            raise InvalidArgument(named, f"{wanted} If it is not a set, {HOW_TO_MAKE_A_SET}")
         self._named = named
         self._seen: dict[str, frozenset[str]] = {}
         self._places: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {}
 
     def rpcs(self, field: str, targets: Collection[str] | None) -> list[MethodDescriptor]:
-        """The methods of the files named in ``targets``; by default, of all files.
+        """Return the methods of the files in ``targets``, by default of all files.
 
         Raises:
-            InvalidArgument: No file of the set has that name; ``field`` is named as the culprit.
+            InvalidArgument: The set has no such file; the error names ``field``.
         """
         for name in targets or ():
             if name not in self._files:
@@ -99,11 +97,11 @@ class DescriptorSet:
         return [rpc for rpc in rpcs if not str(rpc.name).startswith(_INTERFACE)]
 
     def homes(self, message: str) -> Collection[str]:
-        """The files that declare a message; none if the set has no such message."""
+        """Return the files that declare a message; none if the set does not have it."""
         return self._messages.get(message, {})
 
     def fields(self, message: str) -> Mapping[str, tuple[int, str]]:
-        """The number and type name (or ``""``) of each field; none for an unknown message.
+        """Return the number and type name (or ``""``) of each field; none for an unknown message.
 
         Raises:
             InvalidArgument: A name is not a text.
@@ -118,12 +116,12 @@ class DescriptorSet:
             raise InvalidArgument(self._named, f"{message}: a field is named by {exc}") from exc
 
     def is_resource(self, message: str) -> bool:
-        """Whether the message carries ``google.api.resource``."""
+        """Return True if the message has the option ``google.api.resource``."""
         found = self._messages.get(message, {}).values()
         return any(one.options.HasExtension(_RESOURCE) for one in found)
 
     def visible(self, file: str) -> frozenset[str]:
-        """A file, its imports, and what those import publicly (spec §8.3(2))."""
+        """Return a file, its imports, and their public imports (spec §8.3(2))."""
         if file not in self._seen:
             seen, waiting = {file}, list(self._files[file].dependency)
             while waiting:
@@ -142,9 +140,9 @@ class DescriptorSet:
                     yield found.dependency[index]
 
     def ending_in(self, name: str, package: str) -> str:
-        """The message whose full name ends in a dot and ``name``, or nothing.
+        """Return the message whose full name ends in a dot and ``name``, or "".
 
-        Of several, it is that of the package which shares most with ``package``.
+        If there are several, it is the one in the package closest to ``package``.
         """
         parts = package.split(".")
 
@@ -160,14 +158,14 @@ class DescriptorSet:
 
     @cached_property
     def _by_last_part(self) -> Mapping[str, list[str]]:
-        """The full names of the messages, by what stands after the last dot."""
+        """The full names of the messages by their simple names."""
         found: dict[str, list[str]] = {}
         for full_name in self._messages:
             found.setdefault(full_name.rpartition(".")[2], []).append(full_name)
         return found
 
     def place(self, rpc: MethodDescriptor) -> tuple[int | None, int | None]:
-        """Line and column of a method, from 1; None without source information."""
+        """Return the line and column of a method, from 1; None without source information."""
         if rpc.file not in self._places:
             self._places[rpc.file] = {
                 tuple(location.path): (location.span[0] + 1, location.span[1] + 1)
@@ -191,7 +189,7 @@ def _by_name(files: Collection[FileDescriptorProto], named: str) -> dict[str, Fi
 
 
 def _declared(file: FileDescriptorProto) -> bytes:
-    """What a file says, apart from where it says it."""
+    """Return a file without its source information."""
     copy = FileDescriptorProto()
     copy.CopyFrom(file)
     copy.ClearField("source_code_info")
@@ -200,7 +198,7 @@ def _declared(file: FileDescriptorProto) -> bytes:
 
 
 def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, DescriptorProto]]:
-    """Full name -> file -> message; a name is in two files only where a set is out of order."""
+    """Index messages by full name and file; only an invalid set has a name in two files."""
     found: dict[str, dict[str, DescriptorProto]] = {}
     for file in files:
         prefix = _text(file.package) + "." if file.package else ""
@@ -227,12 +225,12 @@ def _rpcs(file: FileDescriptorProto) -> Iterator[MethodDescriptor]:
 
 
 def _text(value: str | bytes) -> str:
-    """A text of the set; the library hands out bytes where they are not UTF-8."""
+    """Return a text of the set, which protobuf gives as bytes if it is not UTF-8."""
     return value if isinstance(value, str) else value.decode()
 
 
 def _type_name(value: str | bytes) -> str:
-    """A reference to a type, which protoc writes in full with a leading dot."""
+    """Return a type name without the leading dot that protoc writes."""
     return _text(value).removeprefix(".")
 
 
@@ -253,10 +251,10 @@ UNRESOLVED: Final = "unresolved"
 
 @attrs.frozen
 class Resolution:
-    """A written name, what is wrong with it, and the message that it is or may be meant.
+    """A written type name, its problem, and its message.
 
-    ``problem`` is the end of a finding's code. ``full_name`` is the message found; for a problem,
-    the nearest one of the set, or nothing.
+    ``problem`` is the end of a finding's code. ``full_name`` is the message; with a problem, the
+    nearest message of the set, or "".
     """
 
     written: str
@@ -265,14 +263,14 @@ class Resolution:
 
     @property
     def resolved(self) -> str:
-        """The full name of the type, or nothing if the name has a problem."""
+        """The full name of the type, or "" if the name has a problem."""
         return "" if self.problem else self.full_name
 
     @property
     def compared(self) -> str:
-        """What :func:`lro.lint.breaking` goes by: the full name, else the text (spec §8.5).
+        """The name that :func:`lro.lint.breaking` compares (spec §8.5).
 
-        The full name of a type that is only not imported is known: importing it changes nothing.
+        It is the full name, even if the import is missing, or else the text as written.
         """
         if self.problem in (FOUND, NOT_IMPORTED):
             return self.full_name
@@ -297,7 +295,7 @@ def resolve(files: DescriptorSet, rpc: MethodDescriptor, written: str) -> Resolu
 
 
 def candidates_for(rpc: MethodDescriptor, written: str) -> list[str]:
-    """The full names that are looked for, in order (spec §8.3(1))."""
+    """Return the full names to look up, in order (spec §8.3(1))."""
     if written.startswith("."):
         return [written[1:]]
     package = rpc.name.package

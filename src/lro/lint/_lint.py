@@ -1,4 +1,4 @@
-"""The rules of ``lro lint``, and the findings that they give."""
+"""The rules of ``lro lint`` and their findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lro.types import Empty, OperationInfo, OperationInfoRegistry, full_name
 
 
 class Severity(enum.StrEnum):
-    """Whether a rule is broken (``error``) or a convention (``warning``)."""
+    """Severity of a finding: a broken rule (``error``) or convention (``warning``)."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -45,7 +45,7 @@ LINT_CODES: Final[Mapping[str, Severity]] = _codes(
     """,
     "response-type-empty metadata-type-empty response-type-convention",
 )
-"""What :func:`lro.lint.lint` may find (spec §8.2)."""
+"""Codes of :func:`lro.lint.lint` (spec §8.2)."""
 
 BREAKING_CODES: Final[Mapping[str, Severity]] = _codes(
     """
@@ -54,7 +54,7 @@ BREAKING_CODES: Final[Mapping[str, Severity]] = _codes(
     """,
     "",
 )
-"""What :func:`lro.lint.breaking` may find: spec §8.5, and numbers of fields."""
+"""Codes of :func:`lro.lint.breaking`: spec §8.5, and numbers of fields."""
 
 UNUSED_ALLOWANCE: Final = "unused-allowance"
 SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.WARNING}
@@ -62,11 +62,11 @@ SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """One problem of one method.
+    """A problem of a method.
 
-    ``method`` is its full name, ``message`` a sentence with what was found and what is wanted,
-    ``file`` the name of its file in the set. ``line`` and ``column`` are where the method begins,
-    both counted from 1; None where the set has no source information.
+    ``method`` is its full name, ``message`` a sentence about the problem and the fix, ``file`` the
+    name of its file in the set. ``line`` and ``column`` are the start of the method, from 1; None
+    if the set has no source information.
     """
 
     method: str
@@ -80,14 +80,14 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Breaking(Finding):
-    """A finding of a comparison; ``old`` and ``new`` are the types, where a type has changed."""
+    """A finding of a comparison; ``old`` and ``new`` are the types if a type has changed."""
 
     old: str | None = None
     new: str | None = None
 
 
 def in_order(finding: Finding) -> tuple[str, str, str]:
-    """By method, then code (spec §8.2)."""
+    """Return the sort key of a finding: method, then code (spec §8.2)."""
     return finding.method, finding.code, finding.message
 
 
@@ -96,7 +96,7 @@ F = TypeVar("F", bound=Finding)
 
 @attrs.frozen
 class Allowance:
-    """``METHOD:CODE``, ``METHOD`` (any code) or ``*:CODE`` (any method)."""
+    """An allowance: ``METHOD:CODE``, ``METHOD`` (any code) or ``*:CODE`` (any method)."""
 
     entry: str
     method: str
@@ -107,7 +107,7 @@ class Allowance:
         """Read an entry.
 
         Raises:
-            InvalidArgument: It has another form, or there is no such code.
+            InvalidArgument: It is malformed, or its code is unknown.
         """
         method, colon, code = entry.partition(":")
         if not method or " " in entry or (method == "*" and not code) or (colon and not code):
@@ -119,12 +119,12 @@ class Allowance:
         return cls(entry, method, code)
 
     def covers(self, finding: Finding) -> bool:
-        """Whether the finding is one of those that are allowed."""
+        """Return True if this allows the finding."""
         return self.method in ("*", finding.method) and self.code in ("", finding.code)
 
 
 def read_allowances(text: str) -> Iterator[str]:
-    """The entries of an allow-file: one a line, comments after ``#``, empty lines."""
+    """Yield the entries of an allow-file: one a line, with comments after ``#``."""
     for line in text.splitlines():
         entry = line.partition("#")[0].strip()
         if entry:
@@ -132,9 +132,9 @@ def read_allowances(text: str) -> Iterator[str]:
 
 
 class Allowances:
-    """The entries that concern one kind of check, whose codes are ``codes``.
+    """The allowances for one command, whose codes are ``codes``.
 
-    One list may serve ``lint`` and ``breaking``: entries with codes of the other are passed over.
+    A list may serve ``lint`` and ``breaking``: entries with codes of the other one are ignored.
 
     Raises:
         InvalidArgument: An entry cannot be read.
@@ -147,7 +147,7 @@ class Allowances:
         self._entries = [one for one in parsed if not one.code or one.code in codes]
 
     def apply(self, findings: Iterable[F]) -> Iterator[F | Finding]:
-        """What is not allowed; after that, a warning for each entry that took nothing away."""
+        """Yield findings that are not allowed, and then a warning for each unused entry."""
         used = set()
         for finding in findings:
             covering = [one for one in self._entries if one.covers(finding)]
@@ -171,12 +171,12 @@ _EMPTY: Final = full_name(Empty)
 def lint(
     descriptor_set: bytes, *, targets: Collection[str] | None = None, allow: Collection[str] = ()
 ) -> list[Finding]:
-    """What is wrong with the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
+    """Find problems of the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
 
-    ``targets`` are the names of the files to examine; by default all that declare a service. The
-    other files are only looked at for types. The methods of ``google.longrunning.Operations``
-    itself are left out. ``allow`` takes findings away: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``;
-    an entry that takes none away is a warning, ``unused-allowance``.
+    ``targets`` are the names of the files to examine, by default all that declare a service; other
+    files are only used for their types. The methods of ``google.longrunning.Operations`` itself are
+    ignored. ``allow`` removes findings: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``; an entry without
+    a finding is a warning, ``unused-allowance``.
 
     Returns:
         The findings, sorted by method, then code.
@@ -202,7 +202,7 @@ def examine(
 
 
 def resolved_info(files: DescriptorSet, rpc: MethodDescriptor) -> OperationInfo | None:
-    """The full names of a method's types, empty where unresolved; None if it can have none."""
+    """Return the full names of a method's types, empty if unresolved; None if it has none."""
     if not rpc.returns_operation or rpc.info is None:
         return None
     response = resolve(files, rpc, rpc.info.response_type)
@@ -224,7 +224,7 @@ def _finding(files: DescriptorSet, rpc: MethodDescriptor, code: str, message: st
 
 
 def _problems(files: DescriptorSet, rpc: MethodDescriptor) -> Iterator[tuple[str, str]]:
-    """The codes and sentences for one method."""
+    """Yield the codes and sentences for a method."""
     if not rpc.returns_operation:
         if rpc.info is not None:
             wrong = f"returns {rpc.output}, not {OPERATION}, and yet has the option {_OPTION}"
@@ -246,7 +246,6 @@ def _problems(files: DescriptorSet, rpc: MethodDescriptor) -> Iterator[tuple[str
 
 
 def _unresolved(files: DescriptorSet, rpc: MethodDescriptor, field: str, found: Resolution) -> str:
-    """What to say of a name that does not resolve."""
     if found.problem == MISSING:
         return f"{_OPTION} has no {field}; name a message"
     named = f"{field} {found.written!r}"
@@ -255,16 +254,16 @@ def _unresolved(files: DescriptorSet, rpc: MethodDescriptor, field: str, found: 
         return f"{named} is {found.full_name} of {home}, which is not imported; import it"
     looked_for = " or ".join(candidates_for(rpc, found.written))
     if found.problem == NOT_QUALIFIED:
-        wrong = f"{named} is no message of its own package in the set"
+        wrong = f"{named} is not a message of its own package in the set"
         missing = f"if {looked_for} is meant, its file is missing from the set"
         return f"{wrong}; if {found.full_name} is meant, write it in full; {missing}"
-    return f"{named} is no message of the set, looked for as {looked_for}"
+    return f"{named} is not a message of the set, looked up as {looked_for}"
 
 
 def _conventions(
     files: DescriptorSet, rpc: MethodDescriptor, response: str, metadata: str
 ) -> Iterator[tuple[str, str]]:
-    """Warnings about the types that are resolved (spec §8.4)."""
+    """Yield warnings about resolved types (spec §8.4)."""
     verb, noun = rpc.name.standard
     info = OperationInfo("." + response, "." + metadata)
     for code in rpc.name.convention_findings(info):
@@ -282,7 +281,7 @@ def _conventions(
 
 
 def operation_infos(descriptor_set: bytes) -> OperationInfoRegistry:
-    """The long-running methods of a ``FileDescriptorSet``, with both types by full name.
+    """Return the long-running methods of a ``FileDescriptorSet``, with the full names of types.
 
     A method whose types are not both resolved by spec §8.3 is left out; :func:`lro.lint.lint`
     says why.

@@ -1,7 +1,7 @@
-"""The extension as the SDK takes it: what it adds to a server, and what it answers.
+"""The extension for servers of the MCP SDK: its tools and requests.
 
-The SDK checks the headers and the envelope of each request. It does not check whether the client
-declares the extension, or the header ``Mcp-Name`` of ``tasks/*``: both is done here.
+The SDK checks the headers and the envelope of each request. This module checks that the client
+declares the extension, and the header ``Mcp-Name`` of ``tasks/*``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lro.wire import canonical, dumps, loads_strict
 log = logging.getLogger("lro")
 
 WAIT_SECONDS: Final = 20.0
-"""How long a call of a client that knows no tasks is held by default."""
+"""Default time that a call waits for a result if the client does not support tasks."""
 
 _Context = ServerRequestContext[Any, Any]
 _WITHOUT: Final = ("handle", "refuse")
@@ -82,24 +82,24 @@ class _TaskOptions:
 
 
 class TasksExtension(Extension):
-    """Methods of a service as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
+    """Offer methods as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
 
     ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
-    ``methods`` are the methods that become tools: by default all that have been declared by now.
-    ``tool_name`` makes the name of a tool from the full name of its method. By default it is
-    ``Service_Method``, cut to 64 characters: the APIs of models take no dots and no more.
+    ``methods`` become tools; by default all methods declared by now. ``tool_name`` makes the name
+    of a tool from the full name of its method. By default it is ``Service_Method``, cut to 64
+    characters, since the APIs of models allow neither dots nor more characters.
 
     A call of such a tool starts an operation. A client that declares the tasks extension gets a
-    task, whose id is that of the operation, or the result if the work is over already. Any other
-    client waits up to ``wait`` seconds, at most the service's ``max_wait``, for the result. If the
-    work takes longer, ``without_tasks="handle"`` returns a text that names the tool ``read_tool``,
-    by which a model reads on; ``"refuse"`` starts nothing for such clients.
+    task with the id of the operation, or the result if the work has ended already. Other clients
+    wait for the result for up to ``wait`` seconds, at most the service's ``max_wait``. If the work
+    takes longer, ``without_tasks="handle"`` returns a text that tells the model to call the tool
+    ``read_tool``; ``"refuse"`` starts nothing for such clients.
 
-    ``authenticate`` gives the caller of a request, as for :class:`lro.http.OperationsEdge`: it is
-    given the HTTP headers, and if it needs a second argument the ASGI scope, in which the SDK's own
-    authentication leaves its ``user``. Over stdio and in process there are no headers, and the
-    scope is None. ``parent`` gives the parent of a caller's operations, which the ids of tasks do
-    not hold. ``poll_seconds`` is the polling interval that clients are recommended.
+    ``authenticate`` returns the caller of a request, as for :class:`lro.http.OperationsEdge`. It
+    takes the HTTP headers, and optionally the ASGI scope, where the SDK's own authentication puts
+    ``user``. Over stdio and in process there are no headers, and the scope is None. ``parent``
+    returns the parent of a caller's operations, which is not part of a task's id. ``poll_seconds``
+    is the recommended polling interval.
 
     Raises:
         DeclarationError: An option is not of its type or out of its bounds; or a method cannot be
@@ -124,7 +124,7 @@ class TasksExtension(Extension):
         given = _TaskOptions(**options)
         service.access.check_named(type(self).__name__, authenticate)
         if authenticate is None and not service.access.owner_only:
-            line = "%s has no authenticate: a caller who knows the id of a task may have it"
+            line = "%s has no authenticate: any caller who knows the id of a task can read it"
             log.warning(line, type(self).__name__)
         self._service = service
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
@@ -148,11 +148,11 @@ class TasksExtension(Extension):
             self._tools.append(read_binding(given.read_tool))
 
     def tools(self) -> Sequence[ToolBinding]:
-        """The tools of the methods, and the one that reads operations."""
+        """Return the tools of the methods, and the tool that reads operations."""
         return self._tools
 
     def methods(self) -> Sequence[MethodBinding]:
-        """The requests ``tasks/get``, ``tasks/update`` and ``tasks/cancel``."""
+        """Return the requests ``tasks/get``, ``tasks/update`` and ``tasks/cancel``."""
         return [
             MethodBinding(wire.GET, wire.TaskParams, self._get, wire.VERSIONS),
             MethodBinding(wire.UPDATE, wire.UpdateParams, self._update, wire.VERSIONS),
@@ -162,7 +162,7 @@ class TasksExtension(Extension):
     async def intercept_tool_call(
         self, params: CallToolRequestParams, ctx: _Context, call_next: CallNext
     ) -> HandlerResult:
-        """Start an operation, or read one; calls of other tools pass."""
+        """Start or read an operation; pass on calls of other tools."""
         spec = self._specs.get(params.name)
         arguments = params.arguments or {}
         if spec is not None:
@@ -230,7 +230,7 @@ class TasksExtension(Extension):
         return (yield from service.start_flow(spec.full_name)(message, options))
 
     def _refused(self, spec: MethodSpec, error: LroError) -> LroError:
-        """The error of a start that could not be read, once it is counted."""
+        """Count a start that could not be read, and return its error."""
         self._service.observe_refusal(spec.full_name, error)
         return error
 
@@ -254,13 +254,13 @@ class TasksExtension(Extension):
         return self._shown(await self._waited(found, caller, ctx))
 
     async def _waited(self, operation: Operation, caller: str, ctx: _Context) -> Operation:
-        """The operation when it is done, or when the time for that is over."""
+        """Wait until the operation is done or the time is over."""
         if operation.done or not self._wait:
             return operation
-        # For replies of JSON the SDK does not look who has gone.
+        # With JSON replies the SDK does not notice that a client has disconnected.
         receive = None if ctx.request is None else ctx.request.receive
         ended = await waited(self._service, operation.name, self._wait, caller, receive)
-        return ended or operation  # a caller who must not wait may read
+        return ended or operation  # a caller without permission to wait may still read
 
     def _shown(self, operation: Operation) -> wire.Result:
         if operation.done:
@@ -296,7 +296,7 @@ class TasksExtension(Extension):
         return await self._answered(cancel(), ctx)
 
     async def _admitted(self, ctx: _Context, params: wire.TaskParams) -> str:
-        """The caller of a request about a task, whose form is right."""
+        """Check a request about a task, and return its caller."""
         if ctx.request is not None:  # over HTTP
             wire.check_name_header(_headers(ctx), params.task_id)
         if not wire.declares_tasks(ctx.params, ctx.protocol_version):
@@ -320,7 +320,7 @@ class TasksExtension(Extension):
             return (yield from flow_of(self._service.get)(name, view="FULL", caller=caller))
 
     async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
-        # To clients of earlier revisions the SDK sends the text of whatever else is raised.
+        # The SDK sends clients of earlier revisions the text of any other exception.
         try:
             return await answer
         except wire.ToolsRefusal:
@@ -334,7 +334,7 @@ def _asked(ctx: _Context) -> str:
 
 
 def _headers(ctx: _Context) -> Mapping[str, str]:
-    """The HTTP headers, names in lower case; none over stdio and in process."""
+    """Return the HTTP headers, names in lower case; empty over stdio and in process."""
     return {} if ctx.request is None else request_of(ctx.request.scope, "").headers
 
 

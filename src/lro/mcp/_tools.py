@@ -1,7 +1,7 @@
-"""Methods as tools: their names, descriptions and schemas, as the SDK takes them.
+"""Methods as tools of the SDK: their names, descriptions and schemas.
 
-The SDK makes the schemas of a tool from the signature of a function, and from classes of pydantic.
-Those that are made here give it schemas which exist already.
+The SDK makes the schemas of a tool from a function's signature and from classes of pydantic. This
+module makes such functions and classes from the schemas of message classes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lro.types import AnyMessage, Json, TypeRegistry
 log = logging.getLogger("lro")
 
 ToolName: TypeAlias = Callable[[str], str]
-"""Full name of a method -> name of its tool."""
+"""A function from the full name of a method to the name of its tool."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-"""What the protocol allows (SEP-986)."""
+"""Names that the protocol allows (SEP-986)."""
 _COMMON_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""What the APIs of models take. Their clients refuse all tools of a server that has another."""
+"""Names that the APIs of models allow; for any other name, clients refuse the whole server."""
 _MOST_CHARACTERS: Final = 64
 _WANTED: Final = "names of 1 to 128 of A-Z a-z 0-9 _ . -"
 _REFERENCE: Final = "#/"
@@ -43,7 +43,7 @@ _OPERATION: Final[Schema] = {
     "required": ["operation"],
     "additionalProperties": False,
 }
-"""What is answered while the work goes on, to a client that knows no tasks."""
+"""The result while the work continues, for a client without tasks."""
 _READ: Final = "Wait a little for work that another tool has begun, and return its result."
 _ID: Final[Mapping[str, Json]] = {
     "type": "object",
@@ -58,9 +58,9 @@ def named_tools(
     tool_name: ToolName | None,
     read_tool: str,
 ) -> Mapping[str, MethodSpec]:
-    """The methods by the names of their tools; without ``methods`` all that are declared by now.
+    """Return the methods by the names of their tools; by default all declared methods.
 
-    By default a name is ``Service_Method``, or the whole name where two would have the same.
+    The default name is ``Service_Method``, or the full name if two methods would share it.
 
     Raises:
         DeclarationError: They are not methods of the service; or there are none; or two have the
@@ -107,7 +107,7 @@ def _names(full_names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _marked(full_name: str, cut: str) -> str:
-    """The name of one of several methods that only differ in what was cut."""
+    """Return a unique name for a method whose cut name is not unique."""
     mark = hashlib.sha256(full_name.encode()).hexdigest()[:8]
     return f"{cut}_{mark}"[-_MOST_CHARACTERS:]
 
@@ -122,10 +122,10 @@ def _spec(service: Service, method: object) -> MethodSpec:
 def method_binding(
     name: str, spec: MethodSpec, types: TypeRegistry, *, handles: bool
 ) -> ToolBinding:
-    """The tool of a method; ``handles`` says that it may return an operation that is not done.
+    """Make the tool of a method; with ``handles`` it may return an operation that is not done.
 
     Raises:
-        DeclarationError: Its request is not a JSON object, as the arguments of a tool are.
+        DeclarationError: Its request is not a JSON object, as arguments of a tool must be.
     """
     given = _inlined(types, reading=True, cls=spec.request)
     if given.get("type", "object") != "object":
@@ -145,7 +145,7 @@ def _has_value(response: type, types: TypeRegistry) -> bool:
 
 
 def read_binding(name: str) -> ToolBinding:
-    """The tool of this name that reads an operation."""
+    """Make the tool that reads an operation."""
     return _binding(name, _READ, _ID, {})
 
 
@@ -160,7 +160,7 @@ def _binding(
     assert isinstance(needed, list)
     parameters = [
         inspect.Parameter(
-            f"argument_{number}",  # the SDK gives it the alias: not every JSON name is a Python one
+            f"argument_{number}",  # the alias is the JSON name, which may not be an identifier
             inspect.Parameter.KEYWORD_ONLY,
             annotation=Annotated[Any, Field(alias=key, json_schema_extra=_replacing(schema))],
             default=inspect.Parameter.empty if key in needed else None,
@@ -195,9 +195,9 @@ def _model(schema: Mapping[str, Json]) -> type[BaseModel]:
 
 
 def _inlined(types: TypeRegistry, cls: type, *, reading: bool) -> Schema:
-    """The schema of a message class without references, which many clients of models ignore.
+    """Return the schema of a message class without references, which many clients ignore.
 
-    A message within one of its own class is any object.
+    A message inside a message of its own class is any object.
     """
     schemas = MessageSchemas(types, _REFERENCE)
     top = schemas.read(cls) if reading else schemas.written(cls)

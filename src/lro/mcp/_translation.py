@@ -1,4 +1,4 @@
-"""Operations and errors of a service, as the results and errors of MCP."""
+"""Translation of operations and errors to results and errors of MCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TASK: Final = "task not found: there is no operation with this id"
-"""The same for all that a caller cannot see, so that the text gives nothing away."""
+"""The text does not reveal if the operation is missing or hidden."""
 _CODES: Final = {
     Code.UNAUTHENTICATED: wire.INVALID_REQUEST,
     Code.UNIMPLEMENTED: wire.METHOD_NOT_FOUND,
@@ -28,18 +28,19 @@ _CODES: Final = {
     Code.FAILED_PRECONDITION: wire.INVALID_PARAMS,
     Code.OUT_OF_RANGE: wire.INVALID_PARAMS,
 }
-"""Any other code stands for the server: INTERNAL_ERROR."""
+"""Any other code is INTERNAL_ERROR."""
 _FOR_THE_MODEL: Final = frozenset(
     code for code, number in _CODES.items() if number == wire.INVALID_PARAMS
 ) | {Code.ABORTED, Code.RESOURCE_EXHAUSTED}
-"""Errors of a start that are the tool's result: a model can correct itself, or try again later."""
+"""Errors of a start that become the tool's result: a model can correct itself or try again."""
 
 
 @attrs.frozen
 class Translation:
-    """Translates for one service; ``poll_seconds`` is how often clients should ask.
+    """Translate for one service.
 
-    ``read_tool`` is the tool that reads an operation.
+    ``poll_seconds`` is the recommended polling interval, ``read_tool`` the tool that reads an
+    operation.
     """
 
     types: TypeRegistry
@@ -48,15 +49,15 @@ class Translation:
     read_tool: str
 
     def created(self, found: Operation) -> wire.Result:
-        """The answer to a call that has begun an operation."""
+        """Return the result of a call that started an operation."""
         return wire.created(self._task(found, "working"))
 
     def detailed(self, found: Operation) -> wire.Result:
-        """The answer to who asks for an operation as a task."""
+        """Return the result of a request for a task."""
         meta: dict[str, Json] = {}
         shown = operation_reply_json(found, self.types, self.domain, alone=True)
         if "metadata" in shown:
-            dumps(shown["metadata"])  # or the SDK finds that it cannot be sent
+            dumps(shown["metadata"])  # raises here if the SDK could not send it
             meta[self._key("metadata")] = shown["metadata"]
         if not found.done:
             return wire.detailed(self._task(found, "working"), {}, meta)
@@ -73,7 +74,7 @@ class Translation:
         created, updated = known.create_time, known.update_time
         assert created is not None
         assert updated is not None
-        # Before the end no number would be true: the time that a record is kept begins with it.
+        # The time that a record is kept begins with its end, so the TTL is unknown before.
         if known.expire_time is not None:
             ttl = (known.expire_time - created) // _MILLISECOND
         stops = known.cancel_requested and not found.done
@@ -88,10 +89,10 @@ class Translation:
         )
 
     def result(self, operation: Operation) -> wire.Result:
-        """The result of the tool whose operation is done.
+        """Return the result of a tool from its operation, which is done.
 
         Raises:
-            ToolsRefusal: It failed by a fault of the service, which is not the tool's to report.
+            ToolsRefusal: The operation failed by a fault of the service.
         """
         result = operation.result
         if isinstance(result, Status):
@@ -108,7 +109,7 @@ class Translation:
         return wire.tool_result(dumps(value).decode(), value, meta=meta)
 
     def pending(self, operation: Operation) -> wire.Result:
-        """What a model reads while the work goes on, if its client knows no tasks."""
+        """Return the text for a model while the work continues, if its client has no tasks."""
         operation_id = parse_name(operation.name).id
         text = (
             f"The work goes on as operation {operation_id}. Call the tool {self.read_tool} "
@@ -117,16 +118,18 @@ class Translation:
         return wire.tool_result(text, {"operation": operation_id})
 
     def tool_error(self, error: Exception, asked: str) -> wire.Result:
-        """The result of a tool that could do nothing.
+        """Return the result of a tool that failed to start or read.
 
         Raises:
-            ToolsRefusal: That is not for a model to hear, or it can do nothing about it.
+            ToolsRefusal: The error is not for a model, or a model cannot do anything about it.
         """
         if isinstance(error, OperationNotFound):
             return wire.tool_result(_NO_TASK, is_error=True)
         status = self._status(error, asked)
         meant = not isinstance(error, InvalidRequestId | RequestIdConflict)
-        if status.code not in _FOR_THE_MODEL or not meant:  # a client sends these, not its model
+        if (
+            status.code not in _FOR_THE_MODEL or not meant
+        ):  # the client makes request ids, not its model
             raise self._refusal(status)
         text = status.message
         retry = detail_of(status, self.types, RetryInfo)
@@ -136,12 +139,12 @@ class Translation:
         return wire.tool_result(text, is_error=True, meta=meta)
 
     def refusal(self, error: Exception, asked: str) -> wire.ToolsRefusal:
-        """The error that answers a call which could not be done."""
+        """Return the error of MCP for a call that failed."""
         if isinstance(error, OperationNotFound):
             return wire.ToolsRefusal(wire.INVALID_PARAMS, _NO_TASK)
         try:
             return self._refusal(self._status(error, asked))
-        except Exception as exc:  # details that the application gave, which may be anything
+        except Exception as exc:  # from details of the application, which may be anything
             fault = internal_error(exc, self.types, self.domain, asked=asked)
             return self._refusal(fault.status)
 
@@ -153,7 +156,7 @@ class Translation:
         return wire.ToolsRefusal(code, status.message, self._printed(status))
 
     def _printed(self, status: Status) -> Json:
-        """A Status in JSON; what the SDK cannot send is found here.
+        """Return a Status in JSON, checked so that the SDK can send it.
 
         Raises:
             EncodingError, ValueError, TypeError: A detail has no JSON form.
@@ -167,5 +170,5 @@ class Translation:
 
 
 def request_id_key(domain: str) -> str:
-    """The key of ``_meta`` that holds the request id of a start."""
+    """Return the key of ``_meta`` for the request id of a start."""
     return f"{domain}/request-id"

@@ -1,6 +1,6 @@
-"""The words of the protocol: MCP revision 2026-07-28 and its tasks extension (SEP-2663).
+"""Messages of the protocol: MCP revision 2026-07-28 and its tasks extension (SEP-2663).
 
-All names that the extension's text may still change are in this module.
+All names that may still change in the extension are in this module.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ GET: Final = "tasks/get"
 UPDATE: Final = "tasks/update"
 CANCEL: Final = "tasks/cancel"
 VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
-"""The revisions that have the extension: earlier ones have other tasks, which are not built."""
+"""Revisions with the extension; the different tasks of earlier ones are not supported."""
 READ_TOOL: Final = "operations_get"
-"""The tool by which a model reads an operation where its client knows no tasks, by default."""
+"""Default name of the tool that reads an operation for clients without tasks."""
 
 Result: TypeAlias = dict[str, Any]
 
 
 class ToolsRefusal(MCPError):
-    """An error that this library answers, as against one that an application raised."""
+    """An error that this library answers, not the application."""
 
 
 class TaskParams(RequestParams):
-    """What ``tasks/get`` and ``tasks/cancel`` ask for."""
+    """Parameters of ``tasks/get`` and ``tasks/cancel``."""
 
     task_id: str = Field(alias="taskId")
 
 
 class UpdateParams(TaskParams):
-    """What ``tasks/update`` brings."""
+    """Parameters of ``tasks/update``."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses")
 
 
 def declares_tasks(params: Mapping[str, Any] | None, version: str) -> bool:
-    """Whether the client says in this request that it knows tasks."""
+    """Return True if the client declares in this request that it supports tasks."""
     found: object = params if version in VERSIONS else None
     for key in ("_meta", CLIENT_CAPABILITIES_META_KEY, "extensions", TASKS):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -64,13 +64,13 @@ def declares_tasks(params: Mapping[str, Any] | None, version: str) -> bool:
 
 
 def meta_of(params: Mapping[str, Any] | None, key: str) -> object:
-    """The value of a key in the ``_meta`` of a request; None without one."""
+    """Return a value in the ``_meta`` of a request; None if it is missing."""
     meta = (params or {}).get("_meta")
     return meta.get(key) if isinstance(meta, Mapping) else None
 
 
 def missing_capability() -> ToolsRefusal:
-    """The error for a client that does not say that it knows tasks."""
+    """Return the error for a client that does not declare tasks."""
     return ToolsRefusal(
         MISSING_REQUIRED_CLIENT_CAPABILITY,
         f"this needs a client that declares the extension {TASKS}",
@@ -79,13 +79,12 @@ def missing_capability() -> ToolsRefusal:
 
 
 def check_name_header(headers: Mapping[str, str], task_id: str) -> None:
-    """Check that the header by which proxies route has the id of the task, as the body has it.
+    """Check that the header for proxies has the same task id as the body.
 
-    A request without the header passes: a client that is in use sends none (fastmcp-tasks 4.1),
-    and what a proxy has not read cannot have misled it.
+    A request without the header passes, because a common client sends none (fastmcp-tasks 4.1).
 
     Raises:
-        ToolsRefusal: It has another one (SEP-2243, and SEP-2663 for ``tasks/*``).
+        ToolsRefusal: The ids differ (SEP-2243, and SEP-2663 for ``tasks/*``).
     """
     given = headers.get(MCP_NAME_HEADER)
     if given is not None and decode_header_value(given) != task_id:
@@ -94,7 +93,7 @@ def check_name_header(headers: Mapping[str, str], task_id: str) -> None:
 
 
 def acknowledged() -> Result:
-    """The answer to ``tasks/update`` and ``tasks/cancel``."""
+    """Return the result of ``tasks/update`` and ``tasks/cancel``."""
     return {"resultType": "complete"}
 
 
@@ -108,7 +107,7 @@ def task(
     poll_ms: int,
     message: str = "",
 ) -> Result:
-    """What is said of a task whatever its status; ``ttl_ms`` counts from its creation."""
+    """Return the fields of every task; ``ttl_ms`` counts from its creation."""
     return {
         "taskId": task_id,
         "status": status,
@@ -121,28 +120,28 @@ def task(
 
 
 def created(shown: Result) -> Result:
-    """The answer to ``tools/call`` when it has begun a task."""
+    """Return the result of a ``tools/call`` that started a task."""
     return {"resultType": "task", **shown}
 
 
 def detailed(shown: Result, outcome: Result, meta: Mapping[str, Json]) -> Result:
-    """The answer to ``tasks/get``; ``outcome`` is what there is at the end of the task."""
+    """Return the result of ``tasks/get``; ``outcome`` is empty before the end of the task."""
     return {"resultType": "complete", **shown, **outcome, **_meta(meta)}
 
 
 def completed(result: Result) -> Result:
-    """The outcome of a task that has the result of its tool."""
+    """Return the outcome of a task with the result of its tool."""
     return {"result": result}
 
 
 def failed(error: MCPError) -> Result:
-    """The outcome of a task that its server could not finish."""
+    """Return the outcome of a task that failed by a fault of the server."""
     shown: Result = {"code": error.code, "message": error.message}
     return {"error": shown if error.data is None else {**shown, "data": error.data}}
 
 
 NO_VALUE: Final = object()
-"""Stands for the structured content of a tool that has none; null is a value."""
+"""Marks a result without structured content, since null is a value."""
 
 
 def tool_result(
@@ -152,7 +151,7 @@ def tool_result(
     is_error: bool = False,
     meta: Mapping[str, Json] | None = None,
 ) -> Result:
-    """The result of a tool: a text, which is left out if empty, and the same as data."""
+    """Return the result of a tool: a text, left out if empty, and the same as data."""
     return {
         "resultType": "complete",
         "content": [{"type": "text", "text": text}] if text else [],
@@ -163,7 +162,7 @@ def tool_result(
 
 
 def as_of(version: str, result: Result) -> Result:
-    """The result of a tool in a revision: the structured content of earlier ones is an object."""
+    """Adapt a tool's result to a revision; in earlier ones structured content is an object."""
     if version in VERSIONS or isinstance(result.get("structuredContent", {}), dict):
         return result
     return {key: each for key, each in result.items() if key != "structuredContent"}

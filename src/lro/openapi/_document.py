@@ -45,7 +45,7 @@ _VERSION: Final = "3.1.0"
 _PACKAGE: Final = "google.longrunning"
 _OPERATION: Final = f"{_PACKAGE}.Operation"
 _LINKED: Final = ("Get", "Cancel", "Wait", "Delete")
-"""The verbs that the reply of a start links to."""
+"""The verbs to which the reply of a start has links."""
 _ID: Final = r"^[^/:\x00-\x1f\x7f]+$"
 """One segment of a name (spec §3.1(2)); a colon would begin a verb."""
 
@@ -154,18 +154,17 @@ _MANY: Final[_Part] = {
     "required": ["names"],
     "additionalProperties": False,
 }
-"""Asks for many operations."""
+"""The body of a request for many operations."""
 
 
 @attrs.frozen(kw_only=True)
 class Document:
-    """What an OpenAPI document says beside its paths, and where an application serves it.
+    """The parts of an OpenAPI document that are not paths, and the path that serves it.
 
-    ``path`` is the path of a GET, which is answered without asking ``authenticate``. ``title`` is
-    by default the domain of the service, ``version`` that of the API. ``servers`` are URLs, such as
-    ``/api`` for an application that is mounted there. ``security`` are security schemes as OpenAPI
-    has them, by name, such as ``{"token": {"type": "http", "scheme": "bearer"}}``; each alone lets
-    a caller in.
+    GET of ``path`` returns the document without asking ``authenticate``. ``title`` is by default
+    the domain of the service, ``version`` is the version of the API. ``servers`` are URLs, such as
+    ``/api`` for an application that is mounted there. ``security`` has security schemes of OpenAPI
+    by name, such as ``{"token": {"type": "http", "scheme": "bearer"}}``; any one of them is enough.
 
     Raises:
         DeclarationError: A value is not of its type, or ``path`` has variables.
@@ -269,7 +268,7 @@ def _described(
 
 
 class OperationSchemas(MessageSchemas):
-    """Makes the schemas of message classes, and of operations with them."""
+    """Make schemas of message classes and of their operations."""
 
     def __init__(self, types: TypeRegistry) -> None:
         super().__init__(types)
@@ -279,9 +278,9 @@ class OperationSchemas(MessageSchemas):
         self._status = self.add("google.rpc.Status", _object(self._fields))
 
     def operation_of(self, response: object, metadata: object, method: str = "") -> Schema:
-        """The schema of the operations of a method, or of all with these classes.
+        """Return the schema of the operations of a method, or of all with these classes.
 
-        What is not a message class stands for all.
+        A class that is not a message class stands for any message.
         """
         if not method:
             method = ".".join(getattr(one, "__name__", "Any") for one in (response, metadata))
@@ -310,14 +309,14 @@ class OperationSchemas(MessageSchemas):
         return self.add(name, {"description": text, **_object(fields)})
 
     def error(self) -> Schema:
-        """The schema of the body of an error."""
+        """Return the schema of the body of an error."""
         status = {"type": "string", "enum": [code.name for code in Code]}
         error = _object({**self._fields, "status": status}, "code", "message", "status")
         return self.add("Error", _object({"error": error}, "error"))
 
 
 class Describer:
-    """Collects the paths of a document, and the schemas that they refer to.
+    """Collect the paths of a document, and the schemas that they refer to.
 
     It may describe several edges of a service in turn, each by :meth:`add`, for one document:
     ``paths`` are those of the last one, ``schemas`` and the ids those of all.
@@ -365,12 +364,12 @@ class Describer:
         for route in (*default_routes(parents), *extension_routes(parents)):
             offered = self._service.access.offers(route.rpc)
             if offered and (streams or route.rpc != "WatchOperations"):
-                self._add_verb(route)  # first, since links go by the ids of the verbs
+                self._add_verb(route)  # first, since links use the ids of the verbs
         first = [self._add_start(start) for start in starts]
         self.paths = {path: self.paths[path] for path in (*first, *self.paths)}
 
     def webhooks(self) -> _Part:
-        """What the service sends, by the type of the event (Standard Webhooks 1.0.0)."""
+        """Describe the webhooks by the type of the event (Standard Webhooks 1.0.0)."""
         fields = {
             "name": {"type": "string", "description": "The name of the operation."},
             "method": {"type": "string"},
@@ -427,9 +426,9 @@ class Describer:
         return path
 
     def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
-        """What a call that starts operations with these classes says of its reply, and of Prefer.
+        """Describe the reply of a start with these classes, and its header Prefer.
 
-        Without the full name of their method, the first one with these classes gives it.
+        The name of the method is by default that of the first one with these classes.
         """
         for spec in self._service.specs.values():
             if not full_name and (spec.response, spec.metadata) == (response, metadata):
@@ -490,7 +489,9 @@ class Describer:
                 yield {"name": name, "in": "query", "schema": schema}
                 continue
             single = field.label is not Label.REPEATED and field.message_name not in WRAPPED_TYPES
-            if single and field.python not in (one.python for one in above):  # it may hold itself
+            if single and field.python not in (
+                one.python for one in above
+            ):  # a message may contain its own class
                 yield from self._query(field.shape, package, path, given)
 
     def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> str:
@@ -563,7 +564,7 @@ class Describer:
     def _watch(self) -> _Part:
         text = "Server-sent events: operation, with an operation as JSON; missing, with the name of"
         text += " one that is gone. They end when all are done or gone."
-        # No type: some tools take it for that of the text, and others for that of an event.
+        # No type, since tools do not agree if it is the type of the text or of an event.
         reply = {"description": text, "content": {"text/event-stream": {"schema": {}}}}
         return {"summary": "Watch an operation.", "responses": {"200": reply}}
 
@@ -593,7 +594,7 @@ def _body(schema: Schema, *, required: bool = False) -> _Part:
 
 
 def _flat(template: Template) -> tuple[str, list[_Part], list[str]]:
-    """A template as a path of OpenAPI; its parameters; the names of those of the parent."""
+    """Return a template as a path of OpenAPI, its parameters, and the names in its parent."""
     path, before, parameters, parents = "", "", [], []
     names = iter(parameter_names(template))
     for segment in template.segments:

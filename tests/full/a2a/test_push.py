@@ -219,7 +219,7 @@ def test_others_fill_half_of_the_places_of_a_task(token: str, most: int) -> None
         refused = [one for one in found if isinstance(one, Failed)]
         assert found[most:] == refused
         assert {one.reason for one in refused} == {"INVALID_PARAMS"}
-        assert "from others than who started the task" in refused[0].message
+        assert "from other callers than its starter" in refused[0].message
         again = [ask(OTHERS[0], 0), *(ask("ann", id) for id in range(3))]
         assert [one for one in again if isinstance(one, Failed)] == []
 

@@ -23,7 +23,8 @@ from azure.core.polling.base_polling import LROBasePolling
 from azure.core.rest import HttpRequest
 
 import lro
-from lro.azure import AzureApp, WsgiAzureApp
+from lro import asgi, wsgi
+from lro.azure import AzureEdge
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.azure.works import PATH, TranscodeRequest, TranscodeResponse
@@ -68,9 +69,9 @@ def polled(request: pytest.FixtureRequest) -> Iterator[Polled]:
 
     options: Any = {"starts": True, "api_versions": [VERSION]}
     serve, app = (
-        (uvicorn_serving, AzureApp(service, **options))
+        (uvicorn_serving, asgi.EdgeApp(AzureEdge(service, **options)))
         if request.param == "uvicorn"
-        else (waitress_serving, WsgiAzureApp(service, **options))
+        else (waitress_serving, wsgi.EdgeApp(AzureEdge(service, **options)))
     )
     with serve(app) as port:
         yield Polled(service, f"http://{HOST}:{port}")
