@@ -14,8 +14,7 @@ import pytest
 NOT_NAMES = {"annotations", "TYPE_CHECKING", "Final"}
 FACES = [
     *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro.telemetry"),
-    "lro_client",
-    "lro_conform",
+    *("lro_client", "lro_client.transports", "lro_conform"),
 ]
 
 
@@ -67,16 +66,22 @@ def test_face_of_the_server_is_small() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
-def test_names_that_are_loaded_late_are_those_that_type_checkers_see() -> None:
-    """``lro`` loads each name from the module that its imports for type checkers name."""
-    lro = importlib.import_module("lro")
-    tree = ast.parse(Path(str(lro.__file__)).read_text())
+def test_face_of_the_client_is_small() -> None:
+    """Transports and waits have modules of their own."""
+    assert len(importlib.import_module("lro_client").__all__) <= 25
+
+
+@pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])
+def test_names_that_are_loaded_late_are_those_that_type_checkers_see(face: str) -> None:
+    """A face loads each name from the module that its imports for type checkers name."""
+    module = importlib.import_module(face)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
     for node in names_for_checkers(tree):
         assert isinstance(node, ast.ImportFrom)
         for alias in node.names:
             home = importlib.import_module(str(node.module))
-            assert getattr(lro, alias.name) is getattr(home, alias.name)
-            assert alias.name in dir(lro)
+            assert getattr(module, alias.name) is getattr(home, alias.name)
+            assert alias.name in dir(module)
 
 
 def test_package_has_no_other_names() -> None:

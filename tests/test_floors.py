@@ -27,7 +27,7 @@ FLOORS: Final = {
         azure mcp a2a lint cli integrations
         """,
     "lro_client": """
-        _addresses _errors _tokens _tracing filters
+        waits _addresses _errors _tokens _tracing filters
         _flow _arguments _watch
         transports google progress webhooks
         _client

@@ -15,7 +15,8 @@ from typing import Any, Final
 from tests.sources import SRC, source
 
 MODULES: Final = [
-    *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client", "lro_conform")
+    *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire"),
+    *("lro_client", "lro_client.transports", "lro_client.waits", "lro_conform"),
 ]
 
 

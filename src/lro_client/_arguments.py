@@ -44,23 +44,14 @@ _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMe
 
 
 def check_name(name: object) -> None:
-    """Check that a value can be an operation's name.
-
-    Raises:
-        DeclarationError: It is not a text, is empty or a URL, or has an odd segment.
-    """
+    """Check that a value is a valid name of an operation."""
     check("name", name, "a text that is not empty", fine=isinstance(name, str) and name != "")
     check_no_url("name", str(name))
     check_segments("name", str(name))
 
 
 def check_parent(parent: str) -> None:
-    """Check that a value can be the parent of a list, or is empty.
-
-    Raises:
-        DeclarationError: It is a URL or a filter, has a segment that is empty, ``.`` or ``..``, or
-            is neither pairs of collection and id nor the collection ``operations`` (spec §3.3(2)).
-    """
+    """Check that a value is empty, or a valid parent of a list (spec §3.3(2))."""
     check_no_url("parent", parent)
     if not parent:
         return
@@ -72,32 +63,20 @@ def check_parent(parent: str) -> None:
 
 
 def check_no_url(subject: str, name: str) -> None:
-    """Check that a name or a parent is not a URL.
-
-    Raises:
-        DeclarationError: It is one.
-    """
+    """Check that a name or a parent is not a URL."""
     wanted = "a name such as operations/abc, which is what follows /v1/ in its URL"
     check(subject, name, wanted, fine=not _URL.fullmatch(name))
 
 
 def check_segments(subject: str, name: str) -> None:
-    """Check that the segments of a name or a parent keep their places in a path.
-
-    Raises:
-        DeclarationError: One is empty, ``.`` or ``..``, which leads elsewhere (spec §3.1(2)).
-    """
+    """Check that no segment of a name leads elsewhere in a path (spec §3.1(2))."""
     if not _NOWHERE.isdisjoint(name.split("/")):
         wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
         raise DeclarationError(subject, wrong)
 
 
 def check_request_id(request_id: object) -> None:
-    """Check a request id: a UUID, the text of a UUID, or the empty text.
-
-    Raises:
-        DeclarationError: It is something else, or all zero (spec §9.2(1)).
-    """
+    """Check that a value is a UUID, its text, or empty, and not all zero (spec §9.2(1))."""
     fine = request_id == ""
     if isinstance(request_id, str | uuid.UUID) and not fine:
         with contextlib.suppress(ValueError):
@@ -107,21 +86,13 @@ def check_request_id(request_id: object) -> None:
 
 
 def check_message(message: object, types: TypeRegistry) -> None:
-    """Check that a value can be the message of a start.
-
-    Raises:
-        DeclarationError: Its class is not one of messages.
-    """
+    """Check that a value is a message that a start can send."""
     fine = isinstance(message, AnyMessage | Mapping) or _may_be_message(type(message), types)
     check("message", message, f"{_MESSAGES}{_way_out(message)}", fine=fine)
 
 
 def check_class(name: str, cls: object, types: TypeRegistry) -> None:
-    """Check that a value is a message class, ``dict``, ``lro.AnyMessage`` or None.
-
-    Raises:
-        DeclarationError: It is not a class of which ``types`` can make a message.
-    """
+    """Check that a value is a message class, ``dict``, ``lro.AnyMessage`` or None."""
     fine = cls in (None, dict) or (isinstance(cls, type) and _may_be_message(cls, types))
     check(name, cls, f"{_CLASSES}{_way_out(cls)}", fine=fine)
 
@@ -148,30 +119,15 @@ def _way_out(value: object) -> str:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Check that a value is a finite number of seconds above zero.
-
-    Raises:
-        DeclarationError: It is not.
-    """
     check(name, value, "seconds above 0", fine=is_number(value, 0.0) and value != 0)
 
 
 def check_optional(name: str, value: object, cls: type) -> None:
-    """Check that a value is an instance of a class, or None.
-
-    Raises:
-        DeclarationError: It is something else.
-    """
     fine = value is None or isinstance(value, cls)
     check(name, value, f"of the class {cls.__name__}", fine=fine)
 
 
 def check_function(name: str, value: object) -> None:
-    """Check that a value can be called.
-
-    Raises:
-        DeclarationError: It cannot.
-    """
     check(name, value, "a function", fine=callable(value))
 
 
@@ -203,21 +159,13 @@ def base_url_of(base_url: object, http: Any) -> str:
 
 
 def check_blocks(name: str, value: object, twin: str) -> None:
-    """Check that a transport or an HTTP client is one for blocking calls.
-
-    Raises:
-        DeclarationError: It makes no calls, or they are awaited.
-    """
+    """Check that a transport or an HTTP client blocks."""
     fine = _sends(value) and not _is_awaited(value)
     check(name, value, f"one whose calls block, such as {twin}", fine=fine)
 
 
 def check_awaits(name: str, value: object, twin: str) -> None:
-    """Check that a transport or an HTTP client is one for event loops.
-
-    Raises:
-        DeclarationError: It makes no calls, or they block.
-    """
+    """Check that a transport or an HTTP client is for event loops."""
     fine = _sends(value) and _is_awaited(value)
     check(name, value, f"one whose calls are awaited, such as {twin}", fine=fine)
 

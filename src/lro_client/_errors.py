@@ -115,7 +115,7 @@ class OperationGone(CallError):
     """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
 
 
-class NothingServed(CallError):
+class PathNotServed(CallError):
     """Nothing is served at the path that was called: NOT_FOUND that says nothing of an operation.
 
     The client's base URL or routes, or the place where the server is mounted, is another one.

@@ -20,7 +20,7 @@ from lro.cli._app import app
 from lro_client import Client, Group
 from lro_client.cli import _terminal
 from lro_client.cli._terminal import Exit
-from lro_client.transports.http import HttpTransport
+from lro_client.transports import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import PATH, Harness

@@ -19,7 +19,7 @@ import lro.asgi
 import lro.wsgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import AsyncLocalTransport, LocalTransport
+from lro_client.transports import AsyncLocalTransport, LocalTransport
 from tests.client.faces import URL, Face
 from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.waiting import joined, until

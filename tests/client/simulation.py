@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 
 import lro
-from lro_client import Call, CallError, Polling, Reply, StartRequest
+from lro_client import CallError, Polling
 from lro_client._flow.polling import until_done
 from lro_client._flow.single import FlowConfig
-from lro_client._flow.steps import Emit, Sleep
+from lro_client._flow.steps import Sleep, YieldValue
+from lro_client.transports import Call, Reply, StartRequest
 from tests.client.faces import Clock
 from tests.client.messages import NAME
 
@@ -72,8 +73,8 @@ class Simulation:
             last: lro.Operation = end.value
             return last
 
-    def _act(self, step: Call | Sleep | Emit) -> Reply | CallError | None:
-        if isinstance(step, Emit):
+    def _act(self, step: Call | Sleep | YieldValue) -> Reply | CallError | None:
+        if isinstance(step, YieldValue):
             self.shown.append(step.value)
             return None
         if isinstance(step, Sleep):

@@ -15,21 +15,15 @@ import respx
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import (
-    AsyncClient,
-    AsyncHttpTransport,
-    AsyncLocalTransport,
-    CallError,
-    Client,
-    HttpTransport,
-    LocalTransport,
-    Polling,
-    Retry,
-    Routes,
-    UnreadableReply,
-)
+from lro_client import AsyncClient, CallError, Client, Polling, Retry, Routes, UnreadableReply
 from lro_client.filters import field
 from lro_client.testing import ScriptedServer
+from lro_client.transports import (
+    AsyncHttpTransport,
+    AsyncLocalTransport,
+    HttpTransport,
+    LocalTransport,
+)
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,

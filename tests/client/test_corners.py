@@ -11,20 +11,16 @@ import pytest
 import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import (
-    AsyncClient,
-    AsyncLocalTransport,
-    Call,
-    CallError,
-    Client,
-    LocalTransport,
-    OperationGone,
-    PollTimeout,
-    Retry,
-    wait_exponential,
-)
-from lro_client._flow.steps import BatchGetOperationsRequest, WatchOperationsRequest
+from lro_client import AsyncClient, CallError, Client, OperationGone, PollTimeout, Retry
 from lro_client.testing import Fault, ScriptedServer
+from lro_client.transports import (
+    AsyncLocalTransport,
+    BatchGetOperationsRequest,
+    Call,
+    LocalTransport,
+    WatchOperationsRequest,
+)
+from lro_client.waits import wait_exponential
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse
 from tests.client.test_groups import client_of, plan

@@ -17,11 +17,12 @@ import pytest
 
 import lro
 import lro.wire
-from lro_client import AsyncClient, Call, CallError, PollTimeout, Reply
+from lro_client import AsyncClient, CallError, PollTimeout
 from lro_client._flow import drivers
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import Sleep
+from lro_client.transports import Call, Reply
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeResponse, packed
 from tests.client.sockets import serving, silent

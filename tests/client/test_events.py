@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import Call, CallError, Routes, UnreadableReply
-from lro_client.transports import _http_coding
+from lro_client import CallError, Routes, UnreadableReply
+from lro_client.transports import Call, _http_coding
 from lro_client.transports._http_coding import Events, EventTooLarge, HttpCoder
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, refusal, reply, running, succeeded

@@ -24,7 +24,6 @@ from lro._filters.types import MessageType
 from lro._messages.shapes import shape_of
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import AsyncLocalTransport, LocalTransport
 from lro_client.filters import (
     Expression,
     Operand,
@@ -40,6 +39,7 @@ from lro_client.filters import (
     state,
     type_of,
 )
+from lro_client.transports import AsyncLocalTransport, LocalTransport
 from tests.client.faces import Face
 from tests.filters.messages import Row
 

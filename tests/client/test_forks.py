@@ -15,7 +15,7 @@ import pytest
 
 from lro_client import AsyncClient, CallError, Client
 from lro_client.testing import ScriptedServer
-from lro_client.transports.http import HttpTransport
+from lro_client.transports import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
 from tests.client.overshoot import reading
 from tests.client.sockets import serving

@@ -22,17 +22,14 @@ import respx
 
 import lro
 import lro.asgi
-from lro_client import (
-    NO_RETRY,
+from lro_client import NO_RETRY, CallError, Polling, PollTimeout
+from lro_client.transports import (
     AsyncHttpTransport,
     Call,
-    CallError,
     HttpTransport,
-    Polling,
-    PollTimeout,
+    WatchOperationsRequest,
+    _own_clients,
 )
-from lro_client._flow.steps import WatchOperationsRequest
-from lro_client.transports import _own_clients
 from tests.client import sockets
 from tests.client.faces import FACES, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, ResizeResponse

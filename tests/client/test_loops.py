@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lro_client import AsyncClient, AsyncHttpTransport, CallError
+from lro_client import AsyncClient, CallError
+from lro_client.transports import AsyncHttpTransport
 from tests.client import sockets
 from tests.client.messages import NAME
 from tests.client.overshoot import reading

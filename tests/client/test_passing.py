@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, OperationGone, Polling, PollTimeout, Retry, wait_exponential
+from lro_client import CallError, OperationGone, Polling, PollTimeout, Retry
+from lro_client.waits import wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,

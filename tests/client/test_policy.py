@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tenacity import RetryCallState, wait_fixed
 
 import lro
-from lro_client import CallError, Polling, Retry, wait_exponential, wait_proportional
-from lro_client._flow.policy import Wait
+from lro_client import CallError, Polling, Retry
+from lro_client.waits import Wait, wait_exponential, wait_proportional
 from tests.client.simulation import Simulation
 
 PLAIN = Polling(jitter=0.0, wait_first=False)

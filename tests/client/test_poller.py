@@ -11,10 +11,11 @@ import attrs
 import pytest
 
 import lro
-from lro_client import Call, CallError, OperationGone, Polling
+from lro_client import CallError, OperationGone, Polling
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
-from lro_client._watch.registry import Seen, Unreachable, Want
+from lro_client._watch.registry import StateChanged, WatchFailed, WatchOptions
 from lro_client._watch.strategy import Scheduler, Strategy
+from lro_client.transports import Call
 from tests.client.schedules import main
 from tests.client.virtual_server import ALL, ENTIRELY, World, error
 
@@ -42,7 +43,7 @@ def excess(world: World, numbers: list[int]) -> float:
     found = []
     for number in numbers:
         [(at, news)] = world.ends(number)
-        assert isinstance(news, Seen)
+        assert isinstance(news, StateChanged)
         found.append(at - world.operations[news.name].ends_at)
     return max(found)
 
@@ -209,8 +210,8 @@ def test_what_is_gone(way: str) -> None:
     world.run()
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Unreachable) is (number in (0, 7, 29))
-        if isinstance(news, Unreachable):
+        assert isinstance(news, WatchFailed) is (number in (0, 7, 29))
+        if isinstance(news, WatchFailed):
             assert isinstance(news.error, OperationGone)
             assert news.error.code is lro.Code.NOT_FOUND
 
@@ -227,9 +228,9 @@ def test_what_a_replica_does_not_know_yet(way: str) -> None:
     world.run()
     for number in numbers[:-1]:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Seen)
+        assert isinstance(news, StateChanged)
     [(at, news)] = world.ends(numbers[-1])
-    assert isinstance(news, Unreachable)
+    assert isinstance(news, WatchFailed)
     assert 10 <= at - began < 21
 
 
@@ -306,7 +307,7 @@ def test_nothing_but_failures_for_ten_minutes(
     world.run(240)  # in which the turn of each of many comes, where each needs a call
     for number in endless:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Unreachable)
+        assert isinstance(news, WatchFailed)
     patient = world.watch("operations/0", seconds=7000.0)
     world.run(6000)
     assert world.received[patient] == []
@@ -404,7 +405,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
     def raises(_: object) -> None:
         raise ZeroDivisionError
 
-    world.registry.subscribe("operations/0", raises, Want())
+    world.registry.subscribe("operations/0", raises, WatchOptions())
     world.run()
     assert excess(world, numbers) <= 0.02
     assert spread(world, 3, 1.0, 2.0)
@@ -453,7 +454,7 @@ def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
     numbers = spread(world, 120)
     world.run()
     news = [world.ends(number)[0][1] for number in numbers]
-    [lost] = [one for one in news if isinstance(one, Unreachable)]
+    [lost] = [one for one in news if isinstance(one, WatchFailed)]
     assert lost.name == "operations/77"
     assert isinstance(lost.error, CallError)
     assert lost.error.code is lro.Code.PERMISSION_DENIED
@@ -511,7 +512,7 @@ def test_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> No
             world.run()
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Unreachable)
+        assert isinstance(news, WatchFailed)
         assert isinstance(news.error, ZeroDivisionError)
     more = spread(world, 3, 5.0, 6.0)
     world.run()

@@ -12,8 +12,9 @@ import pytest
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import Client, LocalTransport, OperationFailed, Update
+from lro_client import Client, OperationFailed, Update
 from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
+from lro_client.transports import LocalTransport
 from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, NothingServed, OperationGone, Polling, Retry, UnreadableReply
+from lro_client import CallError, OperationGone, PathNotServed, Polling, Retry, UnreadableReply
 from lro_client.transports import http as http_transport
 from lro_client.transports.http import Unpacking
 from tests.client import sockets
@@ -297,7 +297,7 @@ def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
     hooks = {"response": [look if face.name == "sync" else look_async]}
     http = face.http(transport=httpx.MockTransport(lambda _: replies.pop(0)), event_hooks=hooks)
     client = face.client(http=http, clock=Clock(), polling=ONLY_GET)
-    wanted, says = (OperationGone, "deleted") if read else (NothingServed, "nothing is served at")
+    wanted, says = (OperationGone, "deleted") if read else (PathNotServed, "nothing is served at")
     with pytest.raises(wanted, match=says):
         client.operation(NAME).result()
     assert replies == []

@@ -13,7 +13,8 @@ import respx
 import tenacity
 
 import lro
-from lro_client import NO_RETRY, CallError, Retry, wait_exponential
+from lro_client import NO_RETRY, CallError, Retry
+from lro_client.waits import wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, page_of_a_proxy, refusal, reply, running
 

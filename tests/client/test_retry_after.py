@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lro
-from lro_client import Call, Polling, Routes
+from lro_client import Polling, Routes
+from lro_client.transports import Call
 from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, succeeded

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from lro_client import AsyncClient
-from lro_client.transports.http import AsyncHttpTransport
+from lro_client.transports import AsyncHttpTransport
 from tests.client import sockets
 from tests.client.messages import NAME, reply, running, succeeded
 from tests.waiting import until_async

@@ -16,7 +16,7 @@ from lro.stores.memory import MemoryStore
 from lro_client import AsyncClient, Client
 from lro_client._addresses import dotted, public_address, server_of
 from lro_client._tokens import Token, read_token, token_of
-from lro_client.transports.local import AsyncLocalTransport, LocalTransport
+from lro_client.transports import AsyncLocalTransport, LocalTransport
 from tests.client.messages import ResizeMetadata, ResizeResponse
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

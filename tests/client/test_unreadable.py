@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, NothingServed, OperationGone, Polling, Retry, UnreadableReply
+from lro_client import CallError, OperationGone, PathNotServed, Polling, Retry, UnreadableReply
 from lro_client.testing import ScriptedServer
 from lro_client.transports._http_coding import is_truncated
 from tests.client.faces import URL, Clock, Face
@@ -260,7 +260,7 @@ def test_a_wrong_mount_is_not_an_operation_that_is_gone(
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
-        with pytest.raises(NothingServed) as caught:
+        with pytest.raises(PathNotServed) as caught:
             ask()
         assert not isinstance(caught.value, OperationGone)
         assert (caught.value.code, caught.value.http_status) == (lro.Code.NOT_FOUND, 404)
@@ -270,7 +270,7 @@ def test_a_wrong_mount_is_not_an_operation_that_is_gone(
         assert str(caught.value).endswith(said)
     assert clock.sleeps == []
     server.route().mock(side_effect=[httpx.ReadError("lost"), answer])
-    with pytest.raises(NothingServed):  # no sign that the first attempt has removed the record
+    with pytest.raises(PathNotServed):  # no sign that the first attempt has removed the record
         client.delete(NAME)
     for gone in GONE.values():  # as this library, Google or another server says it (spec §11.8)
         server.route().mock(return_value=gone)

@@ -10,15 +10,8 @@ import respx
 
 import lro
 import lro.wire
-from lro_client import (
-    CallError,
-    ClientError,
-    OperationFailed,
-    Polling,
-    PollTimeout,
-    Retry,
-    wait_exponential,
-)
+from lro_client import CallError, ClientError, OperationFailed, Polling, PollTimeout, Retry
+from lro_client.waits import wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, succeeded
 from tests.vector_files import vectors

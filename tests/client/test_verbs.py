@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lro
-from lro_client import Call, CallError, Routes
+from lro_client import CallError, Routes
+from lro_client.transports import Call
 from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import Face
 from tests.client.messages import (

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import OperationGone, Polling, PollTimeout, wait_exponential
+from lro_client import OperationGone, Polling, PollTimeout
 from lro_client._flow import single
 from lro_client._flow.poll_state import MARGIN_SECONDS
 from lro_client._flow.polling import TICK_SECONDS
+from lro_client.waits import wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,

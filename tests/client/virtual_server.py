@@ -13,18 +13,19 @@ import attrs
 
 import lro
 import lro.wire
-from lro_client import Call, CallError, Polling, Reply
+from lro_client import CallError, Polling
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, ServerState
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
-    Enough,
-    Idle,
+    SleepUntilWoken,
+    StopStream,
     Stream,
     WatchOperationsRequest,
 )
 from lro_client._watch.poller import Pollers
-from lro_client._watch.registry import Seen, Unreachable, Want, WatchRegistry
+from lro_client._watch.registry import StateChanged, WatchFailed, WatchOptions, WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
+from lro_client.transports import Call, Reply
 
 ALL = frozenset({WAIT, WATCH, BATCH, LIST})
 ENTIRELY = frozenset(Strategy)
@@ -83,7 +84,7 @@ class World:
     now: float = 1000.0
     operations: dict[str, Planned] = attrs.field(factory=dict)
     asked: list[tuple[float, Call]] = attrs.field(factory=list)
-    received: dict[int, list[tuple[float, Seen | Unreachable]]] = attrs.field(factory=dict)
+    received: dict[int, list[tuple[float, StateChanged | WatchFailed]]] = attrs.field(factory=dict)
     full: bool = False
     flying: int = 0
     most_flying: int = 0
@@ -92,7 +93,7 @@ class World:
         self.random = random.Random(self.seed)
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._count = itertools.count()
-        self._listeners: dict[int, tuple[str, Callable[[Seen | Unreachable], None]]] = {}
+        self._listeners: dict[int, tuple[str, Callable[[StateChanged | WatchFailed], None]]] = {}
         self._resting: Callable[[], object] | None = None
         self._streams: list[Callable[[], object]] = []
         self.server = ServerState()
@@ -126,11 +127,11 @@ class World:
         number = len(self.received)
         mine = self.received[number] = []
 
-        def hear(news: Seen | Unreachable) -> None:
+        def hear(news: StateChanged | WatchFailed) -> None:
             mine.append((self.now, news))
 
         self._listeners[number] = name, hear
-        self.registry.subscribe(name, hear, Want(wants_progress, self.now + seconds))
+        self.registry.subscribe(name, hear, WatchOptions(wants_progress, self.now + seconds))
         return number
 
     def leave(self, number: int) -> None:
@@ -153,12 +154,12 @@ class World:
         if not self._agenda or seconds < 1e6:
             self.now = max(self.now, min(end, self.now if not self._agenda else end))
 
-    def ends(self, number: int) -> list[tuple[float, Seen | Unreachable]]:
+    def ends(self, number: int) -> list[tuple[float, StateChanged | WatchFailed]]:
         """The news that were an end."""
         return [
             (at, news)
             for at, news in self.received[number]
-            if isinstance(news, Unreachable) or news.operation.done
+            if isinstance(news, WatchFailed) or news.operation.done
         ]
 
     def break_streams(self) -> None:
@@ -182,7 +183,7 @@ class World:
             step = poller.throw(found) if isinstance(found, Exception) else poller.send(found)
         except StopIteration:
             return
-        if isinstance(step, Idle):
+        if isinstance(step, SleepUntilWoken):
             self._rest(poller, step)
         elif isinstance(step, Stream):
             self._fly(1)
@@ -196,7 +197,7 @@ class World:
             raise RuntimeError("there can be no more threads")
         self.later(0.0, lambda: self._go(pollers.poller(), None))
 
-    def _rest(self, poller: Generator[Any, Any, None], step: Idle) -> None:
+    def _rest(self, poller: Generator[Any, Any, None], step: SleepUntilWoken) -> None:
         woken = [False]
 
         def wake() -> None:
@@ -296,7 +297,7 @@ class World:
                 return
             try:
                 self._event(step, name, left)
-            except Enough:
+            except StopStream:
                 end(None)
                 return
             if not left:

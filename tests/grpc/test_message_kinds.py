@@ -21,7 +21,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.protobuf import proto_sources
 from lro.stores.memory import MemoryStore
 from lro.wsgi import OperationsApp
-from lro_client import CallError, Client, DecodingError, LocalTransport
+from lro_client import CallError, Client, DecodingError
+from lro_client.transports import LocalTransport
 from lro_client.transports.grpc import GrpcTransport
 from tests.grpc.serving import on_threads
 

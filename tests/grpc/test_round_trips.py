@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lro
 from lro.grpc._messages import read_start
-from lro_client import StartRequest
+from lro_client.transports import StartRequest
 from lro_client.transports._grpc_coding import start_to_binary
 
 

@@ -22,7 +22,8 @@ import grpc
 import grpc.aio
 import lro
 from lro.protobuf import status_to_proto
-from lro_client import Call, CallError, Polling, Reply, Retry, UnreadableReply
+from lro_client import CallError, Polling, Retry, UnreadableReply
+from lro_client.transports import Call, Reply
 from lro_client.transports._grpc_coding import GrpcCoder
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face

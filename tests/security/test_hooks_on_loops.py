@@ -23,8 +23,8 @@ import grpc
 import lro
 import lro.asgi
 from lro import Code
-from lro_client import AsyncLocalTransport, Call, CallError, StartRequest
-from lro_client._flow.steps import BatchGetOperationsRequest
+from lro_client import CallError
+from lro_client.transports import AsyncLocalTransport, BatchGetOperationsRequest, Call, StartRequest
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving

@@ -24,7 +24,7 @@ import lro.asgi
 import lro.grpc
 import lro.wsgi
 from lro import Code
-from lro_client import LocalTransport
+from lro_client.transports import LocalTransport
 from tests.http.counting_service import CountRequest, Wrapped, ask, build
 from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edge_of
 

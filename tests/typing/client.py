@@ -15,23 +15,24 @@ import lro_client
 from lro.wire import BatchGetOperationsResponse
 from lro_client import (
     AsyncClient,
-    AsyncHttpTransport,
-    AsyncLocalTransport,
     AsyncOperationHandle,
-    AsyncTransport,
     CallError,
     Client,
-    HttpTransport,
-    LocalTransport,
     OperationFailed,
     OperationHandle,
     Polling,
     PollTimeout,
     Retry,
-    Transport,
-    wait_exponential,
-    wait_proportional,
 )
+from lro_client.transports import (
+    AsyncHttpTransport,
+    AsyncLocalTransport,
+    AsyncTransport,
+    HttpTransport,
+    LocalTransport,
+    Transport,
+)
+from lro_client.waits import wait_exponential, wait_proportional
 from tests.typing.messages import Keys, Model, ResizeMetadata, ResizeRequest, ResizeResponse, Struct
 
 Handle = OperationHandle[ResizeResponse, ResizeMetadata]

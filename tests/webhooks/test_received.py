@@ -10,7 +10,8 @@ import pytest
 
 import lro
 from lro.wire import sign_webhook
-from lro_client import Client, LocalTransport
+from lro_client import Client
+from lro_client.transports import LocalTransport
 from lro_client.webhooks import WebhookError, verify
 from tests.webhooks.hooked import METHOD, SECRET, Here, end, endpoint
 from tests.webhooks.receivers import receiver

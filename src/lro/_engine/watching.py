@@ -22,7 +22,7 @@ from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._engine.store_port import READ_BYTES, Found
-from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record, Sighting
+from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record, WatchItem
 
 log = logging.getLogger("lro")
 
@@ -96,12 +96,12 @@ class WatchList:
             del self._due[name]
         return names
 
-    def read(self, names: Iterable[str], found: Mapping[str, Record]) -> list[Sighting]:
+    def read(self, names: Iterable[str], found: Mapping[str, Record]) -> list[WatchItem]:
         """Return what is to be sent of names that were taken, given their visible records."""
         seen = [self._read(name, found.get(name)) for name in names]
         return [one for one in seen if one is not None]
 
-    def _read(self, name: str, record: Record | None) -> Sighting | None:
+    def _read(self, name: str, record: Record | None) -> WatchItem | None:
         if record is None:
             self._drop(name)
             return MissingOperation(name)
@@ -140,7 +140,7 @@ class WatchStream:
         self._hub = hub
         self._woken = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncGenerator[Sighting, None]:
+    async def __aiter__(self) -> AsyncGenerator[WatchItem, None]:
         """Yield each sighting.
 
         Raises:
@@ -152,7 +152,7 @@ class WatchStream:
                 for one in batch:
                     yield one
 
-    async def batches(self, idle_seconds: float) -> AsyncGenerator[list[Sighting], None]:
+    async def batches(self, idle_seconds: float) -> AsyncGenerator[list[WatchItem], None]:
         """Yield sightings read together, and an empty list after ``idle_seconds`` without any.
 
         While the store cannot be reached, there is none.
@@ -185,7 +185,7 @@ class WatchStream:
         """Read soon: there may be something. On the loop's thread."""
         self._woken.set()
 
-    async def _next(self, watchers: LoopWatchers, idle_at: float) -> list[Sighting]:
+    async def _next(self, watchers: LoopWatchers, idle_at: float) -> list[WatchItem]:
         self._woken.clear()
         if self._hub.closed:
             raise stopping()

@@ -42,7 +42,7 @@ from lro._model.operation import Operation, is_small
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
-    from lro._model.operation import Sighting
+    from lro._model.operation import WatchItem
 
 
 log = logging.getLogger("lro")
@@ -493,7 +493,7 @@ class _Writer:
         self._redact = redact
         self._position = 0
 
-    def event(self, one: Sighting) -> bytes:
+    def event(self, one: WatchItem) -> bytes:
         """The event of a sighting; nothing of an operation that ``redact`` does not give."""
         if isinstance(one, Operation):
             try:

@@ -253,7 +253,7 @@ class MissingOperation:
     name: str
 
 
-Sighting: TypeAlias = Operation | MissingOperation
+WatchItem: TypeAlias = Operation | MissingOperation
 """The latest state of a watched operation, or the name of one that is gone."""
 
 

@@ -14,8 +14,8 @@ from lro_client._client.handles import HandleBase, Update
 from lro_client._client.state import ClientState
 from lro_client._errors import GroupTimeout, again
 from lro_client._flow.poll_state import GRACE_SECONDS
-from lro_client._flow.steps import Emit, Flow, Receive
-from lro_client._watch.registry import Unreachable, Want, WatchedOperation, WatchEvent
+from lro_client._flow.steps import Flow, Receive, YieldValue
+from lro_client._watch.registry import WatchedOperation, WatchEvent, WatchFailed, WatchOptions
 
 H = TypeVar("H", bound=HandleBase[Any, Any])
 
@@ -55,7 +55,7 @@ class GroupWatch(Generic[H]):
         self._entries: dict[str, WatchedOperation] = {}
 
     def __enter__(self) -> GroupWatch[H]:
-        want = Want(self._wants_progress, self.deadline, self._fits)
+        want = WatchOptions(self._wants_progress, self.deadline, self._fits)
         known: Mapping[str, Operation | None] = dict.fromkeys(self._pending)
         if not self._wants_progress:  # for those who do, the first state is an event too
             known = {name: handles[0].operation for name, handles in self._pending.items()}
@@ -91,17 +91,17 @@ class GroupWatch(Generic[H]):
             ended = _is_end(news)
             if not ended:
                 del self._events[name]
-        if isinstance(news, Unreachable) and self._registry.closed is not None:
+        if isinstance(news, WatchFailed) and self._registry.closed is not None:
             raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
-        if isinstance(news, Unreachable):
+        if isinstance(news, WatchFailed):
             for handle in handles:
                 handle._give_up(news.error)
         if ended:
             del self._pending[news.name]
             for handle in handles:
                 handle._count_polls(entry.polls)
-        if not isinstance(news, Unreachable):
+        if not isinstance(news, WatchFailed):
             for handle in handles:
                 handle._take_state(news.operation)
         return handles
@@ -134,7 +134,7 @@ class GroupWatch(Generic[H]):
 
 
 def _is_end(news: WatchEvent) -> bool:
-    return isinstance(news, Unreachable) or news.operation.done
+    return isinstance(news, WatchFailed) or news.operation.done
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:
@@ -157,7 +157,7 @@ def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None
     with GroupWatch(state, handles, timeout) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
-                yield Emit(handle)
+                yield YieldValue(handle)
         if gathering.pending:
             raise gathering.timeout_error()
 
@@ -200,6 +200,6 @@ def updates(state: ClientState, handles: Sequence[H], timeout: float | None) -> 
     with GroupWatch(state, handles, timeout, wants_progress=True) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
-                yield Emit(Update(handle, handle.operation))
+                yield YieldValue(Update(handle, handle.operation))
         if gathering.pending:
             raise gathering.timeout_error()

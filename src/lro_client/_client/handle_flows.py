@@ -19,7 +19,7 @@ from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Call, Flow, Gather, Receive, Sleep, StartRequest
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
-from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent
+from lro_client._watch.registry import StateChanged, WatchEvent, WatchFailed, WatchOptions
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,7 +103,7 @@ def _with_others(
     clock = state.config.clock
     deadline = math.inf if timeout is None else clock() + timeout
     box = state.channel()
-    want = Want(deadline=deadline, fits=handle._fits)
+    want = WatchOptions(deadline=deadline, fits=handle._fits)
     registry = state.registry
     entry = registry.subscribe(handle.name, box.put, want, handle.operation)
     try:
@@ -115,7 +115,7 @@ def _with_others(
     if news is None:
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
-    if isinstance(news, Unreachable):
+    if isinstance(news, WatchFailed):
         raise again(news.error)  # other waiters raise it too, each with a traceback of its own
     found: Operation = news.operation
     return found
@@ -252,10 +252,10 @@ def _hear_end(
     future: Future[Resp] | asyncio.Future[Resp],
 ) -> None:
     if handle.done:
-        hear(Seen(handle.name, handle.operation))
+        hear(StateChanged(handle.name, handle.operation))
     else:
         registry = state.registry
-        registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+        registry.subscribe(handle.name, hear, WatchOptions(fits=handle._fits), handle.operation)
         future.add_done_callback(lambda _: registry.leave(handle.name, hear))
 
 
@@ -264,7 +264,7 @@ def _give(
     handle: HandleBase[Resp, typing.Any],
     news: WatchEvent,
 ) -> None:
-    if isinstance(news, Unreachable):
+    if isinstance(news, WatchFailed):
         future.set_exception(again(news.error))
         return
     handle._take_state(news.operation)

@@ -133,7 +133,7 @@ class ClientState:
 
 
 def _offered(transport: object) -> frozenset[Strategy]:
-    found = {Strategy.ONE, Strategy.HOLD, Strategy.LISTED}
+    found = {Strategy.GET, Strategy.WAIT, Strategy.LIST}
     if getattr(transport, "batches", False):
         found.add(Strategy.BATCH)
     if hasattr(transport, "stream"):

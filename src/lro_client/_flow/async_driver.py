@@ -17,16 +17,16 @@ from lro_client._flow.drivers import Finished, advance, log_ended
 from lro_client._flow.steps import (
     AsyncTransport,
     Call,
-    Emit,
-    Enough,
     Flow,
     Gather,
-    Idle,
     Receive,
     Reply,
     Sleep,
+    SleepUntilWoken,
     Step,
+    StopStream,
     Stream,
+    YieldValue,
 )
 
 R = TypeVar("R")
@@ -157,7 +157,7 @@ class AsyncDriver:
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
-                if isinstance(step, Emit):
+                if isinstance(step, YieldValue):
                     yield step.value
                     step = advance(flow, None)
                 else:
@@ -191,7 +191,7 @@ class AsyncDriver:
         return task.result()
 
     def wake(self) -> None:
-        """End the ``Idle`` of the one flow that sleeps."""
+        """End the ``SleepUntilWoken`` of the one flow that sleeps."""
         self._loops.here().woken.set()
 
     def max_pollers(self, wanted: int) -> int:
@@ -239,10 +239,10 @@ class AsyncDriver:
             case Receive(box, seconds):
                 assert isinstance(box, LoopChannel)
                 return await box.take(seconds)
-            case Idle(seconds):
+            case SleepUntilWoken(seconds):
                 await self._idle(seconds)
             case Stream():
-                with contextlib.suppress(Enough):
+                with contextlib.suppress(StopStream):
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
         return None
 

@@ -18,17 +18,17 @@ import attrs
 from lro_client._errors import again, too_late
 from lro_client._flow.steps import (
     Call,
-    Emit,
-    Enough,
     Flow,
     Gather,
-    Idle,
     Receive,
     Reply,
     Sleep,
+    SleepUntilWoken,
     Step,
+    StopStream,
     Stream,
     Transport,
+    YieldValue,
 )
 
 R = TypeVar("R")
@@ -42,17 +42,17 @@ MAX_IDLE_SECONDS: Final = 10.0
 """How long an idle thread is kept."""
 
 
-class Late(Exception):
+class CallTimedOut(Exception):
     """The time was over first. The thread goes on alone, and its result is dropped."""
 
 
-class Bound(threading.local):
+class CallDeadline(threading.local):
     """The moment at which the exchange of this thread must be over."""
 
     until: float | None = None
 
 
-BOUND: Final = Bound()
+CALL_DEADLINE: Final = CallDeadline()
 
 
 @contextlib.contextmanager
@@ -60,13 +60,13 @@ def ending_at(until: float) -> Iterator[None]:
     """Let this thread use no connection that was made here after this moment.
 
     Raises:
-        Late: The moment came first.
+        CallTimedOut: The moment came first.
     """
-    before, BOUND.until = BOUND.until, until
+    before, CALL_DEADLINE.until = CALL_DEADLINE.until, until
     try:
         yield
     finally:
-        BOUND.until = before
+        CALL_DEADLINE.until = before
 
 
 class CallThreads:
@@ -90,7 +90,7 @@ class CallThreads:
         Meanwhile the queue of the answer is in ``waiting``: a closing client puts an error there.
 
         Raises:
-            Late: The function took longer.
+            CallTimedOut: The function took longer.
         """
         answers: AnswerQueue = queue.SimpleQueue()
         waiting.add(answers)
@@ -101,7 +101,7 @@ class CallThreads:
                 return function()  # which keeps to the times of its library
             found, error = answers.get(timeout=seconds)
         except queue.Empty:
-            raise Late from None
+            raise CallTimedOut from None
         finally:
             waiting.discard(answers)
         if error is not None:
@@ -276,7 +276,7 @@ class Driver:
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
-                if isinstance(step, Emit):
+                if isinstance(step, YieldValue):
                     yield step.value
                     step = advance(flow, None)
                 else:
@@ -296,7 +296,7 @@ class Driver:
         self.transport.close()
 
     def wake(self) -> None:
-        """End the ``Idle`` of the one flow that sleeps."""
+        """End the ``SleepUntilWoken`` of the one flow that sleeps."""
         self._woken.set()
 
     def max_pollers(self, wanted: int) -> int:
@@ -330,10 +330,10 @@ class Driver:
             case Receive(box, seconds):
                 assert isinstance(box, ThreadChannel)
                 return box.take(seconds)
-            case Idle(seconds):
+            case SleepUntilWoken(seconds):
                 self._idle(seconds)
             case Stream():
-                with contextlib.suppress(Enough):
+                with contextlib.suppress(StopStream):
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
         return None
 
@@ -356,7 +356,7 @@ class Driver:
             return transport.send(call)
         try:
             return CALL_THREADS.call(lambda: transport.send(call), call.budget, set())
-        except Late:
+        except CallTimedOut:
             raise too_late(call.verb, call.budget) from None
 
     def _idle(self, seconds: float) -> None:

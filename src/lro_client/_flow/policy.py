@@ -2,79 +2,14 @@
 
 from __future__ import annotations
 
-import abc
-import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final
 
 import attrs
 
 from lro import Code
 from lro_client._errors import CallError, UnreadableReply, check
-
-if TYPE_CHECKING:
-    import tenacity
-
-Wait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
-"""A pause in seconds for a state: ``attempt_number`` from 1, ``seconds_since_start``."""
-
-
-class _PlainWait(abc.ABC):
-    """A wait that depends on the attempt and the time alone; it can be added to tenacity's."""
-
-    @abc.abstractmethod
-    def pause(self, attempt: int, seconds: float, /) -> float:
-        """The pause after this attempt, ``seconds`` after the first one began."""
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        """The same, as tenacity asks for it."""
-        return self.pause(retry_state.attempt_number, retry_state.seconds_since_start or 0.0)
-
-    def __add__(self, other: Any) -> Any:
-        import tenacity  # is loaded already, if the other one is tenacity's
-
-        waits: Any = tenacity.wait_combine
-        return waits(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self if other == 0 else self + other  # as sum() begins with 0
-
-
-class wait_proportional(_PlainWait):  # the spelling of tenacity's own
-    """Ask again after a share of the time that has passed, within bounds, all in seconds.
-
-    With the default quarter, the time lost after the end is at most a quarter of the run time.
-    """
-
-    def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
-        self.share: float = share
-        self.minimum: float = minimum
-        self.maximum: float = maximum
-
-    def pause(self, _attempt: int, seconds: float, /) -> float:
-        """The pause after a reply ``seconds`` after the first poll."""
-        return min(max(seconds * self.share, self.minimum), self.maximum)
-
-
-class wait_exponential(_PlainWait):
-    """Ask again after pauses that grow by a factor, as most public clients do."""
-
-    def __init__(
-        self, initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
-    ) -> None:
-        self.initial: float = initial
-        self.multiplier: float = multiplier
-        self.maximum: float = maximum
-
-    def pause(self, attempt: int, _seconds: float, /) -> float:
-        """The pause after this attempt."""
-        try:
-            pause = self.initial * self.multiplier ** (attempt - 1)
-        except OverflowError:
-            return self.maximum
-        return max(0.0, min(pause, self.maximum))
-
+from lro_client.waits import Wait, pause_of, wait_exponential, wait_proportional
 
 _PASSING: Final = frozenset(
     {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL}
@@ -205,41 +140,3 @@ def _asks_for_exception(wait: object) -> bool:
         return True
     parts = (*getattr(wait, "wait_funcs", ()), *getattr(wait, "strategies", ()))
     return any(map(_asks_for_exception, parts))
-
-
-def pause_of(wait: Wait, attempt: int, seconds: float, error: CallError | None = None) -> float:
-    """The pause of a wait after this attempt, ``seconds`` after the first one began.
-
-    A wait of tenacity may look at the ``error``, or at the outcome, which is None without one.
-    """
-    if isinstance(wait, _PlainWait):
-        return wait.pause(attempt, seconds)
-    state = _retry_state()
-    state.attempt_number = attempt
-    state.start_time, state.outcome_timestamp = 0.0, seconds
-    state.outcome = _outcome(attempt, error)
-    return float(wait(state))
-
-
-def _retry_state() -> tenacity.RetryCallState:
-    import tenacity  # is loaded already, if the wait is one of its own
-
-    return tenacity.RetryCallState(_retrying(), None, (), {})
-
-
-def _outcome(attempt: int, error: CallError | None) -> tenacity.Future:
-    import tenacity
-
-    outcome = tenacity.Future(attempt)
-    if error is None:
-        outcome.set_result(None)
-    else:
-        outcome.set_exception(error)
-    return outcome
-
-
-@functools.cache
-def _retrying() -> tenacity.Retrying:
-    import tenacity
-
-    return tenacity.Retrying()

@@ -110,7 +110,7 @@ ANSWERED: Final = Failures(answered=True)
 
 
 @attrs.frozen
-class Doubt:
+class UnconfirmedWait:
     """A Wait that failed, or whose reply may be wrong: a Get decides (spec §11.2(4))."""
 
     reply: Operation | None = None
@@ -134,7 +134,7 @@ class PollState:
     polls: int = 0
     """Replies and failures together."""
     failures: Failures = _NO_FAILURES
-    doubt: Doubt | None = None
+    doubt: UnconfirmedWait | None = None
     """A Wait that a Get has to confirm."""
     _at_once: int = 0
     """Number of Waits in a row that came back at once, and not done."""
@@ -154,7 +154,7 @@ class PollState:
         config.server.seen(self.name)
         if waited:
             if found.done and not fits(found):
-                self.doubt = Doubt(found)
+                self.doubt = UnconfirmedWait(found)
                 return False
         elif self.doubt is not None:
             self.doubt.settle(config.server, found, config.clock())
@@ -188,7 +188,7 @@ class PollState:
         """
         config.server.hear(error)
         if hold is not None and _may_lack_wait(config.polling, error):
-            self.doubt = Doubt()
+            self.doubt = UnconfirmedWait()
             return True
         if is_gone(error) and self.may_come(config):
             error.passing, self.doubt = True, None
@@ -197,7 +197,7 @@ class PollState:
         self.failures = self.failures.with_one_more(error, config.clock(), fair=fair)
         if hold is None or not silent:
             return False
-        self.doubt = Doubt() if fair else None
+        self.doubt = UnconfirmedWait() if fair else None
         return True
 
 

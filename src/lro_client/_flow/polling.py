@@ -22,7 +22,7 @@ from lro_client._flow.poll_state import (
     wait_request,
 )
 from lro_client._flow.single import FlowConfig, read
-from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep
+from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
@@ -51,7 +51,7 @@ def until_done(
     """
     if first is not None and first.done:
         if every is not None:
-            yield Emit(first)
+            yield YieldValue(first)
         return first
     wait = _SingleWait(
         name=name,
@@ -82,7 +82,7 @@ def until_done(
             wait.failures = ANSWERED
             if every is not None and operation != shown:
                 shown = operation
-                yield Emit(operation)
+                yield YieldValue(operation)
             if operation.done:
                 return operation
             pause = wait.after_reply(reply, hold, config.clock() - asked)

@@ -18,9 +18,9 @@ from lro.wire import (
     View,
     WaitOperationRequest,
 )
-from lro_client._errors import CallError, NothingServed, empty_reply, too_late, unreadable
+from lro_client._errors import CallError, PathNotServed, empty_reply, too_late, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
-from lro_client._flow.steps import STARTS, Call, Emit, Flow, Reply, Request, Sleep
+from lro_client._flow.steps import STARTS, Call, Flow, Reply, Request, Sleep, YieldValue
 
 WAIT: Final = "wait"
 WATCH: Final = "watch"
@@ -206,7 +206,7 @@ def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
 
 def is_gone(error: CallError) -> bool:
     """Return whether a call failed because there is no such operation."""
-    return error.code is Code.NOT_FOUND and not isinstance(error, NothingServed)
+    return error.code is Code.NOT_FOUND and not isinstance(error, PathNotServed)
 
 
 def is_early(config: FlowConfig, name: str, error: object) -> bool:
@@ -244,7 +244,7 @@ def pages(
             raise
         page = reply.value
         assert isinstance(page, ListOperationsResponse)
-        yield Emit(page)
+        yield YieldValue(page)
         if not page.next_page_token:
             return
         if hash(page.next_page_token) in asked:

@@ -118,7 +118,7 @@ class Sleep:
 
 
 @attrs.frozen
-class Idle:
+class SleepUntilWoken:
     """Pause the flow until the time is over or the registry has more to do."""
 
     seconds: float
@@ -133,7 +133,7 @@ class Receive:
 
 
 @attrs.frozen
-class Emit:
+class YieldValue:
     """Give this value to the iterator of the flow."""
 
     value: Any
@@ -155,18 +155,18 @@ class Channel(Protocol):
         ...
 
 
-Step: TypeAlias = Call | Gather | Stream | Sleep | Idle | Receive | Emit
+Step: TypeAlias = Call | Gather | Stream | Sleep | SleepUntilWoken | Receive | YieldValue
 Flow: TypeAlias = Generator[Step, Any, R]
 
 
 class Transport(Protocol):
     """Carries calls to a server, blocking.
 
-    One whose ``bounds`` is true keeps to a call's budget by itself, whatever the server does; for
-    others a thread is spent on it. One that can carry streams also has a method
-    ``stream(call, sink)``, as :class:`lro_client.HttpTransport` does, and one that can carry
-    BatchGet a true ``batches``. ``calls_at_once`` is how many waits may have a call each (4), and
-    ``address`` the server as tokens write it.
+    Three attributes and a method are optional. If ``bounds`` is true, the transport keeps to the
+    budget of a call by itself; otherwise a thread is spent on each call. ``batches`` is true if it
+    can carry BatchGet. ``calls_at_once`` is the number of waits that can have a call of their own
+    (4). ``address`` is the server, as tokens write it. A method ``stream(call, sink)``, as
+    ``HttpTransport`` has it, carries streams.
     """
 
     def send(self, call: Call) -> Reply:
@@ -194,5 +194,5 @@ class AsyncTransport(Protocol):
         ...
 
 
-class Enough(Exception):
+class StopStream(Exception):
     """Raised by a sink that needs no more of a stream."""

@@ -18,7 +18,7 @@ from lro.wire import BatchGetOperationsResponse, ListOperationsRequest, ListOper
 from lro_client._errors import CallError, OperationGone, too_many_bytes, unreadable
 from lro_client._flow.poll_state import final_error
 from lro_client._flow.single import WATCH, YOUNG_PAUSE_SECONDS, FlowConfig, unlawful
-from lro_client._flow.steps import Enough, Flow, Idle, Reply
+from lro_client._flow.steps import Flow, Reply, SleepUntilWoken, StopStream
 from lro_client._tracing import log_failed_poll
 from lro_client._watch.registry import (
     MAX_BATCH_NAMES,
@@ -82,7 +82,7 @@ class Pollers:
             batch = self._next_batch()
             if batch is None:
                 return
-            if isinstance(batch, Idle):
+            if isinstance(batch, SleepUntilWoken):
                 try:
                     yield batch
                 finally:
@@ -104,7 +104,7 @@ class Pollers:
             else:
                 self._succeeded(batch, reply)
 
-    def _next_batch(self) -> PollBatch | Idle | None:
+    def _next_batch(self) -> PollBatch | SleepUntilWoken | None:
         registry = self._registry
         with registry.lock:
             if registry.closed is not None or not registry.entries:
@@ -122,7 +122,7 @@ class Pollers:
                 )  # the call that tries the verb will be over by then
             if due == math.inf or not registry.try_sleep(due):
                 return None
-            return Idle(due - now)
+            return SleepUntilWoken(due - now)
 
     # -- good answers -------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Pollers:
         value = reply.value
         if isinstance(value, Operation):
             (entry,) = batch.entries.values()
-            waited = batch.strategy is Strategy.HOLD
+            waited = batch.strategy is Strategy.WAIT
             if not entry.accept(self._config, value, entry.fits_all, waited=waited):
                 self._push(batch, now)
                 return notifications
@@ -172,7 +172,7 @@ class Pollers:
             if not self._filtered(batch, value, now):
                 return notifications
             notifications += self._found(batch, value.operations)
-        if batch.strategy is not Strategy.ONE:
+        if batch.strategy is not Strategy.GET:
             self._server.has(batch.strategy.value)
         self._schedule_next(batch, reply.retry_after, now)
         return notifications
@@ -228,7 +228,7 @@ class Pollers:
                 continue
             entry.max_batch = MAX_BATCH_NAMES
             (trusted if entry.reported else others).append(entry)
-        if batch.strategy is Strategy.HOLD:
+        if batch.strategy is Strategy.WAIT:
             (entry,) = waiting
             if entry.holds_again(batch.hold, now - batch.began):
                 self._registry.push(entry, now)
@@ -244,7 +244,7 @@ class Pollers:
         with self._registry.lock:
             self._server.heard = True
             if self._registry.closed is not None or not self._still_watched(batch):
-                raise Enough
+                raise StopStream
             notifications: Notifications = []
             if item is not None:
                 if WATCH not in self._server.proven:
@@ -254,7 +254,7 @@ class Pollers:
                 notifications = self._take_stream_item(batch, item)
         notify_all(notifications)
         if not batch.entries:
-            raise Enough
+            raise StopStream
 
     def _take_stream_item(self, batch: PollBatch, item: Operation | str) -> Notifications:
         name = item if isinstance(item, str) else item.name
@@ -333,7 +333,7 @@ class Pollers:
     def _fail_one(
         self, entry: WatchedOperation, error: CallError, now: float, batch: PollBatch
     ) -> Notifications:
-        hold = batch.hold if batch.strategy is Strategy.HOLD else None
+        hold = batch.hold if batch.strategy is Strategy.WAIT else None
         # A stream has no end by which it must have answered.
         budget = math.inf if batch.strategy is Strategy.STREAM else batch.budget
         entry.polls += 1

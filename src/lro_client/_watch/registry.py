@@ -24,7 +24,7 @@ GATHER_SECONDS: Final = 0.01
 
 
 @attrs.frozen
-class Seen:
+class StateChanged:
     """An operation has changed; perhaps it is done."""
 
     name: str
@@ -32,20 +32,20 @@ class Seen:
 
 
 @attrs.frozen
-class Unreachable:
+class WatchFailed:
     """An operation is gone, or cannot be asked for any more."""
 
     name: str
     error: Exception
 
 
-WatchEvent: TypeAlias = Seen | Unreachable
+WatchEvent: TypeAlias = StateChanged | WatchFailed
 Listener: TypeAlias = Callable[[WatchEvent], object]
 Notifications: TypeAlias = list[tuple[Sequence[Listener], WatchEvent]]
 
 
 @attrs.frozen
-class Want:
+class WatchOptions:
     """What a listener wants: each change or only the end, and until when.
 
     ``fits`` says whether the result of an operation that is done is as it was declared.
@@ -61,8 +61,8 @@ class Listeners:
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
-    def __init__(self, wants: Mapping[Listener, Want]) -> None:
-        self.wants: Mapping[Listener, Want] = wants
+    def __init__(self, wants: Mapping[Listener, WatchOptions]) -> None:
+        self.wants: Mapping[Listener, WatchOptions] = wants
         self.wants_progress: bool = any(want.wants_progress for want in wants.values())
         """Whether one of them wants each change."""
         deadlines = [want.deadline for want in wants.values()]
@@ -153,13 +153,13 @@ class WatchRegistry:
     # -- for those who wait -------------------------------------------------------------------
 
     def subscribe(
-        self, name: str, listener: Listener, want: Want, known: Operation | None = None
+        self, name: str, listener: Listener, want: WatchOptions, known: Operation | None = None
     ) -> WatchedOperation:
         """Notify ``listener`` of the end, or, if it wants progress, of each change."""
         return self.subscribe_all(listener, want, {name: known})[name]
 
     def subscribe_all(
-        self, listener: Listener, want: Want, known: Mapping[str, Operation | None]
+        self, listener: Listener, want: WatchOptions, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
         """The same for many names; no poller takes one before all of them are there."""
         news: list[WatchEvent] = []
@@ -179,14 +179,14 @@ class WatchRegistry:
         self,
         name: str,
         listeners: Listeners,
-        want: Want,
+        want: WatchOptions,
         known: Operation | None,
         now: float,
         news: list[WatchEvent],
     ) -> WatchedOperation:
         entry = self.entries.get(name)
         if self.closed is not None:
-            news.append(Unreachable(name, self.closed))
+            news.append(WatchFailed(name, self.closed))
             return WatchedOperation(name=name, since=now, operation=known)
         if entry is None:
             entry = self.entries[name] = WatchedOperation(
@@ -198,7 +198,7 @@ class WatchRegistry:
                 entry.due, now
             )  # a Wait may be held for it, which cannot be ended early
             if entry.polls and entry.operation is not None:
-                news.append(Seen(name, entry.operation))
+                news.append(StateChanged(name, entry.operation))
         others = entry.listeners.wants
         entry.listeners = Listeners({**others, **listeners.wants}) if others else listeners
         if min(entry.due, want.deadline) < math.inf:  # else a call asks for it now
@@ -225,7 +225,7 @@ class WatchRegistry:
             self.collections.clear()
             self._wake_poller()
         for entry in entries:
-            notify_all([(tuple(entry.listeners.wants), Unreachable(entry.name, error))])
+            notify_all([(tuple(entry.listeners.wants), WatchFailed(entry.name, error))])
 
     # -- for pollers, with the lock held --------------------------------------------------------
 
@@ -323,18 +323,18 @@ class WatchRegistry:
             entry.operation = operation  # else it may be a name alone
         if operation.done:
             self._drop(entry)
-            return [(tuple(listeners.wants), Seen(entry.name, operation))]
+            return [(tuple(listeners.wants), StateChanged(entry.name, operation))]
         if not listeners.wants_progress or operation == last:
             return []
         interested = [one for one, want in listeners.wants.items() if want.wants_progress]
-        return [(interested, Seen(entry.name, operation))]
+        return [(interested, StateChanged(entry.name, operation))]
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
         """Give an operation up; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
-        return [(tuple(entry.listeners.wants), Unreachable(entry.name, error))]
+        return [(tuple(entry.listeners.wants), WatchFailed(entry.name, error))]
 
     def give_up_all(self, error: Exception) -> Notifications:
         """Give up every operation; returns the notifications to send."""

@@ -64,14 +64,14 @@ _SINCE: Final = operator.attrgetter("since")
 class Strategy(enum.Enum):
     """The verb of a call."""
 
-    HOLD = WAIT
+    WAIT = WAIT
     STREAM = WATCH
     BATCH = BATCH
-    LISTED = LIST
-    ONE = "get"
+    LIST = LIST
+    GET = "get"
 
 
-BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LISTED})
+BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LIST})
 """The strategies that ask for many operations at once, where a server has them."""
 
 
@@ -115,7 +115,7 @@ class Scheduler:
         batch = PollBatch(how, {first.name: first}, now)
         if how in BATCH_STRATEGIES:
             self._gather(batch, first, now + _GATHER_AHEAD_SECONDS)
-        if how is Strategy.HOLD:
+        if how is Strategy.WAIT:
             batch.hold = self._hold(first, now)
         if how is Strategy.STREAM:
             for entry in batch.entries.values():
@@ -124,7 +124,7 @@ class Scheduler:
         self._in_flight[how] += 1
         self._began[how] = now
         seconds = self._config.call_seconds
-        if how is Strategy.HOLD:
+        if how is Strategy.WAIT:
             seconds = wait_budget(self._config, batch.hold, first.listeners.deadline(now) - now)
         listeners = {entry.listeners for entry in batch.entries.values()}
         # A reply after the last deadline would only hold up others.
@@ -150,11 +150,11 @@ class Scheduler:
 
     def _strategy(self, entry: WatchedOperation, now: float) -> Strategy | None:
         few = len(self._registry.entries) <= _MAX_WAITS_HELD
-        if few and Strategy.HOLD in self._offered and entry.may_hold(self._config):
-            return Strategy.HOLD if self._hold(entry, now) >= 0 else Strategy.ONE
+        if few and Strategy.WAIT in self._offered and entry.may_hold(self._config):
+            return Strategy.WAIT if self._hold(entry, now) >= 0 else Strategy.GET
         if few or entry.asked_alone:
-            return Strategy.ONE
-        for how in (Strategy.STREAM, Strategy.BATCH, Strategy.LISTED):
+            return Strategy.GET
+        for how in (Strategy.STREAM, Strategy.BATCH, Strategy.LIST):
             if how not in self._offered or not self._server.offers(how.value, now):
                 continue
             if how is Strategy.STREAM and not self._may_stream(entry):
@@ -163,7 +163,7 @@ class Scheduler:
                 return how
             if now < self._began[how] + MAX_UNREPORTED_SECONDS:
                 return None
-        return Strategy.ONE
+        return Strategy.GET
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
         polling = self._config.polling
@@ -188,7 +188,7 @@ class Scheduler:
         aside: list[tuple[WatchedOperation, float]] = []
         entries, collection = batch.entries, first.collection
         most = min(first.max_batch, capacity(batch.strategy))
-        streams, listed = batch.strategy is Strategy.STREAM, batch.strategy is Strategy.LISTED
+        streams, listed = batch.strategy is Strategy.STREAM, batch.strategy is Strategy.LIST
         left = _MAX_FILTER_CHARS - len(first.name)
         for entry, due in self._registry.due(until):
             if listed:
@@ -219,18 +219,18 @@ def _request(batch: PollBatch, *, ended: bool) -> Request:
         return WatchOperationsRequest(first.collection, names, ended)
     if batch.strategy is Strategy.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
-    if batch.strategy is Strategy.LISTED:
+    if batch.strategy is Strategy.LIST:
         wanted = " OR ".join(f"name = {literal(name)}" for name in names)
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
-    if batch.strategy is Strategy.HOLD:
+    if batch.strategy is Strategy.WAIT:
         return wait_request(first.name, batch.hold)
     return GetOperationRequest(first.name)
 
 
 def capacity(how: Strategy) -> int:
     """How many names one call takes."""
-    return {Strategy.LISTED: _MAX_LISTED_NAMES, Strategy.ONE: 1, Strategy.HOLD: 1}.get(
+    return {Strategy.LIST: _MAX_LISTED_NAMES, Strategy.GET: 1, Strategy.WAIT: 1}.get(
         how, MAX_BATCH_NAMES
     )
 

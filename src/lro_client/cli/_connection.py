@@ -19,10 +19,11 @@ from click.core import ParameterSource
 from lro import DeclarationError, InvalidArgument, TypeRegistry
 from lro_client._addresses import public_address
 from lro_client._client.client import Client
-from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
+from lro_client._flow.policy import NO_RETRY, Polling, Retry
 from lro_client.cli._terminal import set_address
 from lro_client.transports._own_clients import client_of
 from lro_client.transports.http import Routes
+from lro_client.waits import wait_exponential
 
 _HTTP: Final = ("http", "https")
 _GRPC: Final = ("grpc", "grpcs")

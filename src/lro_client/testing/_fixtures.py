@@ -12,7 +12,7 @@ from lro.stores.memory import MemoryStore
 from lro_client._client.client import Client
 from lro_client.testing._clock import VirtualClock
 from lro_client.testing._script import moment
-from lro_client.transports.local import LocalTransport
+from lro_client.transports import LocalTransport
 
 
 @contextlib.contextmanager

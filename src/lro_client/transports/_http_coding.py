@@ -50,7 +50,7 @@ from lro_client._arguments import check_segments
 from lro_client._errors import (
     UNTRUSTED,
     CallError,
-    NothingServed,
+    PathNotServed,
     check,
     decoded,
     empty_reply,
@@ -570,7 +570,7 @@ class HttpCoder:
         if status.code == Code.NOT_FOUND and (said is None or _lacks_route(status)):
             text = f"nothing is served at {where}: {_ELSEWHERE}{words}"
             status = attrs.evolve(status, message=text)
-            return NothingServed(call.verb, status, http, retry_after)
+            return PathNotServed(call.verb, status, http, retry_after)
         # A body without a status of its own came from a proxy, whose troubles pass.
         named = said is not None and str(said.get("status")) in Code.__members__
         passing = http in _PASSING_STATUS and not named

@@ -23,7 +23,7 @@ import httpcore
 import httpx
 
 from lro import DeclarationError
-from lro_client._flow.drivers import BOUND, Late
+from lro_client._flow.drivers import CALL_DEADLINE, CallTimedOut
 from lro_client.transports._unpacking import CODINGS
 
 T = TypeVar("T")
@@ -53,18 +53,18 @@ _PIECE: Final = 64 * 1024
 @contextmanager
 def _bounded(timeout: float | None) -> Iterator[float | None]:
     """Give the timeout of one step: ``timeout``, or the time left if that is shorter."""
-    until = BOUND.until
+    until = CALL_DEADLINE.until
     if until is None:
         yield timeout
         return
     left = until - time.monotonic()
     if left <= 0:
-        raise Late
+        raise CallTimedOut
     try:
         yield left if timeout is None else min(timeout, left)
     except httpcore.TimeoutException:
         if time.monotonic() >= until:
-            raise Late from None
+            raise CallTimedOut from None
         raise
 
 

@@ -17,7 +17,7 @@ from lro import Code, Operation, Status, TypeRegistry
 from lro_client._addresses import public_address
 from lro_client._arguments import base_url_of, check_awaits, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
-from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late, ending_at
+from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, CallTimedOut, ending_at
 from lro_client._flow.steps import Call, Reply
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
 from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connections_of
@@ -104,7 +104,7 @@ class HttpTransport:
         try:
             exchange = functools.partial(self._exchange, call, asked, until)
             return CALL_THREADS.call(exchange, call.budget, self._asking)
-        except Late:
+        except CallTimedOut:
             raise too_late(call.verb, call.budget) from None
         except _Closed:
             raise CallError(call.verb, _CLOSED) from None
@@ -314,7 +314,7 @@ def _failures(
             yield
     except UnknownCoding as exc:
         raise unreadable(call.verb, str(exc)) from exc
-    except Late:
+    except CallTimedOut:
         raise too_late(call.verb, call.budget) from None
     except RuntimeError as exc:
         if not client.is_closed:

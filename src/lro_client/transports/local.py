@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from lro import AnyMessage, LroError, Operation, Service
+import lro
+from lro import AnyMessage, LroError, Operation
 from lro.errors import MethodNotSupported
 from lro.wire import (
     CancelOperationRequest,
@@ -35,7 +36,7 @@ _SIGN_SECONDS: Final = 10.0
 
 
 def _check(service: object, caller: object) -> None:
-    check("service", service, "an lro.Service", fine=isinstance(service, Service))
+    check("service", service, "an lro.Service", fine=isinstance(service, lro.Service))
     check("caller", caller, "a text", fine=isinstance(caller, str))
 
 
@@ -49,7 +50,7 @@ class LocalTransport:
     batches = True
     calls_at_once = _MANY
 
-    def __init__(self, service: Service, *, caller: str = "") -> None:
+    def __init__(self, service: lro.Service, *, caller: str = "") -> None:
         _check(service, caller)
         service.access.check_plain("LocalTransport")
         self._service = service
@@ -75,7 +76,7 @@ class LocalTransport:
         """Nothing to free: the service is not the transport's."""
 
 
-def _wanted(service: Service, call: Call) -> tuple[str, dict[str, Any]]:
+def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
     """The name of the verb of a service that does a call, and its arguments but the caller."""
     request = call.request
     if isinstance(request, StartRequest):
@@ -100,7 +101,7 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, Any]]:
     raise MethodNotSupported(call.verb)  # only an event loop can watch
 
 
-def _message(service: Service, request: StartRequest) -> object:
+def _message(service: lro.Service, request: StartRequest) -> object:
     """The message of a start; a dict is read as the JSON that HTTP would send."""
     message, spec = request.message, service.specs.get(request.target)
     if isinstance(message, AnyMessage):
@@ -120,7 +121,7 @@ class AsyncLocalTransport:
     batches = True
     calls_at_once = _MANY
 
-    def __init__(self, service: Service, *, caller: str = "") -> None:
+    def __init__(self, service: lro.Service, *, caller: str = "") -> None:
         _check(service, caller)
         self._service = service
         self._caller = caller

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lro_client import NO_RETRY, AsyncClient, AsyncHttpTransport, Call, Client, HttpTransport
-from lro_client._flow.steps import WatchOperationsRequest
+from lro_client import NO_RETRY, AsyncClient, Client
+from lro_client.transports import AsyncHttpTransport, Call, HttpTransport, WatchOperationsRequest
 
 MAX_REPLY: Final = 16 * 1024 * 1024
 COLLECTION: Final = "operations"

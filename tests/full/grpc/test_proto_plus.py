@@ -18,7 +18,8 @@ import lro.grpc
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.wsgi import OperationsApp
-from lro_client import Client, LocalTransport
+from lro_client import Client
+from lro_client.transports import LocalTransport
 from lro_client.transports.grpc import GrpcTransport
 from tests.grpc.serving import on_threads
 
