@@ -237,7 +237,7 @@ UNUSABLE = [
     (PYTHON, "plain:gone", "Error: plain:gone: there is no 'gone' in it"),
     (PYTHON[:3], "plain:number", "Error: plain:number: is int, not an lro.Service"),
     (PYTHON, "plain:books.gone", "there is no 'gone'"),
-    (PYTHON, "odd:garage", "'garage' cannot be had: ValueError: no garage"),
+    (PYTHON, "odd:garage", "'garage' cannot be read: ValueError: no garage"),
     (PYTHON[2:], "books", "Error: books: is not module:service"),
     ([[]], "nonsense", "Error: "),
     ([["lint", "good"]], "--nonsense", "Error: "),

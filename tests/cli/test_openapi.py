@@ -61,7 +61,7 @@ def test_document_of_an_application_is_its_own(module, command, here):
     ("arguments", "complaint"),
     [
         (["{}:number"], "is int, which has no OpenAPI document"),
-        (["{}:app", "--parent", "projects/*"], "--parent: is for a service alone"),
+        (["{}:app", "--parent", "projects/*"], "--parent: is only for a service"),
         (["{}:books", "--parent", "/projects"], "must be patterns such as projects/*/locations/*"),
         (["{}:odd"], "Object of type set is not JSON serializable"),
         (["{}:failing"], "ZeroDivisionError: division by zero"),

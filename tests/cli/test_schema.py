@@ -38,7 +38,7 @@ def here_lro(command: Lro) -> Iterator[Lro]:
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
     """To look at it makes nothing."""
     new = ("schema", "sqlite:///new.db")
-    shown = f"new.db: is not there; this release uses version {SCHEMA_VERSION}"
+    shown = f"new.db: does not exist; this release uses version {SCHEMA_VERSION}"
     assert here_lro(*new, status=1).lines == [shown]
     assert not (here / "new.db").exists()
     made = here_lro(*new, "--create", status=0)
@@ -81,7 +81,7 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     store = POSTGRES.format(url=server.url, schema=schema)
     indexed = ', indexed_paths=("verb",)'
     write_service(here, store, method=indexed)
-    shown = f"schema {schema}: is not there; this release uses version {SCHEMA_VERSION}"
+    shown = f"schema {schema}: does not exist; this release uses version {SCHEMA_VERSION}"
     assert here_lro("schema", "work:service", status=1).lines == [shown]
     sql = here_lro("schema", "work:service", "--sql").out
     role = f"app_{server.fresh_schema()}"

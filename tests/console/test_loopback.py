@@ -29,8 +29,8 @@ ELSEWHERE: list[tuple[dict[str, str], str]] = [
     ({"forwarded": "for=127.0.0.1"}, "sends forwarded"),
     ({"via": "1.1 proxy"}, "sends via"),
     ({"x-real-ip": "127.0.0.1"}, "sends x-real-ip"),
-    ({"origin": "http://evil.example"}, "of a page of 'http://evil.example'"),
-    ({"origin": "null"}, "of a page of 'null'"),
+    ({"origin": "http://evil.example"}, "from a page of 'http://evil.example'"),
+    ({"origin": "null"}, "from a page of 'null'"),
 ]
 
 

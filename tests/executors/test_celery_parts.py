@@ -291,7 +291,7 @@ def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
     """With one line in the log, of the types that it holds; no work is asked for."""
     CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     (line,) = dropped(caplog)
-    assert f"a message is dropped, it holds no name of an operation but {held}" in line
+    assert f"a message is dropped: it must have the name of an operation, not {held}" in line
 
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):

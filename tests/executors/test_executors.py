@@ -91,7 +91,7 @@ def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
     with caplog.at_level(logging.ERROR, "lro"):
         finished(executor, first)
     finished(executor, second)
-    assert "goes on" in caplog.text
+    assert "continues" in caplog.text
     assert ends(executor)
 
 

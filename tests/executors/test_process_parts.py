@@ -152,7 +152,7 @@ def test_child_that_does_not_understand_its_parent_says_so_and_dies():
     finally:
         logging.getLogger("lro").removeHandler(child.forwarding)
     (said,) = line.said
-    assert "what the parent says cannot be read" in said.text
+    assert "a message of the parent process cannot be read" in said.text
     assert died == [True]
 
 

@@ -1,4 +1,4 @@
-"""The files of the page, read and packed once, and the headers of all that the console answers."""
+"""The files of the page, read and packed once, and the headers of all replies of the console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lro.errors import check, check_texts
 from lro.http import HttpReply, read_origin
 
 SHELL: Final = "index.html"
-"""The page itself: it has no data, and names the other files."""
+"""The page. It has no data, and names the other files."""
 
 NOSNIFF: Final = ("x-content-type-options", "nosniff")
 _YEAR: Final = "public, max-age=31536000, immutable"
@@ -35,19 +35,19 @@ _LEXEMES: Final = re.compile(
     rb"| *([-=+*/?:,;{}()<>&|!]) *|(\n)\s+",
     re.DOTALL,
 )
-"""Texts, comments, regular expressions, signs with the spaces around them, and indented lines.
+"""String literals, comments, regular expressions, operators with spaces, and indented lines.
 
-A script must have a space after each sign that divides, and no text in a text of backquotes.
+In a script, write a space after each division sign, and no string literal in a template literal.
 """
 _SIGNS: Final = re.compile(rb"""("[^"]*")|/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*""", re.DOTALL)
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 
 def secure_headers(frame: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
-    """The headers of every reply of a console; ``frame`` are the origins that may frame the page.
+    """Return the headers of every reply; ``frame`` are the origins that may frame the page.
 
-    Nothing foreign is loaded, no text becomes a script or a style (CSP with Trusted Types), and no
-    other site gets a hold of the page's window.
+    The page loads nothing from other sites, no text becomes a script or a style (CSP with Trusted
+    Types), and no other site can refer to the page's window.
 
     Raises:
         DeclarationError: One of them is neither ``self`` nor an origin.
@@ -83,12 +83,12 @@ _FEATURES: Final = (
     "payment",
     "usb",
 )
-"""What a page could ask for, and this one never does."""
+"""Permissions that a page could ask for, and this one never does."""
 
 
 @attrs.frozen
 class PackedFile:
-    """A file as it is sent, its gzipped form, and the headers of both."""
+    """A file as sent, plain and gzipped, with the headers of both."""
 
     content: bytes
     packed: bytes
@@ -96,7 +96,7 @@ class PackedFile:
     etag: str
 
     def reply(self, headers: Mapping[str, str]) -> HttpReply:
-        """The reply to a GET with these headers: 304 for a caller that has the file already."""
+        """Reply to a GET with these headers: 304 if the caller has the file already."""
         known = headers.get("if-none-match", "").split(",")
         if any(one.strip() == self.etag for one in known):
             return HttpReply(304, self.headers)
@@ -106,7 +106,7 @@ class PackedFile:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether a header ``Accept-Encoding`` lets a reply be gzipped (RFC 9110 §12.5.3)."""
+    """Return True if the header ``Accept-Encoding`` allows gzip (RFC 9110 §12.5.3)."""
     for one in accepted.lower().split(","):
         if one.strip().partition(";")[0].strip() == "gzip":
             return not _NO_GZIP.match(one.strip())
@@ -131,7 +131,7 @@ def _hash(content: bytes) -> str:
 
 
 def _whole(one: Traversable) -> bytes:
-    """A file, or what the files of a folder are in their order: a script is written in parts."""
+    """Return a file, or the concatenated files of a folder: a script is written in parts."""
     if not one.is_dir():
         return one.read_bytes()
     parts = sorted(one.iterdir(), key=lambda part: part.name)
@@ -139,7 +139,7 @@ def _whole(one: Traversable) -> bytes:
 
 
 def _sent(name: str, content: bytes) -> bytes:
-    """A script or a style sheet without what only its readers need: comments, types, spaces."""
+    """Return a script or a style sheet without comments, types and spaces."""
     kept = {"js": _LEXEMES, "css": _SIGNS}.get(name.rpartition(".")[2])
     return (
         content
@@ -150,10 +150,10 @@ def _sent(name: str, content: bytes) -> bytes:
 
 @functools.cache
 def page_files() -> Mapping[str, PackedFile]:
-    """The files by their path below the console: ``/`` is the page.
+    """Return the files by path below the console: ``/`` is the page.
 
-    The others have a hash of their content in their names, which the page gets in place of the
-    plain ones; so they may be kept for a year, and a new release is seen at once.
+    The other names, also in the page, have a hash of the content. So browsers can cache these files
+    for a year, and still see a new release at once.
     """
     assets = resources.files("lro._console").joinpath("assets")
     found = {one.name: _sent(one.name, _whole(one)) for one in assets.iterdir()}

@@ -1,4 +1,4 @@
-"""Whether a request comes from the machine itself, as far as a server can see."""
+"""Checks that a request comes from this machine, as far as a server can see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]{1,5})?"
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
 _FORWARDING: Final = "x-forwarded-"
 
-_ONLY: Final = "this console has no authenticate=, and so answers only on the machine itself"
+_ONLY: Final = "this console has no authenticate=, so it answers only calls of this machine"
 _WAY: Final = (
     "say who may see it: authenticate=, a function that gives the caller of a request or raises"
     " Unauthenticated"
@@ -22,7 +22,7 @@ _WAY: Final = (
 
 
 def is_loopback(text: str) -> bool:
-    """Whether a text is a loopback address; one of IPv4 within IPv6 counts."""
+    """Return True for a loopback address, also of IPv4 within IPv6."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -32,17 +32,17 @@ def is_loopback(text: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a header ``Host`` names this machine: ``localhost`` or a loopback address.
+    """Return True if the header ``Host`` names this machine: ``localhost`` or a loopback address.
 
-    Any other name may be one that an attacker's name server gives a loopback address, so that a
-    page of that name reaches this server (DNS rebinding).
+    An attacker's name server can give any other name a loopback address, so that a page of that
+    name reaches this server (DNS rebinding).
     """
     name = name_of_host(host)
     return name == "localhost" or is_loopback(name)
 
 
 def name_of_host(host: str) -> str:
-    """The name or address in a header ``Host``, without a port; empty where there is none."""
+    """Return the name or address in a header ``Host``, without a port; empty if there is none."""
     found = _HOST.fullmatch(host)
     return found["name"].strip("[]").lower() if found else ""
 
@@ -50,10 +50,10 @@ def name_of_host(host: str) -> str:
 def check_loopback(request: HttpRequest) -> None:
     """Refuse a request that does not come from this machine, or may have come through a proxy.
 
-    A peer that is not known is refused too: on a Unix socket mostly a proxy asks.
+    An unknown peer is refused too: callers on a Unix socket are mostly proxies.
 
     Raises:
-        PermissionDenied: The sentence says what was found, and how to let callers in.
+        PermissionDenied: The message says why, and how to admit callers.
     """
     why = ""
     headers = request.headers
@@ -66,6 +66,6 @@ def check_loopback(request: HttpRequest) -> None:
     elif not is_loopback_host(headers.get("host", "")):
         why = f"the call is for the host {headers.get('host', '')[:80]!r}"
     elif origin is not None and not is_loopback_host((read_origin(origin) or ("", ""))[1]):
-        why = f"the call is of a page of {origin[:80]!r}"
+        why = f"the call is from a page of {origin[:80]!r}"
     if why:
         raise PermissionDenied(f"{_ONLY}; {why}. To let callers in, {_WAY}")

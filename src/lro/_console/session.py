@@ -1,4 +1,4 @@
-"""What the page has to know of a service before it asks for operations."""
+"""The facts of a service that the page needs before it reads operations."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WORDS: Final = {
 
 
 def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
-    """The methods of a service: their types, options, and the fields one can filter by.
+    """Return the methods of a service: types, options, and the fields that filters can use.
 
-    ``paused`` are those that are paused, and since when.
+    ``paused`` has the paused methods, and since when.
     """
     return [_method(service, spec, paused.get(spec.full_name)) for spec in service.specs.values()]
 
@@ -45,7 +45,7 @@ def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json
         "metadata": service.types.codec(spec.info.metadata_type).shape,
         "response": service.types.codec(spec.info.response_type).shape,
     }
-    # No more than are shown: messages that hold their own type have millions of paths.
+    # Only as many as are shown: messages that contain their own type have millions of paths.
     paths = chain.from_iterable(_fields(name, shape, _DEPTH) for name, shape in shapes.items())
     return {
         "name": spec.full_name,
@@ -68,7 +68,7 @@ def _span(span: timedelta) -> str:
 
 
 def _fields(path: str, shape: Shape | None, depth: int) -> Iterator[Json]:
-    """The paths that filters take, each with the word for its type; messages are gone into."""
+    """Yield the paths that filters take, with their types, also those within messages."""
     for field in shape.fields if shape is not None else ():
         kind = type_of_field(field)
         below = f"{path}.{field.name}"

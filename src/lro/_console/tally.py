@@ -1,4 +1,4 @@
-"""What a service has counted, for the overview: bounded reads, kept for some seconds."""
+"""The counts of a service for the overview: bounded reads, cached for some seconds."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ MAX_MINUTES: Final = 4320
 """The longest window: counts are kept for 72 hours."""
 
 LIMIT: Final = 10_000
-"""The most operations in progress that are looked at."""
+"""The most operations in progress that are counted."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer is given again before the store is asked again."""
+"""How long an answer is cached."""
 
 _KEPT_WINDOWS: Final = 8
 _FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
 _SETTLED: Final = timedelta(minutes=1)
-"""Counts go to the minute in which they are stored: one that is so long past stays as it is."""
+"""A minute that is past for this long does not change: counts go to the minute of their write."""
 
 
 def window_minutes(query: str) -> int:
-    """The minutes that a query asks for; an hour if it does not say.
+    """Return the minutes that a query asks for; by default an hour.
 
     Raises:
         MalformedRequest: It is not a whole number from 1 to :data:`MAX_MINUTES`, or there are other
@@ -43,7 +43,7 @@ def window_minutes(query: str) -> int:
     found = "60"
     for name, value in read_parameters(query)[0]:
         if name != "minutes":
-            raise MalformedRequest("query", f"the tally has no parameter {name[:80]!r}")
+            raise MalformedRequest("query", f"the overview has no parameter {name[:80]!r}")
         found = value
     fine = found.isascii() and found.isdigit() and len(found) <= 4
     if not fine or not 1 <= int(found) <= MAX_MINUTES:
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _Kept(Generic[T]):
-    """Answers that are given again for :data:`KEPT_SECONDS`, for a few keys."""
+    """Caches answers for a few keys, for :data:`KEPT_SECONDS`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class _Kept(Generic[T]):
         self._known: dict[int, tuple[float, T]] = {}
 
     def get(self, key: int, read: Callable[[T | None], T]) -> T:
-        """The answer for a key, or what ``read`` makes of the one before; others wait for it."""
+        """Return the cached answer, or call ``read`` with the old one; other callers wait."""
         with self._lock:
             at, answer = self._known.pop(key, (0.0, None))
             if answer is None or self._clock() - at >= KEPT_SECONDS:
@@ -76,10 +76,7 @@ class _Kept(Generic[T]):
 
 @attrs.frozen
 class _Window:
-    """What was counted by ``now``: the sums of all methods, step by step.
-
-    Methods may be many, and a page must stay small.
-    """
+    """The counts up to ``now``, step by step, summed over methods so that the reply stays small."""
 
     now: datetime
     step: int
@@ -87,7 +84,7 @@ class _Window:
 
     @classmethod
     def read(cls, store: StatisticsStore, minutes: int, before: _Window | None) -> _Window:
-        """Read the window that ends now, but of the one before only what may have changed."""
+        """Read the window that ends now; reuse what cannot have changed since the last one."""
         now = store.now()
         first = since = now - timedelta(minutes=minutes)
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
@@ -100,7 +97,7 @@ class _Window:
         return cls(now, step, points)
 
     def json(self, minutes: int) -> dict[str, Json]:
-        """The window as the page gets it."""
+        """Return the window as the page reads it."""
         return {
             "now": datetime_text(self.now),
             "minutes": minutes,
@@ -125,10 +122,10 @@ def _sums(counted: Iterable[MinuteCounts]) -> Mapping[datetime, Mapping[str, flo
 
 
 class Tally:
-    """Reads what was counted, and remembers each answer for :data:`KEPT_SECONDS` of ``clock``.
+    """Reads the counts, and caches each answer for :data:`KEPT_SECONDS` of ``clock``.
 
-    However many pages ask, the store is asked once in that time for each window, and once for what
-    is in progress.
+    So the store is read once in that time for each window, and once for operations in progress,
+    however many pages are open.
     """
 
     def __init__(
@@ -141,7 +138,7 @@ class Tally:
         self._schedules: _Kept[Json] = _Kept(clock)
 
     def read(self, minutes: int) -> Json:
-        """The tally of this window, as JSON; and which methods are paused now, and the schedules.
+        """Return the counts of this window as JSON, with the paused methods and the schedules.
 
         Raises:
             MethodNotSupported: The store keeps no counts.
@@ -152,7 +149,7 @@ class Tally:
             raise MethodNotSupported("the tally")
         window = self._windows.get(minutes, lambda before: _Window.read(store, minutes, before))
         load = self._loads.get(0, lambda _: self._load(store))
-        # Read each time: a page asks again as soon as it has paused one.
+        # Not cached: a page reads them as soon as it has paused a method.
         paused: list[Json] = [
             {"method": name, "since": datetime_text(since)}
             for name, since in self._service.paused().items()

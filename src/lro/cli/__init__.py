@@ -1,6 +1,6 @@
-"""The command ``lro``: check long-running methods, ask servers. Needs the extra ``cli``.
+"""The command ``lro``: check long-running methods, run a service, call servers.
 
-This module can be imported without the extra; only running the command needs it.
+Only running the command needs the extra ``cli``, not importing this module.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from lro._base.arguments import check_texts
 from lro._base.errors import MissingExtra
 
 _PACKAGES: Final = ("click", "rich")
-"""What the extra installs."""
+"""Packages that the extra installs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, by default those of the process.
 
     Returns:
-        The exit status: 0 if nothing was found, 1 if something was, 2 if the arguments or files
-        cannot be used or an extra is missing, 130 after Ctrl-C, 141 if the
-        reader of the output has gone.
+        The exit status: 0 if all is well, 1 if there are findings, 2 if the arguments or files
+        cannot be used or an extra is missing, 130 after Ctrl-C, 141 if the reader of the output
+        has closed it.
 
     Raises:
         DeclarationError: The arguments are not a tuple or list of texts.
     """
     if arguments is not None:
         check_texts("arguments", arguments)
-    if sys.stderr is None:  # closed: a connection would get its number, and then the messages
+    if sys.stderr is None:  # closed: a connection would get its descriptor, and our messages
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     if sys.stdout is None:
         print("lro: standard output is closed", file=sys.stderr)
@@ -44,5 +44,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"lro: {MissingExtra('the command lro', 'cli')}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # while modules were loaded
+    except KeyboardInterrupt:  # while modules are imported
         return 130

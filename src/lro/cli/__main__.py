@@ -1,4 +1,4 @@
-"""``python -m lro.cli``: the command, where its script is not on the path."""
+"""``python -m lro.cli`` runs the command if its script is not on the path."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The command ``lro`` and its group: commands of this package, and those that entry points add.
+"""The command ``lro``: the commands of this package, and those that entry points add.
 
 A distribution adds a command by an entry point of the group ``lro.commands``, whose object is a
-``click.Command``. It is loaded when it is called, so that ``lro --help`` and the other commands do
-not wait for its imports; the help is read from its source.
+``click.Command``. It is loaded when it is called, so that ``lro --help`` and other commands do not
+wait for its imports. Its help text is read from its source.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
 
 _OWN: Final = "lro"
-"""The distribution whose commands have a section of their own in the help."""
+"""The distribution whose commands have their own section in the help."""
 
 
 def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """The entry points that add commands, by name: those of this distribution first.
+    """Return the entry points that add commands, by name: those of this distribution first.
 
-    Where two have one name, the first counts; a command of this package cannot be replaced.
+    Of two with one name the first counts. No command of this package can be replaced.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     entries = importlib.metadata.entry_points(group=GROUP)
@@ -54,12 +54,12 @@ def _is_own(entry: importlib.metadata.EntryPoint) -> bool:
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> click.Command:
-    """The command of an entry point, or one that says why it cannot be loaded."""
+    """Return the command of an entry point, or one that says why it cannot be loaded."""
     try:
         found: object = entry.load()
         if not isinstance(found, click.Command):
             raise TypeError(f"{entry.value} is {type(found).__name__}, not a click.Command")
-    except (Exception, SystemExit) as exc:  # whatever the module of another distribution does
+    except (Exception, SystemExit) as exc:  # a module of another distribution can raise anything
         return _failing(entry, exc)
     return found
 
@@ -70,7 +70,7 @@ def _failing(entry: importlib.metadata.EntryPoint, error: BaseException) -> clic
     why += str(error) if isinstance(error, LroError) else f"{type(error).__name__}: {error}"
     if isinstance(error, ImportError) and entry.extras:
         extras = ",".join(sorted(entry.extras))
-        why += f"; it needs what this installs: pip install '{distribution}[{extras}]'"
+        why += f"; it needs an extra: pip install '{distribution}[{extras}]'"
 
     def fail(_: tuple[str, ...]) -> None:
         raise Unusable(why) from error
@@ -86,13 +86,13 @@ def _failing(entry: importlib.metadata.EntryPoint, error: BaseException) -> clic
 
 
 def short_help(entry: importlib.metadata.EntryPoint) -> str:
-    """The first paragraph of a command's docstring, read from the source without importing it.
+    """Return the first paragraph of a command's docstring, without importing its module.
 
-    Empty where there is no such source or docstring.
+    It is empty if the source or the docstring cannot be found.
     """
     try:
         tree = ast.parse(_source(entry.module))
-    except Exception:  # of another distribution, which may be installed in part
+    except Exception:  # the other distribution may be installed in part
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry.attr:
@@ -102,7 +102,7 @@ def short_help(entry: importlib.metadata.EntryPoint) -> str:
 
 
 def _source(module: str) -> bytes:
-    """The source of a module, whose package is not imported either."""
+    """Return the source of a module, without importing its package."""
     names = module.split(".")
     found = importlib.util.find_spec(names[0])
     for end in range(2, len(names) + 1):
@@ -115,10 +115,10 @@ def _source(module: str) -> bytes:
 
 
 class _App(click.Group):
-    """The group: reports each error of ours in one line, as a misuse, and loads added commands."""
+    """The group: reports an error of the library in one line, and loads added commands."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        with ending():  # the help and the version are printed here
+        with ending():  # help and version are printed here
             return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -150,7 +150,7 @@ class _App(click.Group):
         others = {name: text for name, text in texts.items() if name not in server}
         for title, rows in own.items():
             _write_section(formatter, title, rows)
-        _write_section(formatter, "Ask a server", server)
+        _write_section(formatter, "Call a server", server)
         _write_section(formatter, "Commands of other packages", others)
 
 
@@ -171,10 +171,10 @@ _RUNNING: Final = (*(serve, worker, workers, pause, resume, schedules, schema, p
 )
 @click.version_option(package_name="lro", prog_name="lro", message="%(prog)s %(version)s")
 def app() -> None:
-    """Check the long-running methods of an API, run a service, and ask a server.
+    """Check the long-running methods of an API, run a service, and call a server.
 
-    Exit status: 0 if all is well, 1 if there are errors (of a check with --strict also warnings),
-    2 if the input cannot be used; the help of each command has further ones.
+    Exit status: 0 if all is well, 1 if there are errors (with --strict also warnings), 2 if the
+    input cannot be used. The help of each command has more.
     """
 
 
@@ -182,7 +182,7 @@ def _shown(error: click.ClickException, *, helps: bool) -> str:
     written = io.StringIO()
     error.show(written)
     text = written.getvalue()
-    if not helps:  # the message is one line; that of no arguments at all is the help
+    if not helps:  # without arguments, the message is the help; otherwise it is one line
         text = text.replace(click.unstyle(error.message), plain(error.message))
     return "\n".join(map(plain, text.split("\n")))
 
@@ -192,12 +192,12 @@ def run(arguments: Sequence[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         found: object = app.main(given, prog_name="lro", standalone_mode=False)
-    except SystemExit as exc:  # of completion
+    except SystemExit as exc:  # shell completion exits
         return int(exc.code or 0)
-    except click.Abort:  # Ctrl-C between two commands
+    except click.Abort:  # Ctrl-C at a prompt
         return INTERRUPTED
     except click.ClickException as exc:
-        with contextlib.suppress(OSError):  # standard error cannot be written
+        with contextlib.suppress(OSError):  # standard error is closed
             click.echo(_shown(exc, helps=not given), err=True, nl=False)
         return exc.exit_code
     return found if isinstance(found, int) else 0

@@ -1,7 +1,4 @@
-"""The commands that check an API, and write it down.
-
-These are ``lint``, ``breaking``, ``proto`` and ``openapi``.
-"""
+"""The commands that check or describe an API: ``lint``, ``breaking``, ``proto``, ``openapi``."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _SERVICE: Final = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attri
 
 
 def read_set(source: str) -> bytes:
-    """A ``FileDescriptorSet``: of a file, of ``module:service``, or ``-`` for standard input.
+    """Read a ``FileDescriptorSet`` of a file, of ``module:service``, or ``-`` for standard input.
 
     Raises:
         InvalidArgument: There is no such file, or no such service.
@@ -38,25 +35,28 @@ def read_set(source: str) -> bytes:
     if named is None or os.path.exists(source):
         return _read(source)
     service = read_service(source)
-    from lro.protobuf import descriptor_set  # needs an extra that other sources do not
+    from lro.protobuf import descriptor_set  # needs an extra, unlike other sources
 
     return descriptor_set(service)
 
 
 def read_service(source: str) -> Service:
-    """The service of ``module:service``.
+    """Import the service of ``module:service``.
 
     Raises:
         InvalidArgument: There is no such service.
     """
-    return _checked(read_object(source), source)
+    found = read_object(source)
+    if not isinstance(found, Service):
+        raise InvalidArgument(source, f"is {type(found).__name__}, not an lro.Service")
+    return found
 
 
 def read_object(source: str) -> object:
-    """What the module of ``module:name`` has under that name; it is also looked for where we stand.
+    """Import the object of ``module:name``; modules in the working directory are found too.
 
     Raises:
-        InvalidArgument: The module cannot be imported, or has nothing of that name.
+        InvalidArgument: The module cannot be imported, or has no such object.
     """
     named = _SERVICE.fullmatch(source)
     if named is None:
@@ -64,13 +64,8 @@ def read_object(source: str) -> object:
     return _load(named["module"], named["attribute"], source)
 
 
-def read_sets(sources: Iterable[str]) -> bytes:
-    """Several sets as one: the format is made so that they are just put together."""
-    return b"".join(map(read_set, sources))
-
-
 def read_allowance_files(paths: Iterable[str]) -> list[str]:
-    """The entries of these files.
+    """Read the entries of these files.
 
     Raises:
         InvalidArgument: A file cannot be read.
@@ -82,13 +77,7 @@ def read_allowance_files(paths: Iterable[str]) -> list[str]:
         try:
             found += read_allowances(_read(path).decode("utf-8-sig"))
         except UnicodeDecodeError as exc:
-            raise InvalidArgument(path, f"is no text in UTF-8: {exc}") from exc
-    return found
-
-
-def _checked(found: object, named: str) -> Service:
-    if not isinstance(found, Service):
-        raise InvalidArgument(named, f"is {type(found).__name__}, not an lro.Service")
+            raise InvalidArgument(path, f"is not UTF-8 text: {exc}") from exc
     return found
 
 
@@ -97,15 +86,15 @@ def _load(module: str, attribute: str, named: str) -> object:
         sys.path.insert(0, "")
     try:
         found: object = importlib.import_module(module)
-    except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
+    except (Exception, SystemExit) as exc:  # importing the user's module can raise anything
         raise InvalidArgument(named, f"cannot be imported: {type(exc).__name__}: {exc}") from exc
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             raise InvalidArgument(named, f"there is no {part!r} in it") from None
-        except Exception as exc:  # a property, say
-            text = f"{part!r} cannot be had: {type(exc).__name__}: {exc}"
+        except Exception as exc:  # such as an error of a property
+            text = f"{part!r} cannot be read: {type(exc).__name__}: {exc}"
             raise InvalidArgument(named, text) from exc
     return found
 
@@ -131,15 +120,15 @@ _OPTIONS: Final = (
         "--allow-file",
         multiple=True,
         metavar="FILE",
-        help="A file of such entries, one a line; # begins a comment. May be repeated.",
+        help="Read such entries from a file, one a line; # begins a comment. May be repeated.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print a JSON list."),
-    click.option("--strict", is_flag=True, help="Warnings count too."),
+    click.option("--strict", is_flag=True, help="Count warnings as errors."),
 )
 
 
 def check_options(command: F) -> F:
-    """Add the options to the function of a command, in the order in which help shows them."""
+    """Add the options of checks to a command, in the order in which help shows them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -167,13 +156,14 @@ def lint(
 ) -> None:
     """Check the operation_info of every long-running method.
 
-    A DESCRIPTOR_SET is a file that protoc --descriptor_set_out or buf build wrote, - for standard
+    A DESCRIPTOR_SET is a file written by protoc --descriptor_set_out or buf build, - for standard
     input, or module:service for a Python service. Several count as one set.
     """
     from lro.lint._descriptors import DescriptorSet
     from lro.lint._lint import examine
 
-    files = DescriptorSet(read_sets(sources), " + ".join(sources))
+    several = b"".join(map(read_set, sources))  # concatenated sets are one set
+    files = DescriptorSet(several, " + ".join(sources))
     chosen = targets or None
     findings = examine(files, targets=chosen, allow=[*allow, *read_allowance_files(allow_file)])
     methods = sum(rpc.returns_operation for rpc in files.rpcs("targets", chosen))
@@ -204,7 +194,7 @@ def breaking(
 ) -> None:
     """Compare the long-running methods of two releases.
 
-    OLD and NEW are each a file that protoc --descriptor_set_out or buf build wrote, - for
+    OLD and NEW are each a file written by protoc --descriptor_set_out or buf build, - for
     standard input, or module:service for a Python service.
     """
     from lro.lint._breaking import compare
@@ -220,9 +210,9 @@ def breaking(
 
 @click.command()
 @click.argument("service")
-@click.option("--out", metavar="FOLDER", help="Write the files there, under their own names.")
+@click.option("--out", metavar="FOLDER", help="Write the files to this folder.")
 @click.option(
-    "--descriptor-set", metavar="FILE", help="Write a FileDescriptorSet, imports and all."
+    "--descriptor-set", metavar="FILE", help="Write a FileDescriptorSet with all imports."
 )
 def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
     """Print the proto files of a service: its messages, its methods, and their types.
@@ -251,27 +241,30 @@ def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
     "parents",
     multiple=True,
     metavar="PATTERN",
-    help="Operations also stand there, such as projects/*. May be repeated. For a service alone.",
+    help="Describe operations below this parent too, such as projects/*. May be repeated. Only for"
+    " a service.",
 )
-@click.option("--out", metavar="FILE", help="Write the document there.")
+@click.option("--out", metavar="FILE", help="Write the document to this file.")
 def openapi(source: str, parents: tuple[str, ...], out: str | None) -> None:
     """Print the OpenAPI document of a service, or of an application that has one.
 
     MODULE:SERVICE is a service, whose methods with a path are in the document; or an application,
-    such as an OperationsApp or one of FastAPI, which knows its paths.
+    such as an OperationsApp or a FastAPI application, which has its own document.
     """
-    from lro.openapi import describe  # what other commands do not need
+    from lro.openapi import describe  # not needed by other commands
 
     found: Any = read_object(source)
     if isinstance(found, Service):
         text = json.dumps(describe(found, parents=parents), indent=2)
     elif hasattr(found, "edge") or callable(getattr(found, "openapi", None)):
         if parents:
-            raise InvalidArgument("--parent", "is for a service alone: an application has its own")
+            raise InvalidArgument(
+                "--parent", "is only for a service: an application has its own parents"
+            )
         try:
             own = describe(found) if hasattr(found, "edge") else found.openapi()
             text = json.dumps(own, indent=2)
-        except Exception as exc:  # of an application, which may be anything
+        except Exception as exc:  # an application can raise anything
             raise InvalidArgument(source, f"{type(exc).__name__}: {exc}") from exc
     else:
         kind = type(found).__name__

@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from lro.lint import Finding
 
 _COLOURS: Final = {"error": "red", "warning": "yellow"}
-"""By severity, the worst first: the colour of a finding's code."""
+"""The colour of a finding's code, by severity, the worst first."""
 
 _HEADINGS: Final = ("where", "method", "code", "what")
 _MAX_PADDED: Final = 120
-"""The widest column: a longer text makes only its own line longer."""
+"""The largest width of a column; a longer text makes only its own line longer."""
 
 INTERRUPTED: Final = 130
-"""The exit status of Ctrl-C, as shells have it."""
+"""The exit status after Ctrl-C, as in shells."""
 CUT_OFF: Final = 141
-"""The exit status when the reader of the output has gone, as shells have it."""
+"""The exit status if the reader of the output has closed it, as in shells."""
 
 
 class Unusable(click.ClickException):
-    """What was given cannot be used, or is not there."""
+    """The input cannot be used, or does not exist."""
 
     exit_code = 2
 
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Turn what comes from outside into the exit status that it stands for; write all before.
+    """Flush the output, and turn interrupts and errors of the system into exit statuses.
 
     Raises:
         Exit: With :data:`INTERRUPTED` or :data:`CUT_OFF`.
@@ -62,7 +62,7 @@ def ending() -> Iterator[None]:
 
 
 def _write_nowhere() -> None:
-    # What is still to be written at exit would fail again, with a message of the interpreter.
+    # Buffered output would fail again at exit, with a message of the interpreter.
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
@@ -71,7 +71,7 @@ def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: 
     """Print the findings of a check that examined this number of methods.
 
     Returns:
-        1 if there is an error, or anything at all under ``strict``; else 0.
+        1 if there is an error, or with ``strict`` any finding; otherwise 0.
     """
     if as_json:
         click.echo(json.dumps([attrs.asdict(one) for one in findings], indent=2))
@@ -85,7 +85,7 @@ def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: 
 
 
 def _print_blocks(findings: Sequence[Finding]) -> None:
-    """Print findings on a terminal: only sentences are broken, and that between words."""
+    """Print findings on a terminal: only messages are wrapped, between words."""
     from rich.console import Console
     from rich.text import Text
 
@@ -106,13 +106,13 @@ def _print_blocks(findings: Sequence[Finding]) -> None:
 
 
 def _print_lines(findings: Sequence[Finding]) -> None:
-    """Print findings to a pipe or a log: one line each, in columns, the last one unpadded."""
+    """Print findings to a pipe or a log: one line each, in columns."""
     rows = [(_where(one), one.method, str(one.code), one.message) for one in findings]
     print_rows([_HEADINGS, *rows])
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns, each in one line, the last column unpadded."""
+    """Print each row in one line, in columns, the last one unpadded."""
     shown = [[plain(text) for text in row] for row in rows]
     widths = [min(max(map(len, column)), _MAX_PADDED) for column in zip(*shown, strict=True)]
     for *columns, last in shown:
@@ -121,7 +121,7 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _where(finding: Finding) -> str:
-    """The place as ``file:line:column``, as far as it is known: editors and CI find it by that."""
+    """Return the place as ``file:line:column``, as far as it is known; editors and CI read that."""
     known = (finding.file, finding.line, finding.column)
     return ":".join(str(part) for part in known if part)
 

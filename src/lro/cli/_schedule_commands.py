@@ -1,4 +1,4 @@
-"""The command ``lro schedules``: which periodic jobs a service has, and when they are started."""
+"""The command ``lro schedules``: the periodic jobs of a service, and when they start."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _HEADINGS: Final = ("name", "method", "timezone", "last_tick", "next_tick", "exp
 @click.argument("target", metavar="MODULE:SERVICE")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def schedules(target: str, as_json: bool) -> None:
-    """Show the schedules of a service, as its store knows them.
+    """Show the schedules of a service from its store.
 
-    Of each: the method that it starts, its last tick, for which an operation was started, and its
-    next one, in the time zone of the schedule, and with --json in UTC. A next tick that is long
-    past: no process has the schedule.
+    Each row has the method that the schedule starts, its last tick (for which an operation was
+    started), and its next tick, in the time zone of the schedule, with --json in UTC. If the next
+    tick is long past, no process has the schedule.
 
-    This only reads the store, and starts nothing.
+    The command only reads the store.
 
     Exit status: 0, also if there are none; 2 if there is no such service, or if the store cannot
     be read.

@@ -1,4 +1,4 @@
-"""The commands that run a service, and look after its database: serve, worker, schema, purge."""
+"""The commands that run a service and maintain its database: serve, worker, schema, purge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PORT: Final = click.IntRange(0, 65_535)
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-"""A name or address as the header ``Host`` has it, without a port."""
+"""A name or address as in the header ``Host``, without a port."""
 
 
 @click.command()
@@ -169,7 +169,7 @@ def _serve(options: ServeOptions) -> int:
 
 
 def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> OperationsApp:
-    """The application of ``module:name``, or one that serves the service of that name.
+    """Import the application of ``module:name``, or make one for the service of that name.
 
     Raises:
         InvalidArgument: There is neither; or it is an application, which takes no options.
@@ -182,7 +182,7 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     if not isinstance(found, OperationsApp):
         kind = type(found).__name__
         text = f"is {kind}, not an lro.Service or an lro.asgi.OperationsApp"
-        raise InvalidArgument(target, f"{text}; what serves your framework serves the rest")
+        raise InvalidArgument(target, f"{text}; serve other applications by their own server")
     if starts is not None or parents:
         raise InvalidArgument(target, "is an application, which has its own starts and parents")
     return found
@@ -230,7 +230,7 @@ def _check_many(service: Service, grpc_port: int | None) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Show what the library logs, and warnings of all others, unless the module has set that up."""
+    """Log lines of the library and warnings of others, unless the module has set up logging."""
     if not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         logging.getLogger("lro").setLevel(logging.INFO)
@@ -239,10 +239,10 @@ def _log_to_stderr() -> None:
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 def worker(target: str) -> None:
-    """Run the work of a service that waits in its store, and serve no callers.
+    """Run the waiting work of a service, without serving callers.
 
-    At SIGTERM running work has the drain of the service, and the rest is handed back to the next
-    process. A second signal hands it back at once.
+    At SIGTERM running work has the drain of the service. Work that still runs is handed back to the
+    next process. A second signal hands it back at once.
 
     Exit status: 0 after SIGTERM, 2 if there is no such service, 130 after Ctrl-C.
     """
@@ -254,15 +254,15 @@ def worker(target: str) -> None:
         kind = type(service.store).__name__
         raise InvalidArgument(target, f"has a {kind}, in which only its own process finds work")
     if not service.maintained:
-        raise InvalidArgument(target, "was made with maintenance=False, and so claims no work")
+        raise InvalidArgument(target, "was made with maintenance=False, so it claims no work")
     if not service.has_workers:
-        raise InvalidArgument(target, "was made without an executor, and so runs no work")
+        raise InvalidArgument(target, "was made without an executor, so it runs no work")
     _log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     why = check_store(service.store)
     if why:
         warn(f"for now no work is found: {why}")
-    print_line(f"{target} takes work")  # first: what it finds at once has lines of its own
+    print_line(f"{target} takes work")  # before the log lines of that work
     with service:
         threading.Event().wait()
 
@@ -270,20 +270,22 @@ def worker(target: str) -> None:
 @click.command()
 @click.argument("store", metavar="STORE")
 @click.option(
-    "--name", default="lro", show_default=True, help="The schema in the database of a URL."
+    "--name", default="lro", show_default=True, help="Use this schema in the database of a URL."
 )
-@click.option("--create", is_flag=True, help="Make what is missing.")
-@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that makes it in PostgreSQL.")
+@click.option("--create", is_flag=True, help="Create missing tables.")
+@click.option(
+    "--sql", "as_sql", is_flag=True, help="Print the SQL that creates them in PostgreSQL."
+)
 @click.pass_context
 def schema(context: click.Context, store: str, name: str, create: bool, as_sql: bool) -> None:
-    """Show the version of the tables of a store, make them, or print their SQL.
+    """Show the version of a store's tables, create them, or print their SQL.
 
-    STORE is module:service, postgresql://USER@HOST/DATABASE, or sqlite:///FILE. Of a service the
-    indexes that its methods declare belong to it. A store makes its tables by itself when it is
-    first used; this is for databases in which the application may not do that.
+    STORE is module:service, postgresql://USER@HOST/DATABASE, or sqlite:///FILE. For a service this
+    includes the indexes that its methods declare. A store creates its tables when it is first used;
+    the command is for databases in which the application must not do that.
 
-    Exit status: 0 if they are there in the version of this release, 1 if not, 2 if the store
-    cannot be used.
+    Exit status: 0 if they exist in the version of this release, 1 if not, 2 if the store cannot be
+    used.
     """
     from lro.cli._stores import read_schema
 
@@ -297,7 +299,7 @@ def schema(context: click.Context, store: str, name: str, create: bool, as_sql: 
     if version == found.wanted:
         click.echo(f"{found.where}: version {version}, as this release uses it")
         return
-    here = f"has version {version}" if version else "is not there"
+    here = f"has version {version}" if version else "does not exist"
     click.echo(f"{found.where}: {here}; this release uses version {found.wanted}")
     context.exit(1)
 
@@ -308,11 +310,11 @@ _BATCH: Final = 1000
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 def purge(target: str) -> None:
-    """Remove the finished operations whose time is over, and print how many.
+    """Remove the finished operations that have expired, and print their number.
 
-    That time is keep_for, of the method or the service. Servers and workers do so by themselves
-    every minute: this is for services that were made with maintenance=False, or that do not run.
-    Operations in progress are never removed.
+    They expire after the keep_for of the method or the service. Servers and workers remove them
+    every minute: the command is for services that were made with maintenance=False, or that do not
+    run. Operations in progress are never removed.
     """
     store = read_service(target).store
     removed, more = 0, True

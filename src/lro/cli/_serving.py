@@ -1,4 +1,4 @@
-"""One process that serves a service over HTTP and gRPC: its start, its health, and its stop."""
+"""One process that serves a service over HTTP and gRPC: start, health, and stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
 GRACE_SECONDS: Final = 5
-"""How long calls in flight may go on after the signal to stop: for callers who read slowly."""
+"""The time that calls in flight have after the signal to stop, for callers who read slowly."""
 
 LINK_BYTE: Final = b"."
 """Sent over the link: to the supervisor when all is served, by it for each request to stop."""
@@ -38,37 +38,37 @@ _ASKED_AT_ONCE: Final = 16
 """The most requests to stop that are read at once."""
 
 _LAST_SECONDS: Final = 5
-"""How much longer than its drain a service may take to close."""
+"""The time beyond its drain that a service has to close."""
 
 _FRESH_SECONDS: Final = 1.0
-"""How long what a look at the store has shown counts: any caller may ask for it."""
+"""How long the result of a readiness check is reused, because any caller can ask for it."""
 
 _BACKLOG: Final = 2048
 _ACCEPTED_AT_ONCE: Final = 1
-"""The backlog for uvicorn and hypercorn. With a large one asyncio would try many failing accepts.
+"""The backlog that uvicorn and hypercorn get, so that asyncio does not try many failing accepts.
 
-It makes the backlog of the socket as small, which is set again after it.
+They set it on the socket, so :data:`_BACKLOG` is set again after that.
 """
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""The errors of a system that can open no more connections: asyncio tries again each second."""
+"""The errors of a system that cannot open more connections: asyncio retries each second."""
 _SAID_SECONDS: Final = 60.0
-"""How often that is said at most."""
+"""Minimum interval of the warning about that."""
 _DESCRIPTORS: Final = 65_536
-"""How many descriptors a process asks for at most: some programs look at each that it may have."""
+"""The most descriptors that a process asks for: some programs iterate over all possible ones."""
 IDLE_SECONDS: Final = 65
-"""How long an idle connection is kept: longer than clients and most balancers keep theirs."""
+"""How long idle connections are kept: longer than clients and most load balancers do."""
 
 _NOBODY: Final = "readyz"
-"""A worker that there is not."""
+"""A worker that does not exist."""
 
 R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
-"""Serves an application on a socket until the event, and closes it within the seconds."""
+"""Serves an application on a socket until the event is set; closes it within the seconds."""
 
 
 def http_server() -> ServeHttp:
-    """What serves HTTP: uvicorn, or hypercorn where only that is installed.
+    """Return the HTTP server: uvicorn, or hypercorn if only that is installed.
 
     Raises:
         MissingExtra: Neither is installed.
@@ -88,7 +88,7 @@ async def _serve_by_uvicorn(
         app,
         lifespan="on",
         log_config=None,
-        workers=1,  # else it reads WEB_CONCURRENCY
+        workers=1,  # otherwise it reads WEB_CONCURRENCY
         backlog=_ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
@@ -134,7 +134,7 @@ async def _serve_by_hypercorn(
 
 
 def raise_descriptors() -> None:
-    """Let this process open as many connections and files as the system lets it, up to a bound."""
+    """Raise the limit of open connections and files as far as the system allows, up to a bound."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -142,12 +142,12 @@ def raise_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS takes fewer than it says
+        with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is a free one.
+    """Return a listening socket; port 0 is a free one.
 
     Raises:
         Unusable: There is no such address, or another program listens there.
@@ -156,18 +156,18 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "is not a name of a host"
+        why = exc.strerror if isinstance(exc, OSError) else "is not a valid host name"
         raise Unusable(f"cannot listen on {host_port(host, port)}: {why}") from exc
 
 
 def host_port(host: str, port: int) -> str:
-    """The two as they stand in a URL."""
+    """Return host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @attrs.frozen(kw_only=True)
 class GrpcEdge:
-    """Where gRPC is served beside HTTP, and what; ``shared``: by several processes on the port."""
+    """The gRPC server beside HTTP; ``shared``: several processes listen on its port."""
 
     host: str
     port: int
@@ -175,7 +175,7 @@ class GrpcEdge:
     shared: bool
 
     async def serve(self, service: Service) -> tuple[grpc.aio.Server, str]:
-        """Begin to serve it; return the server and its address.
+        """Start the server; return it and its address.
 
         Raises:
             MissingExtra: The extra ``grpc`` is not installed.
@@ -183,7 +183,7 @@ class GrpcEdge:
         """
         import grpc.aio
 
-        from lro.grpc import add_to  # needs an extra, and asks for it
+        from lro.grpc import add_to  # needs an extra, which its error names
 
         server = grpc.aio.server(options=[("grpc.so_reuseport", int(self.shared))])
         add_to(server, service, methods=self.starts)
@@ -235,7 +235,7 @@ class Serving:
         self._say_again_at = 0.0
 
     async def run(self, serve_http: ServeHttp, listener: socket.socket) -> None:
-        """Serve on this socket, and return when all is over."""
+        """Serve on this socket until the process has stopped."""
         asyncio.get_running_loop().set_exception_handler(self._failed)
         if self._edge is not None:
             self._grpc, self._grpc_address = await self._edge.serve(self._service)
@@ -246,7 +246,7 @@ class Serving:
             await self._end_grpc(0)
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what the loop reports; what it reports each second of its socket only at times."""
+        """Log an error of the loop; warn of exhausted descriptors at most once a minute."""
         error = context.get("exception")
         if not ("socket" in context and isinstance(error, OSError) and error.errno in _EXHAUSTED):
             loop.default_exception_handler(context)
@@ -255,7 +255,7 @@ class Serving:
             warn(f"new connections wait: {error.strerror}; ulimit -n bounds how many are open")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application with its health, as ASGI."""
+        """The application with its health paths, as ASGI."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] in self._health.paths:
@@ -286,7 +286,7 @@ class Serving:
         await self._app(scope, receiving, sending)  # type: ignore[arg-type]
 
     def _begun(self) -> None:
-        # Only now: the server has installed handlers of its own, and this one replaces them.
+        # Only now: these handlers replace those that the server has installed.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -332,7 +332,7 @@ class Serving:
 
 
 class Health:
-    """What probes ask for: whether the process answers, and whether it can do its work."""
+    """Answers probes: is the process alive, and can it do its work."""
 
     LIVE: Final = "/healthz"
     READY: Final = "/readyz"
@@ -345,7 +345,7 @@ class Health:
         self.stopping = False
 
     async def reply(self, *, ready: bool) -> HttpReply:
-        """200, or 503 with the reason; many at once look at the store only once."""
+        """Reply 200, or 503 with the reason; concurrent probes share one check of the store."""
         if not ready:
             return _OK
         if self.stopping:
@@ -359,14 +359,14 @@ class Health:
     def _looked(self) -> HttpReply:
         store = self._service.store
         try:
-            # A write, which changes nothing: a store that can only be read takes no start.
+            # A write that changes nothing: a store that can only be read cannot accept a start.
             store.leave(_NOBODY)
         except Exception as exc:
             return self.refusal(exc)
         return _OK
 
     def refusal(self, error: Exception) -> HttpReply:
-        """The reply that has this error."""
+        """Return the reply for an error."""
         return error_reply(error, self._service.types, self._service.domain, asked="lro serve")
 
 
@@ -382,7 +382,7 @@ def _host(scope: Scope) -> str:
 
 
 async def _in_own_thread(action: Callable[[], R]) -> R:
-    """Call it in a thread that it shares with no hook, since hooks may be slow, and many."""
+    """Call it in a thread that no hook uses, because hooks can be slow and many."""
     return await in_thread(action, ThreadPoolExecutor(1, "lro-serve"))
 
 
@@ -397,8 +397,8 @@ async def _answer(reply: HttpReply, send: Send) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line at once, also to a pipe."""
-    # As one piece: a line of the log, by another thread, must not come before its end.
+    """Print a line and flush it."""
+    # In one write, so that no log line of another thread comes before its end.
     print(f"{text}\n", end="", flush=True)
 
 

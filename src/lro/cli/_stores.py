@@ -1,4 +1,4 @@
-"""Stores as the commands see them: whether one can be used, and its tables."""
+"""The stores of commands: checks that a store can be used, and its tables."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 PROBE: Final = ("operations/readyz",)
-"""A name under which a store is looked at; whether it is there does not matter."""
+"""A name that is read to check a store; it need not exist."""
 
 
 def check_store(store: Store) -> str:
-    """Look at a store, which so connects, and makes what is missing there.
+    """Read from a store, which makes it connect and create missing tables.
 
     Returns:
-        Why it cannot be used now; empty if it can.
+        The reason why it cannot be used now; empty if it can.
 
     Raises:
-        Unusable: It cannot be used as it is, and waiting does not help.
+        Unusable: It cannot be used, and waiting does not help.
     """
     try:
         store.find(PROBE)
@@ -44,7 +44,7 @@ def check_store(store: Store) -> str:
 
 
 def read_shared(target: str) -> Service:
-    """Return the service of ``module:service``, whose store can be read, here and elsewhere.
+    """Import the service of ``module:service``; check that other processes can read its store.
 
     Raises:
         InvalidArgument: There is no such service, or only its own process can read its store.
@@ -60,25 +60,25 @@ def read_shared(target: str) -> Service:
 
 
 def _reason(error: Unavailable) -> str:
-    # Only the operator reads this, and the cause helps to mend it.
+    # Only operators read this, and the cause helps them.
     why = str(error.__cause__ or "").strip().partition("\n")[0]
     return str(error) if why in str(error) else f"{error}: {why}"
 
 
 @attrs.frozen(kw_only=True)
 class StoreSchema:
-    """Where the tables are, which version this release uses, and what can be done about them."""
+    """The place of the tables, the version that this release uses, and functions for both."""
 
     where: str
     wanted: int
     read_version: Callable[[], int]
-    make: Callable[[], str]
-    """Makes what is missing; returns why it cannot, if so."""
+    create: Callable[[], None]
+    """Creates missing tables; raises Unusable if it cannot."""
     sql: Callable[[], str]
-    """Gives the SQL that makes it."""
+    """Returns the SQL that creates the tables."""
 
     def version(self) -> int:
-        """The version that is there; 0 if there is none.
+        """Read the version of the tables; 0 if there are none.
 
         Raises:
             Unusable: The store cannot be read.
@@ -90,18 +90,9 @@ class StoreSchema:
         except DeclarationError as exc:
             raise Unusable(str(exc)) from exc
 
-    def create(self) -> None:
-        """Make what is missing.
-
-        Raises:
-            Unusable: That cannot be done.
-        """
-        if why := self.make():
-            raise Unusable(why)
-
 
 def read_schema(source: str, name: str) -> StoreSchema:
-    """The tables of ``module:service``, or of the database of a URL, in the schema of that name.
+    """Return the schema of ``module:service``, or of the database of a URL under that name.
 
     Raises:
         InvalidArgument: There is no such service, or its store keeps no tables.
@@ -116,7 +107,7 @@ def read_schema(source: str, name: str) -> StoreSchema:
     store = read_service(source).store
     if isinstance(store, sqlite.SQLiteStore):
         return _of_file(store.path)
-    with contextlib.suppress(MissingExtra):  # without which it is no such store
+    with contextlib.suppress(MissingExtra):  # without the extra it is not such a store
         from lro.stores.postgres import PostgresStore
 
         if isinstance(store, PostgresStore):
@@ -125,18 +116,14 @@ def read_schema(source: str, name: str) -> StoreSchema:
 
 
 def _of_file(path: str) -> StoreSchema:
-    def make() -> str:
-        sqlite.SQLiteStore(path).close()
-        return ""
-
     def sql() -> str:
-        raise InvalidArgument("--sql", "is for PostgreSQL: a file is made by who may write to it")
+        raise InvalidArgument("--sql", "is for PostgreSQL: --create makes the tables of a file")
 
     return StoreSchema(
         where=path,
         wanted=sqlite.SCHEMA_VERSION,
         read_version=lambda: sqlite.read_version(path),
-        make=make,
+        create=lambda: sqlite.SQLiteStore(path).close(),
         sql=sql,
     )
 
@@ -144,19 +131,18 @@ def _of_file(path: str) -> StoreSchema:
 def _of_postgres(store: PostgresStore) -> StoreSchema:
     from lro.stores.postgres import SCHEMA_VERSION
 
-    def make() -> str:
+    def create() -> None:
         if why := check_store(store):
-            return why
+            raise Unusable(why)
         try:
             store.create_schema()
         except Unavailable as exc:
-            return _reason(exc)
-        return ""
+            raise Unusable(_reason(exc)) from exc
 
     return StoreSchema(
         where=f"schema {store.schema}",
         wanted=SCHEMA_VERSION,
         read_version=store.schema_version,
-        make=make,
+        create=create,
         sql=store.schema_sql,
     )

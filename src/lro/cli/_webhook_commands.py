@@ -10,7 +10,7 @@ from lro.cli._commands import read_service
 
 @click.group()
 def webhooks() -> None:
-    """Try an endpoint, or send again what a service owes."""
+    """Test an endpoint, or send pending notifications of a service again."""
 
 
 @webhooks.command()
@@ -21,29 +21,29 @@ def webhooks() -> None:
     multiple=True,
     required=True,
     envvar="LRO_WEBHOOK_SECRET",
-    help="The secret of the endpoint; of several, by each. Other users of this machine can see it,"
-    " unless the environment has it as LRO_WEBHOOK_SECRET.",
+    help="Sign with this secret of the endpoint; may be repeated. Other users of this machine can"
+    " see it, unless it comes from the environment as LRO_WEBHOOK_SECRET.",
 )
-@click.option("--private", is_flag=True, help="Any address and port, and http too.")
+@click.option("--private", is_flag=True, help="Allow any address and port, and http.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 60.0),
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the answer may take.",
+    help="Wait this long for the answer.",
 )
 @click.pass_context
 def ping(
     context: click.Context, url: str, given: tuple[str, ...], private: bool, timeout: float
 ) -> None:
-    """Send an event of the type ping to URL, and print what comes back.
+    """Send an event of the type ping to URL, and print the answer.
 
-    It is signed and sent as webhooks of a service are: over https to a global address.
+    It is signed and sent like webhooks of a service: over https to a global address.
 
     Exit status: 0 if the endpoint took it (2xx), 1 if not, 2 if the URL or secret cannot be used.
     """
-    from lro._webhooks.pinging import send_ping  # what other commands do not need
+    from lro._webhooks.pinging import send_ping  # not needed by other commands
 
     reply = send_ping(url, given, private=private, timeout=timeout)
     click.echo(str(reply))
@@ -55,13 +55,13 @@ def ping(
 @click.argument("name")
 @click.pass_context
 def retry(context: click.Context, target: str, name: str) -> None:
-    """Send now what is owed for the operation NAME, also what was given up.
+    """Send the pending notifications of the operation NAME now, also those that were given up.
 
-    Each notification then has its whole schedule again. What else is due is sent too. What was sent
-    once is not owed, and is not sent again.
+    Each of them begins its retry schedule again. Other notifications that are due are sent too.
+    A notification that was delivered is not sent again.
 
-    Exit status: 0 if nothing is owed any more, 1 if something failed, 2 if there is no such
-    operation that has ended.
+    Exit status: 0 if none is pending, 1 if one failed, 2 if there is no such operation that has
+    ended.
     """
     from lro._webhooks.service_webhooks import Webhooks
 

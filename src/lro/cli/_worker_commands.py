@@ -1,4 +1,4 @@
-"""The commands ``lro workers``, ``pause`` and ``resume``: who works, and on which methods."""
+"""The commands ``lro workers``, ``pause`` and ``resume``: the processes that run work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lro.cli._output import print_rows
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
 _FOLDED: Final = ("host", "methods")
 _STEPS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
-"""Below how many seconds which unit is shown, and its seconds."""
+"""For each unit: the seconds below which it is used, its seconds, and its name."""
 _COLOURS: Final = {
     WorkerState.LOST: "red",
     WorkerState.OVERDUE: "yellow",
@@ -30,19 +30,22 @@ _COLOURS: Final = {
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
-@click.option("--all", "everyone", is_flag=True, help="Those too that run no work, or are lost.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="Show processes too that run no work, or are lost."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def workers(target: str, everyone: bool, as_json: bool) -> None:
-    """Show which processes run the work of a service, as its store knows them.
+    """Show the processes that run the work of a service, from its store.
 
-    Of each: where it is, how many operations it runs of how many it can, the release of lro, and
-    how long ago it was seen. A process with work says three times within a lease that it lives, an
-    idle one once a minute. Who is silent for a minute and two leases is shown with --all alone.
+    Each row has the host, the number of running operations and the largest number, the release of
+    lro, and the time since the process was last seen. A process with work renews its lease three
+    times within it, an idle process once a minute. A process that was silent for a minute and two
+    leases is shown only with --all.
 
-    The error output says how many operations of each method wait, for how long the first has been
-    due, and whether no live worker declares the method; and which methods are paused.
+    Standard error has the number of waiting operations of each method, the time since the first was
+    due, methods that no live worker declares, and paused methods.
 
-    This only reads the store, and runs no work.
+    The command only reads the store.
 
     Exit status: 0, also if there are none; 2 if there is no such service, or if the store cannot
     be read.
@@ -75,10 +78,10 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
 @click.argument("target", metavar="MODULE:SERVICE")
 @click.argument("method", metavar="METHOD")
 def pause(target: str, method: str) -> None:
-    """Have no process begin work of a method, until lro resume.
+    """Stop all processes from beginning work of a method, until lro resume.
 
     METHOD is its full name, such as acme.v1.Images.Resize. Starts are still accepted, and wait.
-    Work that runs goes on. A pause is kept in the store, and survives restarts.
+    Running work continues. The pause is in the store, and survives restarts.
 
     Exit status: 0, also if it is paused already; 2 if there is no such service or method, or if
     the store cannot be used.
@@ -96,7 +99,7 @@ def pause(target: str, method: str) -> None:
 @click.argument("target", metavar="MODULE:SERVICE")
 @click.argument("method", metavar="METHOD")
 def resume(target: str, method: str) -> None:
-    """Let processes begin work of a paused method again, at once.
+    """Let processes begin work of a paused method again.
 
     METHOD is its full name, such as acme.v1.Images.Resize.
 
@@ -129,7 +132,7 @@ def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:
 
 
 def _print_table(found: Sequence[Worker], now: datetime) -> None:
-    """Print workers on a terminal: only the host and the methods take further lines."""
+    """Print workers on a terminal: only the host and the methods are wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -147,12 +150,12 @@ def _print_table(found: Sequence[Worker], now: datetime) -> None:
 
 
 def _print_lines(found: Sequence[Worker], now: datetime) -> None:
-    """Print workers to a pipe or a log: one line each, in columns without spaces in them."""
+    """Print workers to a pipe or a log: one line each, in columns without spaces."""
     print_rows([_HEADINGS, *(_cells(one, now, ",") for one in found)])
 
 
 def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
-    """The texts of a row; methods stand between these texts."""
+    """Return the texts of a row; ``between`` separates the methods."""
     runs = str(worker.running)
     if worker.capacity is not None:
         runs += f"/{worker.capacity}"
@@ -168,6 +171,6 @@ def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
 
 
 def _ago(seconds: float) -> str:
-    """A span in one unit, cut off: ``119s``, ``119m``, ``23h``."""
+    """Format a time span in one unit, rounded down: ``119s``, ``119m``, ``23h``."""
     unit, name = next((unit, name) for end, unit, name in _STEPS if seconds < end)
     return f"{max(0, int(seconds / unit))}{name}"

@@ -1,4 +1,4 @@
-"""Celery's part: names go to the broker, and a task in the worker runs the operation of a name."""
+"""The parts that need Celery: sending names to the broker, and the task that runs an operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lro._engine.process import PerProcess
 log = logging.getLogger("lro")
 
 REJECT_PAUSE_SECONDS: Final = 1.0
-"""How long a worker waits before it gives a message back, so that the two do not spin."""
+"""Pause before a worker returns a message to the broker, so that the two do not spin."""
 
 _SHOWN: Final = 5
 """The number of arguments of a wrong message whose types are logged."""
@@ -34,10 +34,10 @@ Freed: TypeAlias = Callable[[], None]
 
 
 class CeleryWorkerTask(PerProcess):
-    """Runs operations by their names, in a process that may be ended while one runs.
+    """Runs operations by their names, in a process that Celery can end while one runs.
 
-    ``close`` hands back what runs here; it is called when Celery ends the process. ``freed`` is
-    called when an operation is over here.
+    ``close`` hands back the running work; it is called when Celery ends the process. ``freed`` is
+    called when an operation has ended here.
     """
 
     stopped = False
@@ -50,17 +50,17 @@ class CeleryWorkerTask(PerProcess):
         self._running = 0
 
     def run(self, *arguments: object, **named: object) -> None:
-        """Do the work of the one name that a message holds, unless another has it.
+        """Run the operation whose name a message has, unless another worker has it.
 
-        A message that holds anything else is dropped, since it will never hold a name.
+        A message without one name is dropped.
 
         Raises:
-            Reject: Not now, or not here: the message is to go back to the broker.
+            Reject: It cannot run here now: the message goes back to the broker.
         """
         name = arguments[0] if len(arguments) == 1 and not named else None
         if not isinstance(name, str):
             held = [type(one).__name__ for one in (*arguments, *named.values())][:_SHOWN]
-            log.error("a message is dropped, it holds no name of an operation but %s", held)
+            log.error("a message is dropped: it must have the name of an operation, not %s", held)
             return
         try:
             if self.stopped:
@@ -74,24 +74,24 @@ class CeleryWorkerTask(PerProcess):
             log.warning(line, name, exc, extra=about(name))
             time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
-        if self.stopped:  # so it may have been handed back, and others can go on with it at once
+        if self.stopped:  # it may have been handed back: another worker can run it at once
             raise Reject("the worker is stopping", requeue=True)
 
     @property
     def running(self) -> int:
-        """How many operations run here."""
+        """The number of operations that run here."""
         with self._quiet:
             return self._running
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds until nothing runs here; return whether nothing does."""
+        """Wait at most ``seconds`` seconds for running work; return True if none is left."""
         with self._quiet:
             return self._quiet.wait_for(lambda: self._running == 0, seconds)
 
     def _run_in_thread(self, name: str) -> None:
-        # Celery ends a process by an exception that a signal handler raises in the main thread.
-        # Were the work done there, it would be raised in the midst of the user's function, or of
-        # the store. So it is done in another thread, and this one waits.
+        # Celery ends a process by an exception that a signal handler raises in the main thread. It
+        # must not be raised within the user's function or the store. So the work runs in another
+        # thread, and this one waits.
         if threading.current_thread() is not threading.main_thread():
             self._run_counted(name)
             return
@@ -103,15 +103,15 @@ class CeleryWorkerTask(PerProcess):
                 return
             except (Unavailable, InvalidOperationName):
                 raise
-            except SoftTimeLimitExceeded:  # a limit that starts the work again would limit nothing
-                line = "%s: goes on; Celery's soft time limit is not for operations"
+            except SoftTimeLimitExceeded:  # it would begin the work again, and so limit nothing
+                line = "%s: continues; Celery's soft time limit is not for operations"
                 log.warning(line, name, extra=about(name))
             except BaseException as exc:
-                if apart.done.done():  # the work's own
+                if apart.done.done():  # an error of the work
                     raise
                 apart.take()
                 self._release(name, exc)
-                if isinstance(exc, Exception):  # the worker goes on to its end by itself
+                if isinstance(exc, Exception):  # Celery ends the worker by itself
                     raise Reject(str(exc), requeue=True) from exc
                 raise
 
@@ -133,17 +133,17 @@ class CeleryWorkerTask(PerProcess):
         self.end()
 
     def end(self) -> None:
-        """Hand back what runs here, and write down what this process has counted."""
+        """Hand back the running work, and store the counts of this process."""
         if self._close is None:
             return
         try:
             self._close(timedelta())
-        except Exception:  # what is not handed back now is taken over when its lease is over
+        except Exception:  # other workers take it over when its lease runs out
             log.exception("the work of this process could not be handed back")
 
 
 class SeparateThread:
-    """An action that a thread of its own does, once, wherever an exception interrupts us."""
+    """An action that runs once in its own thread, even if an exception interrupts this one."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.done: Future[None] = Future()
@@ -152,11 +152,11 @@ class SeparateThread:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """Claim the action; return False if another thread did. The claimant decides to run it."""
+        """Claim the action; return False if another thread has claimed it."""
         return self._taken.acquire(blocking=False)
 
     def start(self) -> None:
-        """Start a thread for it, unless one has begun."""
+        """Start a thread for the action, unless one has begun it."""
         if self._taken.locked():
             return
         try:
@@ -178,19 +178,19 @@ class SeparateThread:
 
 
 STOPPING: Final = "the executor is stopping"
-"""Why nothing more is sent."""
+"""The reason for sending no more names."""
 
 FRESH_SECONDS: Final = 1.0
-"""Seconds after an answer in which the broker counts as reachable, after a failure as not."""
+"""For this many seconds after an answer the broker counts as reachable, after a failure as not."""
 
 
 class NamePublisher(PerProcess):
-    """The broker of a Celery app, over at most ``connections`` connections of our own.
+    """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
-    The app's settings decide where it is and how it is spoken to. Ours are only the limits: each
-    connect and each answer may take ``timeout``. A call is tried a second time only if its
-    connection was dead, and then over a new one. So a call ends within three times ``timeout``,
-    even if packets are lost.
+    The app's settings say where the broker is, and its protocol. Only the time limits are set here:
+    ``timeout`` bounds each connect and each answer. A call is retried once, over a new connection,
+    if its connection was dead. So a call ends within three times ``timeout``, even if packets are
+    lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -202,8 +202,8 @@ class NamePublisher(PerProcess):
         self._after_fork()
 
     def _after_fork(self) -> None:
-        # The parent goes on to use its connections. They are kept here, because what is dropped is
-        # closed, and that may end them for the parent too.
+        # The parent still uses its connections. They are kept here, because a connection that is
+        # dropped is closed, and that may end it for the parent too.
         self._inherited = getattr(self, "_pool", None)
         self._pool: Any = None
         self._lock = threading.Lock()
@@ -212,8 +212,8 @@ class NamePublisher(PerProcess):
     def check_reachable(self) -> None:
         """Check that the broker can be reached, or could a moment ago.
 
-        Of many callers while it is away, only the first one waits to find out:
-        among them is the thread that renews the lease of this process.
+        While it is away, only the first of many callers waits for the result: one of the callers is
+        the thread that renews the lease of this process.
 
         Raises:
             Unavailable: It cannot be reached, or could not a moment ago.
@@ -225,7 +225,7 @@ class NamePublisher(PerProcess):
             raise Unavailable(trouble)
 
     def publish(self, action: Callable[[Any], object]) -> None:
-        """Have ``action`` done with a connection; a second time if the first was a dead one.
+        """Call ``action`` with a connection; once more if the first connection was dead.
 
         Raises:
             Unavailable: The broker cannot be reached, or the connections were closed.
@@ -248,7 +248,7 @@ class NamePublisher(PerProcess):
         self._found = (time.monotonic(), "")
 
     def close(self) -> None:
-        """Close the connections; those in use are closed when their calls end. Idempotent."""
+        """Close the idle connections now, the others when their calls end. Idempotent."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
@@ -262,7 +262,7 @@ class NamePublisher(PerProcess):
     def _perform(
         self, action: Callable[[Any], object], connection: Any, lost: tuple[type[Exception], ...]
     ) -> None:
-        if connection.connected:  # as far as it knows
+        if connection.connected:  # as far as is known
             try:
                 action(connection)
                 return
@@ -288,14 +288,14 @@ class NamePublisher(PerProcess):
             raise Unavailable(text) from exc
 
     def _away(self, cause: Exception) -> Unavailable:
-        first = cause.__cause__ or cause  # kombu's own error says less than its cause
+        first = cause.__cause__ or cause  # it says more than kombu's own error
         trouble = f"the message broker cannot be reached now ({type(first).__name__})"
         self._found = (time.monotonic(), trouble)
         return Unavailable(trouble)
 
     def _connect(self) -> Any:
-        # Each kind of transport has options of its own for its limits; a kind that is unknown here
-        # keeps its defaults, since it refuses options that it does not know.
+        # Each kind of transport has its own options for time limits, and refuses others. An
+        # unknown kind keeps its defaults.
         kind = self._app.connection_for_write().transport.driver_type
         options: dict[str, object] = {}
         if kind == "redis":
@@ -308,10 +308,10 @@ class NamePublisher(PerProcess):
             options = {
                 "read_timeout": self._seconds,
                 "write_timeout": self._seconds,
-                # Else what is written to a connection that the broker has left counts as sent.
+                # Otherwise data written to a connection that the broker has left counts as sent.
                 "confirm_publish": True,
             }
-        if options:  # by default kombu tries for ever
+        if options:  # by default kombu retries for ever
             options |= {"max_retries": 0, "interval_start": 0}
         return self._app.connection_for_write(
             connect_timeout=self._seconds, transport_options=options
@@ -319,5 +319,5 @@ class NamePublisher(PerProcess):
 
 
 def _open_channel(connection: Any) -> None:
-    # A channel of any transport is opened by asking the broker something.
+    # On every transport, opening a channel asks the broker.
     connection.channel().close()

@@ -22,13 +22,13 @@ __all__ = ["AsyncioExecutor"]
 log: logging.Logger = logging.getLogger("lro")
 
 _PAUSE: Final = 0.5
-"""Seconds until another thread is tried."""
+"""Seconds until the start of a thread is retried."""
 
 _left_behind: Final[list[object]] = []
-"""Loops of a process that we were forked from, and their tasks.
+"""Event loops of the process that this one was forked from, and their tasks.
 
-They are neither used nor closed here: the selector of a loop is shared with that process, from
-which closing would take away its events; so they must not be collected either.
+They are neither used nor closed here, nor collected, which would close them: the selector of a
+loop is shared with the parent, which would lose its events.
 """
 
 
@@ -39,20 +39,20 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class AsyncioExecutor(PerProcess, LocalExecutor):
     """Runs up to ``concurrency`` tasks on an event loop.
 
-    It has no queue: further operations wait in the store, until one of these tasks is over or a
+    It has no queue: further operations wait in the store, until a task of this process ends or a
     worker of another process is free.
 
     Cancellation reaches an async function as ``asyncio.CancelledError`` at its next ``await``.
-    A function that is not async runs in a thread, where it is reached as in ``ThreadExecutor``.
+    A function that is not async runs in a thread, and is cancelled as in ``ThreadExecutor``.
 
     ``loop="own"``: the loop has its own daemon thread, so that work never delays the loop of a
-    server; both are made with the first task, so that a server may fork after it has made its
-    executor. ``loop="running"``: work is done on the loop on which the service is first used, the
-    application's, so that functions can use what belongs to that loop, such as connections made
-    when the application started. No thread is needed then to start, report or end an operation.
-    While no loop has used the service, or after its loop is closed, starts are UNAVAILABLE. Close
-    the service in another thread, ``await asyncio.to_thread(service.close)``, before the loop
-    ends, or its work is handed back at once; the ASGI edge does so by itself.
+    server. Both are created with the first task, so a server can fork after it has made its
+    executor. ``loop="running"``: work runs on the loop on which the service is first used, the
+    application's. So functions can use objects of that loop, such as connections that were opened
+    when the application started, and no thread is needed to start, report or end an operation.
+    Until a loop has used the service, and after that loop is closed, starts are UNAVAILABLE. Close
+    the service in another thread, ``await asyncio.to_thread(service.close)``, before the loop ends.
+    Otherwise its work is handed back at once. The ASGI edge does that by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not a number from 1, or ``loop`` neither "own" nor
@@ -70,12 +70,12 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """An async function is interrupted at its next ``await``; another learns when it looks."""
+        """An async function is interrupted at its next ``await``, another at its next check."""
         return CancelSupport.AT_AWAIT
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run, and how many can."""
+        """The number of running tasks, and the largest number."""
         return self._places.usage
 
     def reserve(self) -> WorkerPlace | None:
@@ -83,9 +83,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
         Raises:
             Unavailable: The executor is stopping, or has no loop: none can be started, or the
-                application's has not used the service yet, or is closed.
+                application's loop has not used the service yet, or is closed.
         """
-        self.begin_here()  # tasks of a loop that is closed take no place
+        self.begin_here()  # tasks of a closed loop take no place
         place = WorkerPlace(self._places, self._begin)
         if not self._places.take(place):
             return None
@@ -97,17 +97,17 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         return place
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no more tasks."""
         self._places.stop()
-        self.begin_here()  # what a closed loop has left cannot be joined
+        self.begin_here()  # tasks of a closed loop cannot be joined
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return True if none is left.
 
         The loop of a stopped executor ends with its last task.
         """
         if self._lent and self.loop_runs_here:
-            seconds = 0.0  # what runs on this very loop cannot go on meanwhile
+            seconds = 0.0  # tasks of the loop that runs here cannot continue meanwhile
         over = self._places.join(seconds)
         if over and self._places.stopped:
             self._ended = True
@@ -127,9 +127,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         self._alive: set[asyncio.Task[None]] = set()
 
     def begin_here(self) -> None:
-        """Take the event loop that runs in this thread, if this executor is to work there.
+        """Use the event loop that runs in this thread, if this executor has ``loop="running"``.
 
-        If the last loop was closed before its tasks were over, they are given up.
+        If the last loop was closed before its tasks ended, abandon them.
         """
         if not self._needs_loop:
             return
@@ -175,34 +175,34 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         while not self._ended:
             try:
                 loop.run_forever()
-            except BaseException:  # SystemExit in a task that some function made for itself
-                log.exception("the event loop was to be ended by a task, and goes on")
-        # At the end of the interpreter Python 3.12 starts no thread any more, by which asyncio
-        # would wait for those of its pool; they have been joined by then. The loop is closed.
+            except BaseException:  # SystemExit in a task that a function has created
+                log.exception("a task tried to end the event loop, which continues")
+        # When the interpreter exits, Python 3.12 starts no thread, and asyncio needs one to wait
+        # for the threads of its pool. They have been joined by then, and the loop is closed.
         with contextlib.suppress(RuntimeError):
             runner.close()
 
     @property
     def loop_runs_here(self) -> bool:
-        """Whether this thread is that of the loop."""
+        """True if the loop runs in this thread."""
         return self._loop is not None and self._loop is _running_loop()
 
     def _begin(self, place: WorkerPlace, task: Task) -> None:
-        loop = self._loop  # only here: with another loop, the tasks of this one are given up
+        loop = self._loop  # read once: with another loop, the tasks of this one are abandoned
         self._places.begin(place, task)
         if loop is not None and loop is _running_loop():
             self._start(place, task)
             return
         try:
-            if loop is None:  # the place comes from before a fork, or its loop is closed
+            if loop is None:  # the place was reserved before a fork, or its loop is closed
                 raise RuntimeError
             loop.call_soon_threadsafe(self._start, place, task)
         except RuntimeError:  # the loop is closed
-            if self._places.end(place):  # else it has been given up
+            if self._places.end(place):  # otherwise it was abandoned
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
-        # Else it would be in the context of whatever start or end has called this.
+        # Otherwise it would run in the context of the start or end that has called this.
         running = asyncio.get_running_loop().create_task(
             self._run(task), context=contextvars.Context()
         )
@@ -211,12 +211,12 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     def _task_done(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
         self._alive.discard(running)
-        # While the loop ends, it would not run another task.
+        # A loop that ends would not run another task.
         self._places.end(place, tell=not running.cancelling())
 
     async def _run_in_thread(self, task: Task) -> None:
-        # A thread of its own: in a pool, functions that block would keep each other waiting, and
-        # the writes of all the others.
+        # A thread of its own: in a pool, functions that block would delay each other, and the
+        # writes of all others.
         loop = asyncio.get_running_loop()
         over = loop.create_future()
 
@@ -233,7 +233,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             try:
                 threading.Thread(target=live, name="lro-function", daemon=True).start()
                 break
-            except RuntimeError as exc:  # as many as the system allows
+            except RuntimeError as exc:  # the process has too many threads
                 line = "%s: waits until a thread can be started: %s"
                 log.warning(line, task.name, exc, extra=about(task.name, task.method))
                 await asyncio.sleep(_PAUSE)
@@ -244,5 +244,5 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             await (task.arun() if task.is_async else self._run_in_thread(task))
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
-        except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
+        except BaseException:  # SystemExit too: it would end the loop with all its tasks
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))

@@ -1,7 +1,7 @@
-"""An executor for many machines: Celery carries the names of operations, its workers do the work.
+"""An executor for many machines: Celery transports the names of operations, its workers run them.
 
-One module makes the service, and is imported by web servers, which start operations, and by
-``celery -A module worker``, which does them::
+One module makes the service. Web servers import it to start operations, and
+``celery -A module worker`` imports it to run them::
 
     app = celery.Celery("pictures", broker="redis://localhost")
     service = lro.Service(PostgresStore(url), CeleryExecutor(app))
@@ -9,12 +9,12 @@ One module makes the service, and is imported by web servers, which start operat
     @service.method("acme.images.v1.Images.Resize")
     def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
 
-Both must share the store, which alone knows the state of operations. A message carries only the
-name of an operation. The worker that receives it claims the operation in the store, which refuses
-if another worker has it, it has ended, is not due, is of a paused method, or over a limit. So
-messages may come twice, early, late, or out of order. A message that never comes is sent once more
-after ``redelivery``, by any process on the store that declares the method. A lost worker is found
-by its lease, as with every executor (spec §2.8).
+Both must share the store, which alone knows the state of operations. A message has only the name
+of an operation. The worker that receives it claims the operation in the store. The store refuses if
+another worker has it, it has ended, is not due, its method is paused, or a limit is reached. So
+messages can come twice, early, late, or out of order. A message that was lost is sent again after
+``redelivery``, by any process on the store that declares the method. A lost worker is found by its
+lease, as with every executor (spec §2.8).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = ["CeleryExecutor"]
 _OPTIONS: Final = {
     "shared": False,  # with other apps
     "serializer": "json",
-    "ignore_result": True,  # the store has it
+    "ignore_result": True,  # the store has the result
     "store_errors_even_if_ignored": False,
     "track_started": False,
-    # A message whose worker dies before it claims the operation goes to another at once; after the
-    # claim it is refused until the lease is over, so that work which kills its worker does not
-    # kill one worker after the other.
+    # If a worker dies before it claims the operation, its message goes to another worker at once.
+    # After the claim it is refused until the lease runs out, so that work that kills its worker
+    # does not kill one worker after another.
     "acks_late": True,
     "reject_on_worker_lost": True,
     "retry_on_worker_lost": False,
@@ -60,39 +60,37 @@ _taken: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDiction
 class CeleryExecutor:
     """Runs operations in the workers of a Celery app.
 
-    ``queue`` is where the names are sent; None: where the app's ``task_routes`` say. ``redelivery``
-    is how long a name may take to be claimed before it is sent once more; then as long again as the
-    operation is old, so that a long queue is not filled with repetitions. ``task_name`` is what the
-    app's task is called, one for each service. ``broker_timeout`` bounds each connect and each
-    answer when a name is sent, whatever the app's settings: a start never hangs, and with the
-    broker away it ends with UNAVAILABLE. ``connections`` is how many starts may send at once.
+    ``queue`` is the queue of the names; None: the one that the app's ``task_routes`` say. A name
+    that is not claimed within ``redelivery`` is sent again, then after as long again as the
+    operation is old, so that a long queue is not filled with repetitions. ``task_name`` is the name
+    of the app's task, one for each service. ``broker_timeout`` bounds each connect and each answer
+    when a name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE while
+    the broker is away. ``connections`` is the number of starts that can send at once.
 
-    Cancellation reaches a function in whatever process it runs, when it looks: at its next
-    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, or
-    for a method's time limit. A name that is sent cannot be taken back: the service ends a
-    cancelled operation that no worker has begun, and its message then does nothing.
+    Cancellation reaches a function in whatever process it runs, at its next check:
+    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. No process is killed for it,
+    or for a method's time limit. A name that was sent cannot be taken back: the service ends a
+    cancelled operation that no worker has begun, and its message then has no effect.
 
-    The name of delayed or retried work is sent when the work is due, and that of a method with
-    ``concurrency`` or ``rate`` when there is room: until then it waits in the store, where
-    priorities and turns of keys decide. In the broker's queue they mean nothing. A worker that
-    gets a name whose work may not begin is free at once. If a name is lost, it takes its place
-    within the limits until it is sent again.
+    The name of delayed or retried work is sent when the work is due. The name of work with
+    ``concurrency`` or ``rate`` is sent when the limits allow it. Until then it waits in the store,
+    where priorities and turns of keys decide; they have no effect in the broker's queue. A worker
+    that gets the name of work that must not begin is free at once. A lost name counts for the
+    limits until it is sent again.
 
-    A worker that stops warmly (SIGTERM) first ends what it has begun, however long that takes. One
-    with Celery's usual pool of processes that stops coldly (SIGQUIT; SIGTERM where
+    A worker that stops warmly (SIGTERM) first finishes its running work, without a time limit. A
+    worker with Celery's usual pool of processes that stops coldly (SIGQUIT, or SIGTERM if
     ``REMAP_SIGTERM=SIGQUIT`` is set; each after ``worker_soft_shutdown_timeout``, if the app sets
-    one) hands its work back, for another to go on with at once; that counts as no lost worker. One
-    that is killed leaves its lease to run out; so does one that Celery's ``task_time_limit``
-    kills, for which a method's ``time_limit`` is the better way. ``task_soft_time_limit`` is not
-    for operations and has no effect on them.
+    one) hands its work back, and another worker continues at once; it does not count as lost. The
+    lease of a killed worker must run out, also if Celery's ``task_time_limit`` kills it; use a
+    method's ``time_limit`` instead. ``task_soft_time_limit`` has no effect on operations.
 
-    A worker takes ``worker_prefetch_multiplier`` names for each of its processes, 4 unless the app
-    says otherwise, and they wait behind what it does though other workers are idle. For work that
-    takes long, set it to 1.
+    A worker takes ``worker_prefetch_multiplier`` names for each of its processes, by default 4.
+    They wait behind its running work even if other workers are idle. Set it to 1 for long work.
 
-    A worker that cannot reach the store gives the message back to the broker after a second. It is
-    not retried by Celery's own means, which would send a new one with a delay: that is one thing
-    more to be lost. If the message is lost on its way back, the redelivery makes it good.
+    A worker that cannot reach the store returns the message to the broker after a second. It does
+    not use Celery's retry, which would send a new message with a delay, and that could be lost too.
+    If the message is lost on its way back, the redelivery replaces it.
 
     Raises:
         DeclarationError: An argument is of a wrong type or out of its bounds.
@@ -133,7 +131,7 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many operations run in this process; it can send any number of names."""
+        """The number of operations that run in this process; it can send any number of names."""
         return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(
@@ -143,11 +141,11 @@ class CeleryExecutor:
         begin: Callable[[], None] | None = None,
         freed: Callable[[], None] | None = None,
     ) -> None:
-        """Register the task of the app that does ``work`` for a name.
+        """Register the app's task, which calls ``work`` with a name.
 
-        A worker of the app that is ready calls ``begin``, in its main process. A process of its
-        pool that ends calls ``close``: Celery ends it without the functions of ``atexit``.
-        ``freed`` is called when a task of this process is over.
+        A worker of the app calls ``begin`` in its main process when it is ready. A process of its
+        pool calls ``close`` when it ends, because Celery ends it without the ``atexit`` functions.
+        ``freed`` is called when a task of this process ends.
 
         Raises:
             DeclarationError: The app has a task of this name from another service.
@@ -168,13 +166,13 @@ class CeleryExecutor:
         worker_process_shutdown.connect(self._end)
 
     def begin_here(self) -> None:
-        """Not needed here: workers do the work."""
+        """Do nothing: workers run the work."""
 
     def admit(self, spec: MethodSpec) -> None:
-        """Any function can be called by a worker, which has declared it too."""
+        """Accept any function: the worker has declared it too."""
 
     def reserve(self) -> _Slot:
-        """Reserve room to send one name: there is any amount, if the broker is there.
+        """Reserve room to send one name, which there is if the broker can be reached.
 
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.
@@ -185,14 +183,14 @@ class CeleryExecutor:
         return _Slot(self)
 
     def stop(self) -> None:
-        """Send and begin nothing more."""
+        """Send no more names, and begin no more work."""
         self._stopped = True
         if self._worker_task is not None:
             self._worker_task.stopped = True
         self._publisher.close()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for what runs here; return whether nothing does."""
+        """Wait at most ``seconds`` seconds for running work; return True if none is left."""
         return self._worker_task is None or self._worker_task.join(seconds)
 
     def _ready(self, sender: Any, **_: object) -> None:
@@ -213,7 +211,7 @@ class CeleryExecutor:
 
     def _send(self, name: str) -> None:
         self._check_running()
-        if self._eager:  # the app's tests: tasks are done where they are sent
+        if self._eager:  # the app's tests: tasks run where they are sent
             self._task.apply((name,))
             return
         self._publisher.publish(

@@ -1,4 +1,4 @@
-"""An executor that does the work within the call that starts it: for tests and scripts."""
+"""An executor that runs the work within the call that starts it: for tests and scripts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["InlineExecutor"]
 class InlineExecutor(PerProcess, LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
 
-    The caller cannot cancel it, being busy with it; another thread that knows the name can, and
-    the function learns of that when it looks.
+    The caller is busy meanwhile, so only another thread that knows the name can cancel it. The
+    function learns of that at its next check.
 
-    Operations that wait in the store, such as those of a process that has stopped, are done one
-    after the other: whoever holds a slot, not used yet, gets no second one.
+    Operations that wait in the store, such as those of a process that has stopped, run one after
+    another: a caller that holds an unused slot gets no second one.
     """
 
     def __init__(self) -> None:
@@ -36,17 +36,17 @@ class InlineExecutor(PerProcess, LocalExecutor):
 
     @property
     def submits_block(self) -> bool:
-        """True: the work is done meanwhile."""
+        """True: the work runs meanwhile."""
         return True
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run; any number can."""
+        """The number of running tasks; there is no largest number."""
         with self._quiet:
             return ExecutorUsage(len(self._inside))
 
     def reserve(self) -> _InlineSlot | None:
-        """Reserve the caller's thread; None if the caller has a slot that is not used yet.
+        """Reserve the caller's thread; None if the caller has an unused slot.
 
         A running task can reserve its own thread again, for a start within it.
         """
@@ -78,7 +78,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
             self.tell_freed()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
+        """Wait at most ``seconds`` seconds for tasks of other threads; return True if none runs."""
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)
@@ -107,15 +107,15 @@ _held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVa
 )
 """The slot that a caller has reserved last.
 
-Not by the thread: an event loop has the steps of its starts done in threads of a pool, each in a
-context of its own, and one start must not take the slot of another for its own.
+A context variable and not a thread local: an event loop runs the steps of its starts in threads of
+a pool, each in a context of its own, and no start must use the slot of another.
 """
 
 
 def _run(task: Task) -> None:
-    """Run the task, an async one in another thread if an event loop runs in this one.
+    """Run the task: an async one in another thread if this thread runs an event loop.
 
-    The caller waits all the same: a thread has one event loop at a time.
+    The caller waits in either case: a thread runs one event loop at a time.
     """
     if task.is_async and event_loop_runs():
         with concurrent.futures.ThreadPoolExecutor(1, "lro-inline") as aside:

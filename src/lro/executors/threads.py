@@ -1,4 +1,4 @@
-"""Threads that do work: the ThreadExecutor, and what other executors in this process share."""
+"""The ThreadExecutor, and the parts that it shares with other executors in this process."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["ThreadExecutor"]
 log: logging.Logger = logging.getLogger("lro")
 
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
-"""The log line for an error that should not be: a task takes care of its own."""
+"""The log line for an unexpected error: a task handles the errors of its function."""
 
 STOPPING: Final = "the executor is stopping"
-"""Why a stopped executor takes nothing."""
+"""The reason that a stopped executor gives when it refuses a task."""
 
 
 def _ignore() -> None:
-    """Tell nobody: no service has attached the executor."""
+    """Do nothing: no service has attached the executor."""
 
 
 class LocalExecutor:
-    """The part of an executor that is the same wherever tasks run in this process."""
+    """Base of the executors whose tasks run in this process or its children."""
 
     _attached = False
     _freed: Callable[[], None] = staticmethod(_ignore)
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """A function learns of a cancellation when it looks."""
+        """A function learns of a cancellation when it checks."""
         return CancelSupport.COOPERATIVE
 
     @property
@@ -51,7 +51,7 @@ class LocalExecutor:
 
     @property
     def submits_block(self) -> bool:
-        """False: a task is only handed to its worker."""
+        """False: a task is handed to its worker without waiting."""
         return False
 
     def attach(
@@ -61,13 +61,13 @@ class LocalExecutor:
         begin: Callable[[], None],  # noqa: ARG002
         freed: Callable[[], None],
     ) -> None:
-        """Keep ``freed``; the other callbacks are not needed here, where tasks come whole.
+        """Keep ``freed``; the other callbacks are for executors that are given names only.
 
         Raises:
-            DeclarationError: Another service has this executor, which would stop with either.
+            DeclarationError: Another service has this executor.
         """
         if self._attached:
-            wanted = "is that of another service, and stops with it: make one for each service"
+            wanted = "belongs to another service, and stops with it: make one for each service"
             raise DeclarationError("executor", wanted)
         self._attached = True
         self._freed = freed
@@ -76,7 +76,7 @@ class LocalExecutor:
         """Not needed here."""
 
     def admit(self, spec: MethodSpec) -> None:
-        """Any function can be called in its own process."""
+        """Accept any function: it is called in this process."""
 
     def tell_freed(self) -> None:
         """Tell the service that a worker is free."""
@@ -87,9 +87,9 @@ class LocalExecutor:
 
 
 class Places(PerProcess):
-    """Counts the places for tasks: at most ``size`` are reserved or running at once.
+    """Counts places for tasks: at most ``size`` are reserved or running.
 
-    ``freed`` is called, without the lock, whenever a place has become free.
+    ``freed`` is called, without the lock, whenever a place becomes free.
     """
 
     stopped: bool = False
@@ -103,7 +103,7 @@ class Places(PerProcess):
         self._running: dict[WorkerPlace, Task] = {}
 
     def take(self, place: WorkerPlace) -> int:
-        """Reserve a place; return how many are taken then, or 0 if all were.
+        """Reserve a place; return the number of places taken then, or 0 if all were.
 
         Raises:
             Unavailable: The executor is stopping.
@@ -135,7 +135,7 @@ class Places(PerProcess):
             hand_over()
 
     def release(self, place: WorkerPlace, *, tell: bool = True) -> None:
-        """Give a reserved place back; ``tell`` False: without calling ``freed``."""
+        """Give back a reserved place; ``tell`` False: without calling ``freed``."""
         with self._lock:
             if place not in self._reserved:
                 return
@@ -144,7 +144,7 @@ class Places(PerProcess):
             self._freed()
 
     def end(self, place: WorkerPlace, *, tell: bool = True) -> bool:
-        """Count a task as over; return False if it was not counted as running any more."""
+        """Count a task as ended; return False if it was not counted as running."""
         with self._lock:
             if self._running.pop(place, None) is None:
                 return False
@@ -155,7 +155,7 @@ class Places(PerProcess):
         return True
 
     def end_all(self) -> list[Task]:
-        """Count all running tasks as over, without calling ``freed``; return them."""
+        """Count all running tasks as ended, without calling ``freed``; return them."""
         with self._lock:
             tasks = list(self._running.values())
             self._running.clear()
@@ -163,24 +163,24 @@ class Places(PerProcess):
         return tasks
 
     def stop(self) -> None:
-        """Refuse all that is reserved later, or begins later."""
+        """Refuse tasks that are reserved or begin later."""
         with self._lock:
             self.stopped = True
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds until nothing runs; return whether nothing does."""
+        """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         with self._lock:
             return self._quiet.wait_for(lambda: not self._running, seconds)
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run, and how many can."""
+        """The number of running tasks, and the largest number."""
         with self._lock:
             return ExecutorUsage(len(self._running), self.size)
 
 
 class WorkerPlace:
-    """A reserved worker; a ``Slot``. ``begin`` has the task run in this place."""
+    """A reserved worker; a ``Slot``. ``begin`` runs the task in this place."""
 
     __slots__ = ("_begin", "_places")
 
@@ -189,7 +189,7 @@ class WorkerPlace:
         self._begin = begin
 
     def submit(self, task: Task) -> None:
-        """Have the task run now."""
+        """Run the task now."""
         self._begin(self, task)
 
     def release(self) -> None:
@@ -198,14 +198,14 @@ class WorkerPlace:
 
 
 _Handed: TypeAlias = tuple[WorkerPlace, Task] | None
-"""What a worker thread is given; None: it is to end."""
+"""The task of a worker thread, with its place; None: the thread must end."""
 
 
 class WorkerThreads(PerProcess):
-    """Daemon threads, each of which calls ``work`` for one task after the other.
+    """Daemon threads, each of which calls ``work`` for one task after another.
 
-    A thread is started when it is needed: an executor that a server makes before it forks has no
-    thread to lose, and an executor that is never used costs none.
+    A thread is started when it is needed. So an executor that a server makes before it forks loses
+    no thread, and an executor that is never used has none.
     """
 
     def __init__(self, size: int, name: str, work: Callable[[WorkerPlace, Task], None]) -> None:
@@ -218,7 +218,7 @@ class WorkerThreads(PerProcess):
         self._handed: SimpleQueue[_Handed] = SimpleQueue()
 
     def provide(self, wanted: int) -> bool:
-        """Have at least ``wanted`` threads; return False if there are some, but fewer.
+        """Start threads up to ``wanted``; return False if there are some, but fewer.
 
         Raises:
             Unavailable: No thread can be started: the process has too many, or is ending.
@@ -245,21 +245,21 @@ class WorkerThreads(PerProcess):
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
-        """Give a task to a thread that has none: there is one for each place that is taken."""
+        """Give a task to an idle thread: there is a thread for each place that is taken."""
         self._handed.put((place, task))
 
     def end(self) -> None:
-        """Let each thread end that has no task."""
+        """Let idle threads end."""
         self._handed.put(None)
 
     def _serve(self, handed: SimpleQueue[_Handed]) -> None:
-        while handed is self._handed:  # else a task has forked, and this is the child
+        while handed is self._handed:  # otherwise a task has forked, and this is the child
             next_one = handed.get()
             if next_one is None:
                 handed.put(None)  # for the next thread
                 return
             self._work(*next_one)
-            del next_one  # keep nothing of it while this thread waits
+            del next_one  # do not keep it alive while this thread waits
 
 
 class PooledExecutor(LocalExecutor):
@@ -276,12 +276,12 @@ class PooledExecutor(LocalExecutor):
 
     @property
     def workers(self) -> int:
-        """How many tasks are done at once."""
+        """The largest number of tasks that run at once."""
         return self._places.size
 
     @property
     def usage(self) -> ExecutorUsage:
-        """How many tasks run, and how many can."""
+        """The number of running tasks, and the largest number."""
         return self._places.usage
 
     def reserve(self) -> WorkerPlace | None:
@@ -301,12 +301,12 @@ class PooledExecutor(LocalExecutor):
         return None
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no more tasks."""
         self._places.stop()
         self._threads.end()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for running tasks; return whether none is left."""
+        """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         return self._places.join(seconds)
 
     @abstractmethod
@@ -328,15 +328,15 @@ class PooledExecutor(LocalExecutor):
 class ThreadExecutor(PooledExecutor):
     """Runs tasks on at most ``workers`` threads.
 
-    It has no queue: an operation for which no thread is free waits in the store, until a thread
-    of this process or a worker of another one is free.
+    It has no queue: an operation without a free thread waits in the store, until a thread of this
+    process or a worker of another process is free.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
-    and an async function at its next ``await``. A thread cannot be killed: a function that looks
-    at neither runs to its end. The threads are daemons: they do not hold up the end of the
-    process, whose operations are then taken over by others when its lease runs out. Each is
-    started when it is first needed, so that a server may fork after it has made its executor. By
-    default there are at most four more threads than processors, and at most 32.
+    and an async function at its next ``await``. A thread cannot be killed: a function that calls
+    neither runs to its end. The threads are daemons and do not delay the end of the process; other
+    processes then take over its operations when its lease runs out. A thread is started when it is
+    first needed, so a server can fork after it has made its executor. By default there are at most
+    four more threads than processors, and at most 32.
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.

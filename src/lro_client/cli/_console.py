@@ -1,7 +1,8 @@
-"""The command that shows the operations of a server in the browser, and its local server.
+"""The command ``lro console``: shows the operations of a server in the browser.
 
-The page comes from this machine, and what it asks is passed on to the server with the credentials
-of the command: so any server that speaks the interface can be looked at.
+A local server serves the page, and forwards its calls to the server with the credentials of the
+command. So it works with any server that has the interface. It is not the WSGI edge, because that
+has no streams, and the server of the standard library decodes paths, which changes names.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ _CALLS: Final = re.compile(
     r"(?P<verb>:(?:cancel|wait|batchGet|watch))?",
     re.DOTALL,
 )
-"""The paths that are passed on: those of operations, and no others that the server may have.
+"""The paths that are forwarded: only those of operations.
 
-What stands after a ``#`` would not be sent, which leaves another path; some servers take ``\\`` for
-``/``.
+Text after a ``#`` would not be sent, which leaves another path; some servers read ``\\`` as ``/``.
 """
 
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
@@ -62,7 +62,7 @@ _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
 _TO_PAGE: Final = ("content-encoding", "content-length", "date", "retry-after")
 _EVENTS: Final = "text/event-stream"
 _DATA: Final = (_EVENTS, "application/json", "text/plain")
-"""JSON may come as plain text, too: whatever comes is passed on as JSON, or as events."""
+"""Servers may send JSON as plain text; it is forwarded as JSON."""
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _SHOWN: Final = 80
@@ -73,10 +73,10 @@ _TYPES: Final = TypeRegistry()
 
 @attrs.frozen(kw_only=True)
 class ConsoleProxy:
-    """What the local server answers: the page, what it asks once, and the calls of the server.
+    """Answers requests to the local server: the page, its session, and calls to forward.
 
-    All is below a random path that only the user of this command knows, since other users of this
-    machine can reach the server too.
+    All paths are below a random one that only the user of this command knows, because other users
+    of this machine can reach the server too.
     """
 
     http: httpx.Client
@@ -90,9 +90,9 @@ class ConsoleProxy:
     def reply(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply | httpx.Response:
-        """The reply to a request of the page, or of the server to what was passed on.
+        """Return the reply to a request of the page, or the server's response if it was forwarded.
 
-        The caller closes a response of the server, of which no body is read yet.
+        The caller reads and closes that response.
         """
         try:
             return self._reply(method, target, headers, body)
@@ -107,7 +107,7 @@ class ConsoleProxy:
         path, _, query = target.partition("?")
         _, secret, below = [*path.split("/", 2), "", ""][:3]
         if not hmac.compare_digest(secret.encode(), self.secret.encode()):
-            raise StatusError(Code.NOT_FOUND, "there is nothing here; see what the command printed")
+            raise StatusError(Code.NOT_FOUND, "there is nothing here: open the printed address")
         file = page_files().get(f"/{below}")
         if file is not None and method in ("GET", "HEAD"):
             return file.reply(headers)
@@ -122,21 +122,21 @@ class ConsoleProxy:
         origin = headers.get("origin")
         here = origin in (None, f"http://{headers.get('host', '')}")
         if headers.get("sec-fetch-site") not in _FETCHED_HERE or not here:
-            raise PermissionDenied("pages of other sites may not ask here")
+            raise PermissionDenied("pages of other sites must not call this server")
 
     def _checked(self, method: str, path: str) -> str:
-        """The path of a call below the prefix of the server.
+        """Return the path of a call below the prefix of the server.
 
         Raises:
-            StatusError: It is not one that the page makes.
-            PermissionDenied: The action was switched off.
+            StatusError: The page does not make such a call.
+            PermissionDenied: The action is switched off.
         """
         found = _CALLS.fullmatch(path)
         verb = (found["verb"] or "")[1:] if found else ""
         one = bool(found and found["one"])
         fine = {"GET": verb in ("", "watch"), "POST": bool(verb), "DELETE": one and not verb}
         if found is None or not fine.get(method) or dotted(unquote(path)):
-            raise StatusError(Code.NOT_FOUND, f"{method} {path[:200]} is not passed on")
+            raise StatusError(Code.NOT_FOUND, f"{method} {path[:200]} is not forwarded")
         action = "delete" if method == "DELETE" else verb
         if action in ("cancel", "delete") and action not in self.actions:
             raise PermissionDenied(f"this console does not {action} operations")
@@ -154,23 +154,23 @@ class ConsoleProxy:
                 method, url, headers=sent, content=body or None, timeout=seconds
             )
             response = self.http.send(request, stream=True)
-        except Exception as exc:  # of httpx, or of what gives the credentials
+        except Exception as exc:  # raised by httpx, or by the source of the credentials
             why = f"{type(exc).__name__}: {exc}"
-            raise Unavailable(f"{public_address(self.server)} cannot be asked: {why}") from exc
+            raise Unavailable(f"{public_address(self.server)} cannot be called: {why}") from exc
         if response.has_redirect_location:
             response.close()
             there = public_address(response.headers.get("location", ""))
-            text = f"the server redirects to {there}, which is not followed: give that to --server"
+            text = f"the server redirects to {there}, which is not followed: use that as --server"
             raise StatusError(Code.FAILED_PRECONDITION, text)
         return response
 
     @property
     def _authorized(self) -> bool:
-        """Whether the command has credentials, which are sent instead of those of the page."""
+        """True if the command has credentials, which replace those of the page."""
         return self.http.auth is not None or "authorization" in self.http.headers
 
     def trouble(self) -> str:
-        """What keeps the server from answering, found by one call; empty if nothing does."""
+        """Call the server once; return the reason if it does not answer, else an empty text."""
         url = f"{self.server}{self.prefix}{self._collection}?pageSize=1"
         try:
             response = self._forward("GET", url, {}, b"", min(self.seconds, _CHECK_SECONDS))
@@ -210,7 +210,7 @@ class ConsoleProxy:
         }
 
     def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
-        """Whether the server has one of our extensions: it then says that names are missing."""
+        """True if the server has this extension: then it reports that names are missing."""
         url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
         sent = {**headers, "content-type": "application/json"}
         try:
@@ -227,9 +227,9 @@ def _kind(response: httpx.Response) -> str:
 
 
 def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
-    """The server's reply, or the error that stands for one with other content than data.
+    """Return the response, or an error in its place if its content is not data.
 
-    What a hostile server sends must not be a page or a script of this address.
+    A hostile server must not be able to send a page or a script for this address.
     """
     kind, status = _kind(response), response.status_code
     if kind in _DATA or kind.endswith("+json"):
@@ -238,7 +238,7 @@ def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
     if status == _NO_CONTENT or (status == _OK and response.headers.get("content-length") == "0"):
         return HttpReply(_OK, (("content-type", "application/json"),), b"{}")
     shown = ascii(kind)[:_SHOWN] if kind else "no Content-Type"
-    text = f"the server answers {status} with {shown}: only JSON and event streams are passed on"
+    text = f"the server answers {status} with {shown}: only JSON and event streams are forwarded"
     if not response.is_error:
         return error_reply(StatusError(Code.UNAVAILABLE, text), _TYPES, "lro.local")
     reply = error_reply(StatusError(code_from_http(status), text), _TYPES, "lro.local")
@@ -246,13 +246,13 @@ def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
 
 
 class LocalServer(ThreadingHTTPServer):
-    """The server on this machine; each call has a thread, as streams take long."""
+    """The local server; each call has a thread, because streams take long."""
 
     daemon_threads = True
     proxy: ConsoleProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Write nothing where the page has gone away: the terminal is the user's."""
+        """Write nothing if the page was closed: the terminal is the user's."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -273,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         proxy: ConsoleProxy = self.server.proxy
         reply = proxy.reply(self.command, self.path, headers, body)
-        with contextlib.suppress(OSError):  # the page has gone away
+        with contextlib.suppress(OSError):  # the page was closed
             if isinstance(reply, HttpReply):
                 self._send(reply)
             else:
@@ -287,17 +287,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body if self.command != "HEAD" else b"")
 
     def _relay(self, response: httpx.Response) -> None:
-        """Send the server's reply, piece by piece as it comes."""
-        response.headers.encoding = "latin-1"  # in which they are sent on as they came
+        """Forward the server's response piece by piece."""
+        response.headers.encoding = "latin-1"  # forwards the bytes unchanged
         headers = {one: response.headers[one] for one in _TO_PAGE if one in response.headers}
         headers["content-type"] = _EVENTS if _kind(response) == _EVENTS else "application/json"
-        if "transfer-encoding" in response.headers:  # it counts alone (RFC 9112 §6.3)
+        if "transfer-encoding" in response.headers:  # then Content-Length is void (RFC 9112 §6.3)
             headers.pop("content-length", None)
         if "content-length" not in headers:
             headers["connection"] = "close"
             self.close_connection = True
         self._begin(response.status_code, {**headers, "cache-control": "no-store"})
-        with contextlib.suppress(httpx.HTTPError):  # it breaks off here as it does there
+        with contextlib.suppress(httpx.HTTPError):  # if it breaks off there, it does here
             for piece in response.iter_raw():
                 self.wfile.write(piece)
             return
@@ -310,7 +310,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what is no request that the page makes, without a page of the library's own."""
+        """Refuse a malformed request with JSON, not with the HTML page of the standard library."""
         self.close_connection = True
         self._send(attrs.evolve(error_reply(_NO_REQUEST, _TYPES, "lro.local"), status=code))
 
@@ -318,16 +318,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Write nothing: the terminal is the user's."""
 
 
-_NO_REQUEST: Final = StatusError(Code.INVALID_ARGUMENT, "this is no request that the page makes")
-_TOO_LARGE: Final = StatusError(Code.INVALID_ARGUMENT, f"a body has at most {MAX_BODY} bytes")
+_NO_REQUEST: Final = StatusError(Code.INVALID_ARGUMENT, "this is not a request that the page makes")
+_TOO_LARGE: Final = StatusError(Code.INVALID_ARGUMENT, f"a body must have at most {MAX_BODY} bytes")
 
 
 @contextlib.contextmanager
 def local_server(proxy: ConsoleProxy, port: int) -> Iterator[LocalServer]:
-    """A server that listens on this machine, at this port or any free one.
+    """Run a server on this machine, at this port or, if it is 0, a free one.
 
     Raises:
-        click.UsageError: The port cannot be had.
+        click.UsageError: The port cannot be used.
     """
     try:
         server = LocalServer((HOST, port), _Handler)
@@ -340,10 +340,10 @@ def local_server(proxy: ConsoleProxy, port: int) -> Iterator[LocalServer]:
 
 @contextlib.contextmanager
 def opened(url: str) -> Iterator[None]:
-    """Open a page in the browser of the user.
+    """Open a page in the user's browser.
 
-    Others on the machine can read the arguments of a command, and so would learn the random path:
-    the browser is given a file instead, which only the user can read, and which leads there.
+    Other users of the machine can read the arguments of a process, and so would learn the random
+    path. So the browser gets a file that only the user can read, and that redirects to the page.
     """
     with tempfile.TemporaryDirectory(prefix="lro-console-") as folder:
         file = Path(folder) / "console.html"
@@ -367,7 +367,7 @@ def _parents(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> t
     callback=_parents,
     help="Show the operations of this parent, such as projects/p. May be repeated.",
 )
-@click.option("--read-only", is_flag=True, help="Pass on no call that cancels or deletes.")
+@click.option("--read-only", is_flag=True, help="Forward no call that cancels or deletes.")
 @click.option(
     "--adc", is_flag=True, help="Send Google's default credentials; needs the extra google."
 )
@@ -376,7 +376,7 @@ def _parents(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> t
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=0,
-    help="The port on this machine; by default any that is free.",
+    help="Listen at this port of the machine; by default a free one.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @server_options
@@ -390,10 +390,10 @@ def console(
 ) -> Exit:
     """Show the operations of a server in the browser, until Ctrl-C.
 
-    The page comes from this machine, and is for its user alone: the address that is printed holds
-    a secret. What it asks is passed on to the server over HTTP with the credentials of this
-    command or, if it has none, with the token that was given to the page. Any server will do that
-    speaks google.longrunning over HTTP.
+    A local server serves the page, only for the user of this command: the printed address has a
+    secret. Calls of the page are forwarded to the server over HTTP, with the credentials of this
+    command or, without any, with the token that was entered in the page. Any server with
+    google.longrunning over HTTP will do.
     """
     with server.http_client(_google_auth() if adc else None) as (url, http):
         proxy = ConsoleProxy(
@@ -424,4 +424,4 @@ def _google_auth() -> httpx.Auth:
     try:
         return default_auth()
     except DefaultCredentialsError as exc:
-        raise click.UsageError(f"this machine has no credentials of Google: {exc}") from exc
+        raise click.UsageError(f"this machine has no Google credentials: {exc}") from exc

@@ -363,7 +363,7 @@ def test_credentials_of_google_are_sent(
 
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     ended = CliRunner().invoke(console, ["--server", other.url, "--adc"])
-    assert (ended.exit_code, "no credentials of Google" in ended.output) == (2, True)
+    assert (ended.exit_code, "no Google credentials" in ended.output) == (2, True)
     made = credentials.Credentials("adc-token")
     monkeypatch.setattr(google.auth, "default", lambda **_: (made, None))
     with proxied(other.url) as client:
@@ -382,7 +382,7 @@ def test_server_that_is_away_is_named() -> None:
         gone = f"http://{HOST}:{line.getsockname()[1]}"
     ended = run("--server", gone)
     assert ended.exit_code == 0
-    assert f"{gone} cannot be asked" in ended.stderr
+    assert f"{gone} cannot be called" in ended.stderr
     assert ended.stdout.startswith(f"http://{HOST}:")
     with proxied(gone) as client:
         refused = client.get("/v1/operations")
@@ -492,7 +492,7 @@ def test_what_is_no_request_of_the_page_gets_no_other_page(
     with proxied(other.url) as client:
         for line in ("PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"):
             reply = raw(client, line)
-            assert '"this is no request that the page makes"' in reply
+            assert '"this is not a request that the page makes"' in reply
             assert "content-security-policy" in reply
         for header in (
             "Content-Length: 1048577",

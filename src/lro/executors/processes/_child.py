@@ -1,10 +1,11 @@
-"""The child process: receives calls of functions from its parent, and runs one after the other."""
+"""The child process: receives calls of functions from its parent, and runs them one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import enum
 import functools
 import itertools
 import logging
@@ -55,20 +56,19 @@ log = logging.getLogger("lro")
 
 
 class NotResolved(Exception):
-    """The function cannot be imported, or its request not be read; the cause says why."""
+    """The function cannot be imported, or its request cannot be read; the cause says why."""
 
 
 class CallInChild:
     """One call: :meth:`returned` or else :meth:`failed`, then :meth:`finish`.
 
-    The thread that listens to the parent makes it and calls :meth:`stop`; the main thread does
-    the rest.
+    The listening thread creates it and calls :meth:`stop`; the main thread does the rest.
     """
 
     def __init__(self, call: RunFunction, send: Callable[[FromChild], None]) -> None:
         self.call = call
         self.why: StopReason | None = None
-        """Why it is to stop, if it is."""
+        """Why it must stop; None if it need not."""
         self._send = send
         self._spec: MethodSpec | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -90,19 +90,19 @@ class CallInChild:
         if call.trace_context:
             self._control.trace = ParentTrace(call.trace_context)
 
-    # -- by the thread that listens -----------------------------------------------------------
+    # -- by the listening thread --------------------------------------------------------------
 
     def stop(self, why: StopReason) -> None:
-        """Stop the function when it looks, or at its next ``await``."""
+        """Stop the function at its next check, or at its next ``await``."""
         self.why = why
-        if why is StopReason.ASKED:  # what is overdue, the job sees by its clock
+        if why is StopReason.ASKED:  # the job sees by its clock that it is overdue
             self._control.stop()
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
 
     def answered(self, answer: RequestAnswer) -> None:
-        """Pass an answer to the request that waits for it."""
+        """Give an answer to the request that waits for it."""
         self._answers.put(answer)
 
     # -- by the main thread -------------------------------------------------------------------
@@ -112,7 +112,7 @@ class CallInChild:
 
         Raises:
             NotResolved: It could not be called.
-            BaseException: What the function raised.
+            BaseException: The function raised this.
         """
         try:
             spec = self._spec = resolve(self.call.reference)
@@ -129,16 +129,16 @@ class CallInChild:
                 return function(*arguments)
 
     def done(self, returned: object) -> Done:
-        """The last message, after the function has returned.
+        """Return the last message after the function returned.
 
         Raises:
-            EncodingError: What it returned cannot be encoded, or is not a response of the method.
+            EncodingError: Its result cannot be encoded, or is not a response of the method.
         """
         assert self._spec is not None  # else the function was not called
         return Done(self._spec.pack_response(returned))
 
     def failed(self, error: BaseException) -> FinalMessage:
-        """The last message, after an error."""
+        """Return the last message after an error."""
         spec = self._spec
         if spec is None or isinstance(error, NotResolved):
             return self._unprepared(error)
@@ -151,14 +151,14 @@ class CallInChild:
         if isinstance(error, asyncio.CancelledError) and self.why is not None:
             return Stopped(self.why)
         outcome = failure(spec, self.call.domain, self._control, error)
-        assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
+        assert isinstance(outcome, FinalResult)  # errors with another outcome are handled above
         assert isinstance(outcome.result, Status)
         return Failed(outcome.result, outcome.failure)
 
     def finish(self, last: FinalMessage) -> None:
-        """Send the last message; nothing is reported after it.
+        """Send the last message; no report follows it.
 
-        If it cannot be encoded, a message that says so is sent instead.
+        If it cannot be encoded, send a message that says so instead.
         """
         with self._reporting:
             self._finished = True
@@ -186,7 +186,7 @@ class CallInChild:
         self._interrupt = interrupt
         function: Any = spec.function
         try:
-            if self.why is not None:  # it came before there was anything to interrupt
+            if self.why is not None:  # the request to stop came before the task existed
                 raise self.why.error()
             with spec.surroundings(self._control.job):
                 return await function(*arguments)
@@ -225,11 +225,11 @@ class CallInChild:
         """
         with self._reporting:
             number = next(self._numbers)
-            if self._finished:  # a thread that the function left behind: its work goes on unseen
+            if self._finished:  # asked by a thread that the function left behind
                 return RequestAnswer(number)
             self._send(request(number, *facts))
             answer = self._answers.get()
-            while answer.number != number:  # that one's sender was interrupted
+            while answer.number != number:  # the sender of that request was interrupted
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
@@ -237,10 +237,10 @@ class CallInChild:
 
 
 def main(connection: Connection, level: int) -> None:
-    """Do the calls that come over a connection, until the parent says that there are no more.
+    """Run the calls that come over a connection, until the parent ends them.
 
-    ``level`` is that of the parent's root logger. When the parent is gone, this process and those
-    that it has started are killed.
+    ``level`` is the level of the parent's root logger. When the parent has ended, this process and
+    those that it has started are killed.
     """
     mark_worker_process()
     child = ChildMain(connection, _die)
@@ -255,48 +255,61 @@ def main(connection: Connection, level: int) -> None:
     child.work()
 
 
+class Shield(enum.Enum):
+    """Protects what the main thread sends from an exception raised by a signal handler."""
+
+    DOWN = "down"
+    UP = "up"
+    """A message is being sent: a signal must wait."""
+    STRUCK = "struck"
+    """A signal came meanwhile, and is handled once the message is sent."""
+
+
 class ChildMain(PerProcess):
-    """Does one call after another in the main thread, while another thread listens."""
+    """Runs the calls one by one in the main thread, while another thread listens."""
 
     def __init__(self, connection: Connection, die: Callable[[], None]) -> None:
         self.forwarding = _Forwarding(self._log)
-        """Sends the lines of a log to the parent."""
+        """Sends log lines to the parent."""
         self._connection = connection
         self._die = die
         self._attempts: SimpleQueue[CallInChild | None] = SimpleQueue()
         self._sending = threading.Lock()
         self._main = threading.get_ident()
         self._pid = os.getpid()
-        self._shielded = False
-        self._interrupted_late = False
+        self._shield = Shield.DOWN
         self._current: CallInChild | None = None
-        """Whose function the main thread is in."""
+        """The call whose function the main thread is in."""
         self._heard = False
-        """True while the parent reads what is sent. Between calls it does not read."""
+        """True while the parent reads messages; it does not read between calls."""
 
     def listen(self) -> None:
-        """Take what the parent says, also while a function runs; die when the parent has died."""
+        """Receive messages, also while a function runs; end the process if the parent has ended."""
         attempt: CallInChild | None = None
         try:
             while True:
                 message = to_child(self._connection.recv_bytes())
                 if isinstance(message, RunFunction):
-                    # Made here, so that a Stop which comes right behind finds it.
+                    # Created here, so that a Stop that follows at once finds it.
                     attempt = CallInChild(message, self.send)
                     self._attempts.put(attempt)
                 elif isinstance(message, Shutdown):
                     self._attempts.put(None)
-                elif attempt is not None:
-                    self._pass_on(attempt, message)
-        except (EOFError, OSError):  # the parent is gone
+                elif attempt is None:
+                    continue
+                elif isinstance(message, Stop):
+                    attempt.stop(message.why)
+                else:
+                    attempt.answered(message)
+        except (EOFError, OSError):  # the parent has ended
             self._die()
         except BaseException:  # such as MemoryError: no thread would listen to the parent any more
-            self._heard = True  # who has said something reads the answer
-            log.exception("what the parent says cannot be read")
+            self._heard = True  # a parent that has sent something reads the answer
+            log.exception("a message of the parent process cannot be read")
             self._die()
 
     def work(self) -> None:
-        """Do what is asked until there is no more."""
+        """Run calls until the parent ends them."""
         self.send(Ready())
         while (attempt := self._attempts.get()) is not None:
             last: FinalMessage
@@ -314,16 +327,16 @@ class ChildMain(PerProcess):
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
-        """Send a message to the parent, in one piece whatever signal comes.
+        """Send a message to the parent as a whole, whatever signal comes.
 
         Raises:
-            EncodingError: The message holds what cannot be encoded.
+            EncodingError: The message cannot be encoded.
         """
         try:
             text = encode(message)
         except (ValueError, TypeError) as exc:
             raise EncodingError(type(message).__name__, "", f"cannot be sent: {exc}") from exc
-        with self._shield(), self._sending:
+        with self._shielded(), self._sending:
             try:
                 self._connection.send_bytes(text)
             except OSError:
@@ -337,25 +350,25 @@ class ChildMain(PerProcess):
             logging.lastResort.handle(record)
 
     def interrupt(self, *_: object) -> None:
-        """On SIGTERM: stop the function in its midst, if the parent has asked for that.
+        """Handle SIGTERM: interrupt the function, if the parent has asked it to stop.
 
-        A signal from elsewhere stops nothing: a supervisor that ends a whole group of processes
-        ends the parent too, which then decides.
+        A signal from elsewhere stops nothing: a supervisor that ends a group of processes ends the
+        parent too, which then decides.
         """
-        if os.getpid() != self._pid:  # we were forked just now: see below
+        if os.getpid() != self._pid:  # a function has just forked: see _after_fork
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         attempt = self._current
         if attempt is None or attempt.why is None:
             return
-        if self._shielded:
-            self._interrupted_late = True
+        if self._shield is not Shield.DOWN:
+            self._shield = Shield.STRUCK
             return
-        self._current = None  # once: it may be tidying up
+        self._current = None  # only once: the function may be tidying up
         raise attempt.why.error()
 
     def _after_fork(self) -> None:
-        """In a process forked by a function: it is a stranger to our parent."""
+        """Leave the parent alone, in a process that a function has forked."""
         self._connection.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -363,34 +376,26 @@ class ChildMain(PerProcess):
             logger.removeHandler(self.forwarding)
         log.propagate = True
 
-    @staticmethod
-    def _pass_on(attempt: CallInChild, message: Stop | RequestAnswer) -> None:
-        if isinstance(message, Stop):
-            attempt.stop(message.why)
-        else:
-            attempt.answered(message)
-
     @contextlib.contextmanager
-    def _shield(self) -> Iterator[None]:
-        # Signals are handled in the main thread, so what others send is never interrupted.
+    def _shielded(self) -> Iterator[None]:
+        # Signals are handled in the main thread, so other threads are never interrupted.
         if threading.get_ident() != self._main:
             yield
             return
-        self._shielded = True
+        self._shield = Shield.UP
         try:
             yield
         finally:
-            self._shielded = False
-        if self._interrupted_late:
-            self._interrupted_late = False
+            before, self._shield = self._shield, Shield.DOWN
+        if before is Shield.STRUCK:
             self.interrupt()
 
 
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    Lines of the application are its own affair where it has set up handlers for them here. Lines
-    that come between calls, as of a thread, go to standard error.
+    If the application has set up handlers for its loggers here, their lines are left to these.
+    Lines between calls, such as those of a thread, go to standard error.
     """
 
     def __init__(self, pass_on: Callable[[logging.LogRecord, str], None]) -> None:
@@ -410,18 +415,18 @@ class _Forwarding(logging.Handler):
             return
         try:
             self._pass_on(record, self.format(record))
-        except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function is to stop
+        except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function must stop
             raise
-        except Exception:  # as logging does it: a line is not worth a failure
+        except Exception:  # as logging itself does: a lost line is not a failure
             self.handleError(record)
 
 
 def _ignored(*_: object) -> None:
-    # Not SIG_IGN, which the programs that a function starts would inherit.
+    # Not SIG_IGN: programs that a function starts would inherit that.
     pass
 
 
 def _die() -> None:
-    with contextlib.suppress(OSError):  # it leads no group: another program has started it
+    with contextlib.suppress(OSError):  # it leads no group if another program has started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

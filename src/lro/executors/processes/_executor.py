@@ -49,14 +49,14 @@ log = logging.getLogger("lro")
 
 
 _LOOK_SECONDS: Final = 1.0
-"""How often it is checked that the child lives: another process may hold its connection open."""
+"""How often the child is checked to be alive: another process may hold its connection open."""
 
 
 class CallSupervisor:
-    """Runs a call in a child, publishes its reports, and stops it if need be.
+    """Runs a call in a child, publishes its reports, and stops it if necessary.
 
-    Work that must stop is first asked to. After ``grace`` seconds the function is interrupted, and
-    after the same time again its process is killed. If it ends before that, its own outcome counts.
+    A function that must stop is first asked to. After ``grace`` seconds it is interrupted, and
+    after the same time again its process is killed. If it ends before, its own outcome counts.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CallSupervisor:
         grace: float,
     ) -> None:
         self.unusable = True
-        """Whether the child is dead, busy, or was interrupted where that may break something."""
+        """True if the child is dead, busy, or was interrupted where that may break something."""
         self._interrupted = False
         self._process = process
         self._call = call
@@ -81,13 +81,13 @@ class CallSupervisor:
         self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
     def response(self) -> AnyMessage:
-        """The response of the function.
+        """Call the function and return its response.
 
         Raises:
             AttemptEnded: It failed, or could not be called.
             Cancelled, DeadlineExceeded: It was stopped.
             LeaseLost: Another worker has the operation.
-            WorkerDied: Its process is gone.
+            WorkerDied: Its process has ended.
         """
         self._control.on_stop(self._process.wake)
         try:
@@ -103,7 +103,7 @@ class CallSupervisor:
         while True:
             message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
-                message = self._process.receive(0)  # its last words
+                message = self._process.receive(0)  # sent before it ended
                 if message is None:
                     raise EOFError
             if message is not None:
@@ -132,7 +132,7 @@ class CallSupervisor:
 
     def _request_stop(self) -> None:
         assert self._why is not None  # the first step follows a reason to stop
-        if self._process.still_sending:  # it does not even know of the call
+        if self._process.still_sending:  # it has not got the whole call yet
             self._kill()
         self._process.send(Stop(self._why))
 
@@ -148,7 +148,7 @@ class CallSupervisor:
         self._process.kill()
         raise EOFError
 
-    # -- what the child says ------------------------------------------------------------------
+    # -- messages of the child ----------------------------------------------------------------
 
     def _handle(self, message: Ready | LogLine | Request) -> None:
         if isinstance(message, Ready):
@@ -185,7 +185,7 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._why or self._reason(time.monotonic())  # it may have seen that before we did
+        why = self._why or self._reason(time.monotonic())  # the child may have seen it first
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
             log.info(line, *self._named, how, extra=facts)
@@ -202,9 +202,9 @@ class CallSupervisor:
 
 
 def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> AttemptEnded:
-    """The end of an operation whose function cannot be called in another process.
+    """Return the end of an operation whose function cannot be called in another process.
 
-    The usual reason has nothing to hide: a main module does its work when it is imported again.
+    The status names the usual reason: a main module without its guard does its work when imported.
     """
     text = "the method cannot be run by the worker process"
     if in_main:
@@ -216,39 +216,38 @@ def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Att
 
 _GRACE: Final = timedelta(seconds=5)
 _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""Why a process cannot be started just now: the system, or this process, has too much open."""
+"""Errors of a start that may succeed later: the system, or this process, has too much open."""
 _PAUSE: Final = 0.5
-"""Seconds until one is tried again."""
+"""Seconds until a start is retried."""
 
 
 class ProcessExecutor(PooledExecutor):
     """Runs functions in at most ``workers`` child processes.
 
-    It has no queue: an operation for which no child is free waits in the store, until a child of
-    this process or a worker of another one is free.
+    It has no queue: an operation without a free child waits in the store, until a child of this
+    process or a worker of another process is free.
 
-    For work that needs a processor to itself, holds Python's lock, may crash, or must be stopped
-    for certain. By default there are as many children as processors. A child is started when it is
+    Use it for work that needs a processor, holds Python's lock, may crash, or must be stopped for
+    certain. By default there are as many children as processors. A child is started when it is
     first needed, and ended after ``recycle`` calls, if given.
 
-    A function that is to stop, or whose time limit is over, gets an exception when it looks, and at
-    its next ``await``; if it goes on for ``grace``, ``Cancelled`` or ``DeadlineExceeded`` is raised
-    wherever it is, by SIGTERM; if it goes on for as long again, its process is killed, with those
-    that it has started. What a child that dies was doing is lost work: see
+    A function that must stop, or whose time limit is over, gets an exception at its next check, and
+    at its next ``await``. If it continues for ``grace``, SIGTERM raises ``Cancelled`` or
+    ``DeadlineExceeded`` wherever it is. If it continues for as long again, its process is killed,
+    with the processes that it has started. If a child dies, its work counts as lost: see
     ``Options.at_most_once``. When this process dies, its children end.
 
-    A child imports the function: it must stand in a module under its own name, either itself or as
-    the method that ``@service.method`` made of it. What that module makes besides, such as a
-    service and its store, does no work there, so that a function cannot start operations itself.
-    Where the function stands there as it is (``service.method(...)(function)``), its message
-    classes must be importable too, and codecs registered by hand are not known in the child. The
-    main module needs its usual guard, ``if __name__ == "__main__"``, if a function is in it.
+    A child imports the function. So the function must be in a module under its own name, either
+    itself or as the method that ``@service.method`` made of it. Other objects of that module, such
+    as a service and its store, do no work in the child, so a function cannot start operations. If
+    the plain function is in the module (``service.method(...)(function)``), its message classes
+    must be importable too, and codecs that were registered by hand are not known in the child. If a
+    function is in the main module, that needs its usual guard, ``if __name__ == "__main__"``.
 
-    Nothing is pickled: requests, results, metadata and errors cross as packed messages. Output of
-    a child goes where that of this process goes. What is logged there is logged here, with its
-    logger and level; but a logger for which the modules that a child imports set up handlers
-    writes there.
-    Needs POSIX.
+    Nothing is pickled: requests, results, metadata and errors are sent as packed messages. The
+    output of a child goes where the output of this process goes. Its log lines are logged here,
+    with their logger and level, except lines of loggers for which modules in the child set up
+    handlers. Needs POSIX.
 
     Raises:
         DeclarationError: An argument is of a wrong type or out of its bounds, or the system has no
@@ -271,14 +270,14 @@ class ProcessExecutor(PooledExecutor):
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """A function that goes on is ended with its process."""
+        """A function that does not stop is killed with its process."""
         return CancelSupport.FORCED
 
     def admit(self, spec: MethodSpec) -> None:
-        """Check that a child process will find the method's function, as far as is known yet.
+        """Check that a child process can find the method's function, as far as is known yet.
 
         Raises:
-            DeclarationError: It will not: a lambda, a function within a function, a bound method.
+            DeclarationError: It cannot: a lambda, a function within a function, a bound method.
         """
         check_importable(spec)
 
@@ -292,14 +291,14 @@ class ProcessExecutor(PooledExecutor):
         return super().reserve()
 
     def stop(self) -> None:
-        """Begin nothing more, and end the children that have nothing to do."""
+        """Begin no more tasks, and end the idle children."""
         super().stop()
         self._pool.close()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return True if none is left.
 
-        Of a stopped executor the children are gone then too, at most a few seconds later.
+        If the executor is stopped, wait a few seconds more for its children to end.
         """
         over = super().join(seconds)
         if over and self._places.stopped:
@@ -307,7 +306,7 @@ class ProcessExecutor(PooledExecutor):
         return over
 
     def kill(self) -> None:
-        """End all children at once, with what they run."""
+        """Kill all children, with what they run."""
         self._pool.kill()
 
     def _run_task(self, task: Task) -> None:
@@ -337,7 +336,7 @@ class ChildLease:
         self._spoilt = False
 
     def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
-        """Have the method's function called in a child; a ``RemoteCall``."""
+        """Call the method's function in a child; a ``RemoteCall``."""
         try:
             call = self._call(spec, request, control)
             self._process = self._take_child(control)

@@ -26,7 +26,7 @@ MAIN: Final = "__main__"
 
 @attrs.frozen
 class MainModule:
-    """Where the main module of a program comes from: a module by name, or else a file."""
+    """The source of a program's main module: the name of a module, or else a file."""
 
     module: str
     file: str
@@ -34,10 +34,11 @@ class MainModule:
 
 @attrs.frozen(kw_only=True)
 class FunctionReference:
-    """Where a method's function and classes are, as paths ``module:name.in.the.module``.
+    """The paths of a method's function and classes, as ``module:name.in.the.module``.
 
-    ``declared``: at ``function`` is the method itself, with its registry of types; else that is
-    made of ``types``, pairs of a full name and a path. ``main`` is given where it is needed.
+    With ``declared``, the method itself is at ``function``, with its registry of types. Otherwise
+    the registry is made from ``types``, pairs of a full name and a path. ``main`` is given if it is
+    needed.
     """
 
     method: str
@@ -58,7 +59,7 @@ def check_importable(spec: MethodSpec) -> None:
     """Check that another process can import the method's function, as far as is known.
 
     Raises:
-        DeclarationError: None ever will: it is a lambda, a function within a function, a bound
+        DeclarationError: No process can: it is a lambda, a function within a function, a bound
             method, or typed into a shell.
     """
     for thing in (spec.function, spec.around, *_retried(spec)):
@@ -67,10 +68,10 @@ def check_importable(spec: MethodSpec) -> None:
 
 
 def reference_to(spec: MethodSpec) -> FunctionReference:
-    """The reference of a method whose module has been imported.
+    """Return the reference of a method whose module has been imported.
 
     Raises:
-        DeclarationError: Something of it could not be imported by another process.
+        DeclarationError: Another process could not import its function or a class of it.
     """
     path = _path(spec.full_name, spec.function)
     found = _at(path)
@@ -104,7 +105,7 @@ def _retried(spec: MethodSpec) -> tuple[type[Exception], ...]:
 
 
 def _is_method_of(found: object, spec: MethodSpec) -> bool:
-    # The same function, declared once more: by another service, or under another name.
+    # The same function, declared again: by another service, or under another name.
     return isinstance(found, Method) and found.spec.function is spec.function
 
 
@@ -129,7 +130,7 @@ def _class_path(spec: MethodSpec, cls: type) -> str:
 
 
 def _at(path: str) -> object:
-    """What is at a path in this process; None if nothing is."""
+    """Return the object at a path in this process; None if there is none."""
     module, _, names = path.partition(":")
     found: object = sys.modules.get(module)
     for name in names.split("."):
@@ -178,22 +179,22 @@ _MAIN_ELSEWHERE: Final = "__mp_main__"
 
 
 class MainFailed(Exception):
-    """The main module of the program cannot be imported in a child; the cause says why."""
+    """The program's main module cannot be imported in a child; the cause says why."""
 
 
 @functools.lru_cache(maxsize=1000)
 def resolve(reference: FunctionReference) -> MethodSpec:
-    """The method of a reference, with its function and types.
+    """Return the method of a reference, with its function and types.
 
     Raises:
-        MainFailed: The main module is needed, and cannot be imported.
-        AttributeError, DeclarationError: The application lacks what the reference names.
-        Exception: Whatever importing the application raises.
+        MainFailed: The main module is needed and cannot be imported.
+        AttributeError, DeclarationError: The application has no object at a path of the reference.
+        Exception: Importing the application raised this.
     """
     if reference.main is not None:
         try:
             _load_main(reference.main)
-        except BaseException as exc:  # such as SystemExit, of a script that ends itself
+        except BaseException as exc:  # such as SystemExit, from a script that exits
             raise MainFailed(reference.main.module or reference.main.file) from exc
     found = _imported(reference.function)
     retried = tuple(_imported(path) for path in reference.retry_on)
@@ -240,12 +241,12 @@ def _load_main(main: MainModule) -> None:
 
 
 def _main_of_file(file: str) -> Any:
-    # A script need not end in .py, so the loader is not left to be guessed.
+    # A script need not end in .py, so importlib cannot guess the loader.
     loader = SourceFileLoader(_MAIN_ELSEWHERE, file)
     spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)
-    assert spec is not None  # the loader finds no packages, only what it was given
+    assert spec is not None  # the loader knows its file
     module = sys.modules[_MAIN_ELSEWHERE] = importlib.util.module_from_spec(spec)
-    module.__spec__ = None  # as a script has none: multiprocessing then goes by the file
+    module.__spec__ = None  # a script has none: multiprocessing then uses the file
     try:
         loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The messages between a process and its child: JSON texts, one message each, no pickle."""
+"""The messages between a process and its child, each a JSON text; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ M = TypeVar("M")
 
 
 class StopReason(enum.Enum):
-    """Why work is to stop."""
+    """Why work must stop."""
 
     ASKED = "asked"
-    """A caller asked, or the service is closing and gives the work back."""
+    """A caller asked, or the service is closing and hands the work back."""
     OVERDUE = "overdue"
     """The time limit of the method is over."""
 
     def error(self) -> Cancelled | DeadlineExceeded:
-        """What the function of such work raises."""
+        """Return the error that the function of this work raises."""
         if self is StopReason.ASKED:
             return Cancelled()
         return DeadlineExceeded("the time limit of the method is over")
@@ -36,9 +36,9 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class RunFunction:
-    """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever.
+    """Run this function. ``stop_at``: when it is overdue by the monotonic clock; None: never.
 
-    ``trace_context`` is that of the attempt, as in ``Record.trace_context``.
+    ``trace_context`` is the one of the attempt, as in ``Record.trace_context``.
     """
 
     reference: FunctionReference
@@ -53,14 +53,14 @@ class RunFunction:
 
 @attrs.frozen
 class Stop:
-    """The work is to stop: the function learns of it when it looks, or at its next ``await``."""
+    """Stop the work: the function learns of it at its next check, or at its next ``await``."""
 
     why: StopReason
 
 
 @attrs.frozen
 class RequestRefusal:
-    """Why a request was refused: the name of an error, and its facts."""
+    """Why a request was refused: the name of an error, and its details."""
 
     error: str
     text: str
@@ -69,7 +69,7 @@ class RequestRefusal:
 
 @attrs.frozen
 class RequestAnswer:
-    """Whether the request of this number was done; the checkpoints, if it was for these."""
+    """The answer to the request of this number; with checkpoints if it asked for them."""
 
     number: int
     refusal: RequestRefusal | None = None
@@ -78,7 +78,7 @@ class RequestAnswer:
 
 @attrs.frozen
 class Shutdown:
-    """There is no more work."""
+    """End: there is no more work."""
 
 
 ToChild: TypeAlias = RunFunction | Stop | RequestAnswer | Shutdown
@@ -114,7 +114,7 @@ class LoadCheckpoints:
 
 
 Request: TypeAlias = Report | Keep | LoadCheckpoints
-"""What an :class:`RequestAnswer` is given to."""
+"""A message that is answered by a :class:`RequestAnswer`."""
 
 
 @attrs.frozen
@@ -135,7 +135,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The function failed, and callers get this status; operators get the failure."""
+    """The function failed. Callers get this status; operators get the failure."""
 
     status: Status
     failure: Failure | None
@@ -143,21 +143,21 @@ class Failed:
 
 @attrs.frozen
 class Stopped:
-    """The function ended because it was to stop, or as if it had been."""
+    """The function ended because it had to stop, or as if it had to."""
 
     why: StopReason
 
 
 @attrs.frozen
 class AttemptReplaced:
-    """The function ended because another worker has the operation, in this attempt."""
+    """The function ended because another worker has the operation, with attempt ``current``."""
 
     current: int
 
 
 @attrs.frozen
 class FunctionNotFound:
-    """The function, or what it needs, could not be imported; ``in_main``: the main module."""
+    """The function or a class of it could not be imported; ``in_main``: the main module."""
 
     in_main: bool = False
 
@@ -171,29 +171,29 @@ FromChild: TypeAlias = (
 
 
 def encode(message: ToChild | FromChild) -> bytes:
-    """The text of a message.
+    """Return the text of a message.
 
     Raises:
-        ValueError, TypeError: It holds what JSON has not, such as half a surrogate pair.
+        ValueError, TypeError: JSON cannot represent it, such as half a surrogate pair.
     """
     union = ToChild if isinstance(message, ToChild) else FromChild
     return dumps(_converter.unstructure(message, union))
 
 
 def from_child(text: bytes) -> FromChild:
-    """The message that a child sent."""
+    """Read a message that a child sent."""
     message: FromChild = _decode(text, FromChild)
     return message
 
 
 def to_child(text: bytes) -> ToChild:
-    """The message that a child got."""
+    """Read a message that a child received."""
     message: ToChild = _decode(text, ToChild)
     return message
 
 
 def refusal(error: Exception) -> RequestRefusal:
-    """Why a request was refused, for the child; an error unknown there becomes UNAVAILABLE."""
+    """Return the refusal for a child; an error that it does not know becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
         return RequestRefusal("LeaseLost", "", error.current)
     name = type(error).__name__
@@ -201,7 +201,7 @@ def refusal(error: Exception) -> RequestRefusal:
 
 
 def refusal_error(refusal: RequestRefusal, name: str, attempt: int) -> LroError:
-    """The same error in the child, which does the work of this name."""
+    """Return the error of a refusal, in the child that runs this operation."""
     if refusal.error in _REFUSALS:
         return _REFUSALS[refusal.error](refusal.text)
     return LeaseLost(name, attempt, refusal.current)

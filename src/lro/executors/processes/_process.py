@@ -24,24 +24,24 @@ from lro.executors.processes._messages import FromChild, Shutdown, ToChild, enco
 _CHUNK: Final = 1 << 20
 _SHORT: Final = 4
 _LONG: Final = 8
-"""Bytes of the two forms of a length: four, signed; after a -1 there, eight."""
+"""A length has 4 bytes, signed; if they are -1, 8 bytes follow."""
 
 
 class MessageReader:
-    """The next message, as far as it has come.
+    """Reads messages piece by piece as they come.
 
-    ``recv_bytes`` would wait for the end of the message, which a child that is stopped or dies
-    while it sends never sends.
+    ``Connection.recv_bytes`` would wait for the end of a message, which a child that is stopped or
+    dies within it never sends.
     """
 
     def __init__(self) -> None:
         self._begin()
 
     def take(self, descriptor: int) -> bytes | None:
-        """Read what is there; the message, if that was the rest of it.
+        """Read once; return the message if that was its end.
 
         Raises:
-            EOFError: Nothing more will come.
+            EOFError: The child has closed the connection.
         """
         found = os.read(descriptor, min(self._left, _CHUNK))
         if not found:
@@ -77,21 +77,23 @@ sys.path[:], sys.argv[:], level = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
 main(connection, level)
 """
-"""What a child runs: first of all it gets the paths by which everything else is imported."""
+"""The program of a child. It first receives the paths by which all else is imported."""
 
 _SMALL: Final = 16384
-"""Bytes that the system takes at once: a child that was stopped, by SIGSTOP say, reads nothing."""
+"""The size that the system buffers, even if the child reads nothing, as after SIGSTOP."""
 
 LEAVE_SECONDS: Final = 2.0
-"""How long an idle child may take to end itself, before it is killed."""
+"""The time in which an idle child must end itself, before it is killed."""
 
 
 class ChildProcess:
-    """A child that does one call at a time. Used by one thread, except where it says otherwise.
+    """A child that runs one call at a time. Used by one thread, unless a method says otherwise.
 
-    It is a new program rather than a fork, which would inherit locks that the threads of this
-    process hold. It leads a group of processes of its own, in which are those that a function
-    starts: keys such as Ctrl-C do not reach them, and they are killed with it.
+    It is a new program and not a fork, which would inherit locks that threads of this process hold.
+    It is not a ``multiprocessing.Process`` either: that has no process group of its own, imports
+    the main module even if no function is there, and cannot be started by a daemonic process. It
+    leads a process group, in which are the processes that a function starts: Ctrl-C does not reach
+    them, and they are killed with the child.
 
     Raises:
         OSError: It cannot be started.
@@ -99,15 +101,15 @@ class ChildProcess:
 
     def __init__(self) -> None:
         self.started = False
-        """Whether the child has said so."""
+        """True once the child has said so."""
         self._inbox = MessageReader()
         self.calls = 0
-        """How many calls it was given."""
+        """Number of calls that it was given."""
         self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
         self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
-        for end in (self._connection, theirs):  # gevent makes pipes that do not wait
+        for end in (self._connection, theirs):  # gevent makes non-blocking pipes
             os.set_blocking(end.fileno(), True)
         try:
             self._popen = _popen(theirs)
@@ -116,30 +118,30 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
-        with contextlib.suppress(OSError):  # it is gone already: receive() will notice
+        with contextlib.suppress(OSError):  # it has ended already: receive() will notice
             level = logging.getLogger().level
             self._connection.send_bytes(json.dumps([_paths(), sys.argv, level]).encode())
 
     @property
     def pid(self) -> int:
-        """Its number in the system, which is that of its group too."""
+        """Its process id, which is also the id of its group."""
         return self._popen.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; by any thread."""
+        """True if it runs; by any thread."""
         return self._popen.poll() is None
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it."""
+        """True if a signal ended it."""
         return (self._popen.returncode or 0) < 0
 
     def send(self, message: ToChild) -> None:
         """Send a message to the child.
 
         Raises:
-            OSError: It is gone.
+            OSError: It has ended.
             ValueError, TypeError: The message cannot be encoded.
         """
         text = encode(message)
@@ -152,14 +154,14 @@ class ChildProcess:
 
     @property
     def still_sending(self) -> bool:
-        """Whether a long message is still being sent: a further one would have to wait."""
+        """True while a long message is being sent: another message would have to wait."""
         return self._sender is not None and self._sender.is_alive()
 
     def receive(self, seconds: float | None) -> FromChild | None:
-        """The child's next message, or None after ``seconds`` seconds, or when woken.
+        """Return the child's next message, or None after ``seconds`` seconds, or when woken.
 
         Raises:
-            EOFError, OSError: It is gone.
+            EOFError, OSError: It has ended.
         """
         ready = wait([self._connection, self._wake_receiver], seconds)
         if self._wake_receiver in ready:
@@ -172,17 +174,17 @@ class ChildProcess:
         return None
 
     def wake(self) -> None:
-        """Have :meth:`receive` return soon; by any thread."""
+        """Make :meth:`receive` return soon; by any thread."""
         with self._waking:
             if not self._wake_sender.closed:
                 self._wake_sender.send_bytes(b"")
 
     def terminate(self) -> None:
-        """Interrupt the function that it is in."""
+        """Interrupt the function that it runs."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """End it and all processes of its group, at once; by any thread, before :meth:`reap`."""
+        """Kill it and all processes of its group; by any thread, before :meth:`reap`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
@@ -192,42 +194,42 @@ class ChildProcess:
 
     def shut_down(self) -> None:
         """Ask it to end itself once it is idle."""
-        with contextlib.suppress(OSError):  # something else has ended it
+        with contextlib.suppress(OSError):  # it has ended already
             self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
         """Wait at most ``seconds`` seconds for its end, then kill it. Idempotent.
 
         Returns:
-            How it ended, in words.
+            A text that says how it ended.
         """
         if not self._connection.closed:
             try:
                 self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
-            self.kill()  # at least what its functions have left running
+            self.kill()  # also the processes that its functions have left running
             self._popen.wait()
             self._end_sending()
             self._close()
         return _ending(self._popen.returncode)
 
     def _send(self, text: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone: receive() will notice
+        with contextlib.suppress(OSError):  # it has ended: receive() will notice
             self._connection.send_bytes(text)
 
     def _end_sending(self) -> None:
         if self._sender is not None:
-            # What is being sent goes nowhere, even if a stranger holds the child's end open.
+            # Stop sending, even if another process still holds the child's end open.
             end = socket.socket(fileno=self._connection.fileno())
             try:
                 end.shutdown(socket.SHUT_RDWR)
             finally:
-                end.detach()  # the connection's own descriptor: there may be none to spare
+                end.detach()  # not a duplicate: there may be no descriptor left for one
             self._sender.join()
 
     def detach(self) -> None:
-        """Give it up, in a process that was forked from its parent."""
+        """Forget it, in a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
         self._popen.returncode = 0  # it is not a child of this process
         self._close()
@@ -243,9 +245,9 @@ def _popen(theirs: Connection) -> subprocess.Popen[bytes]:
     flags = [f"-W{option}" for option in sys.warnoptions]
     for name, value in sys._xoptions.items():
         flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
-    # -P: nothing that lies in the working directory is taken for a part of the library.
+    # -P: no file of the working directory is taken for a module of the library.
     flags += ["-O"] * sys.flags.optimize + ["-P"]
-    # SIGTERM may come from a supervisor that ends all processes; it waits until it can be handled.
+    # A supervisor may send SIGTERM to all processes: block it until the child can handle it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return subprocess.Popen(
@@ -275,7 +277,7 @@ _pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
 
 
 class ChildPool(PerProcess):
-    """Children that wait for work, the last used first, and those that are at it.
+    """The children: idle ones, of which the last used is taken first, and busy ones.
 
     Each is ended after ``recycle`` calls; None: never.
     """
@@ -289,7 +291,7 @@ class ChildPool(PerProcess):
         _pools.add(self)
 
     def take(self) -> ChildProcess:
-        """A child that waits for a call; if need be, a new one.
+        """Return an idle child, or a new one.
 
         Raises:
             OSError: It cannot be started.
@@ -301,10 +303,10 @@ class ChildPool(PerProcess):
                 return self._start()
             if process.alive:
                 return process
-            self._end(process)  # it was killed meanwhile
+            self._end(process)  # it was killed while it was idle
 
     def give_back(self, process: ChildProcess, *, spoilt: bool) -> None:
-        """Keep a child for the next task, or end it if it is of no more use."""
+        """Keep a child for the next task, or end it if it cannot be used again."""
         with self._lock:
             used_up = self._recycle is not None and process.calls >= self._recycle
             if not (spoilt or used_up or self._closed):
@@ -314,7 +316,7 @@ class ChildPool(PerProcess):
         self._end(process)
 
     def close(self) -> None:
-        """Have the idle children end, now, and the others when they are taken back."""
+        """End the idle children now, and the busy ones when they are given back."""
         with self._lock:
             self._closed = True
             leaving = [*self._idle]
@@ -330,7 +332,7 @@ class ChildPool(PerProcess):
             self._end(process, max(0.0, until - time.monotonic()))
 
     def kill(self) -> None:
-        """End all children at once, whatever they do, and each that is still to come."""
+        """Kill all children, and each that is started later."""
         with self._lock:
             self._killed = True
             children = [*self._all]
@@ -353,7 +355,7 @@ class ChildPool(PerProcess):
             self._all.discard(process)
 
     def _after_fork(self) -> None:
-        # In a forked process: the children are the parent's.
+        # In a forked process: the children belong to the parent.
         for process in self._all:
             process.detach()
         self._lock = threading.Lock()
@@ -361,7 +363,7 @@ class ChildPool(PerProcess):
 
 
 def _kill_all() -> None:
-    # The process is ending: what works for it must not go on without it.
+    # The process is ending: its children must not continue without it.
     for pool in list(_pools):
         pool.kill()
 
