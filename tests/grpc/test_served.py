@@ -39,10 +39,14 @@ def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
         yield OverGrpc(harness, face, FULL_NAME, {"target": address})
 
 
-def test_descriptions(way: Way, client: Any) -> None:
-    """Only over HTTP, as the other extensions (spec §3.11); the error says so."""
+def test_views_and_batch_get_are_only_over_http(way: Way, client: Any) -> None:
+    """As the other extensions (spec §3.11); the error says so."""
     operation = way.start(client)
-    for describe in (operation.describe, lambda: client.describe([operation.name])):
-        with pytest.raises(CallError, match="servers of this library do over HTTP") as caught:
-            describe()
+    for read in (
+        lambda: client.get(operation.name, view="FULL"),
+        lambda: list(client.list(view="FULL")),
+        lambda: client.batch_get([operation.name]),
+    ):
+        with pytest.raises(CallError, match=r"over (HTTP|gRPC)") as caught:
+            read()
         assert caught.value.code is lro.Code.UNIMPLEMENTED

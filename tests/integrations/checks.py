@@ -312,9 +312,9 @@ def test_console_acts_for_the_caller_of_the_framework(served: Served) -> None:
         for headers, status in ((ANN | other, 403), (BOB, 404), (ANN, 200)):
             reply = served.http.post(f"{at}/v1/{name}:cancel", headers=headers)
             assert reply.status_code == status
-        for verb in ("describe", "batchGet"):
-            names = {"names": [name]}
-            reply = served.http.post(f"{at}/v1/operations:{verb}", json=names, headers=ANN)
+        for view in ("BASIC", "FULL"):
+            names, path = {"names": [name]}, f"{at}/v1/operations:batchGet?view={view}"
+            reply = served.http.post(path, json=names, headers=ANN)
             assert name in reply.text
 
 
