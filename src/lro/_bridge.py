@@ -11,14 +11,14 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from lro import Service, Status
+from lro import Status
 from lro.errors import (
     InvalidOperationName,
     OperationNotFound,
     PermissionDenied,
     check_plain_function,
 )
-from lro.http import MANY_BYTES, Flow, Hook, detail_of, in_threads, on_loop
+from lro.http import Flow, Hook, detail_of
 from lro.types import AnyMessage, ErrorInfo, TypeRegistry
 from lro.wire import join_name, normalise_parent, parse_name
 
@@ -72,17 +72,6 @@ def hidden(name: str) -> Iterator[None]:
         yield
     except (InvalidOperationName, PermissionDenied) as exc:
         raise OperationNotFound(name) from exc
-
-
-async def run_of_size(service: Service, flow: Flow[R], size: int) -> R:
-    """Run a flow that reads and stores a message of ``size`` bytes.
-
-    A large message would block the event loop for too long, so a thread runs it.
-    """
-    if size < MANY_BYTES:
-        return await on_loop(flow)
-    service.begin_here()
-    return await in_threads(flow)
 
 
 @attrs.frozen

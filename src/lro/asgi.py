@@ -16,7 +16,7 @@ from lro._engine.flow import on_loop
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._http.edge import EdgeKeywords, Found, OperationsEdge
+from lro._http.edge import EdgeKeywords, OperationsEdge, RouteResult
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
@@ -64,7 +64,7 @@ class EdgeApp:
         self.edge = edge
         self._fallback = fallback
 
-    def _find(self, scope: Scope) -> tuple[str, Found]:
+    def _find(self, scope: Scope) -> tuple[str, RouteResult]:
         path = raw_path(scope)
         if path == "/":
             path = self.edge.path_at(path, scope["path"])
@@ -161,7 +161,7 @@ async def respond(
     send: Send,
     *,
     path: str,
-    found: Found | None = None,
+    found: RouteResult | None = None,
     caller: str | None = None,
     read: Callable[[], Awaitable[bytes | None]] | None = None,
 ) -> None:
@@ -189,10 +189,10 @@ async def respond(
             if gone.__cause__ is not None:
                 raise gone.__cause__ from None  # the server must know of a broken connection
             return
-        if answer.turn is None:
+        if answer.reserved is None:
             await sender.send(answer)
         else:
-            await sender.send_reserved(answer, answer.turn)
+            await sender.send_reserved(answer, answer.reserved)
     except asyncio.CancelledError:  # by the server, which stops and waits no longer
         if not sender.begun:
             refusal = edge.refusal(request_of(scope, path, b"", caller), stopping())

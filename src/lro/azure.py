@@ -164,7 +164,8 @@ class AzureEdge(OperationsEdge):
         base = self._base_of(request)
         parameters, _ = start.read_query(query)
         request_id = _request_id(request.headers, self.service.store.now())
-        flow = start.start(request, caller, bound, parameters, request_id)
+        given = {"request_id": request_id} if request_id else {}
+        flow = start.start(request, caller, bound, parameters, given=given)
         operation = yield from self._starting(request, flow)
         if not operation.name:  # the request was only validated
             return json_reply(200, self._monitor(operation))
@@ -246,7 +247,7 @@ class AzureEdge(OperationsEdge):
             record = run(self.service.access.visible(name, caller))
             return show(full_operation(record, self.service.renamed))
 
-        return (yield from self._many(read_again, self.service.limits.page_bytes))
+        return (yield from self._large(read_again, self.service.limits.page_bytes))
 
     def _monitor(self, operation: Operation) -> dict[str, Json]:
         types = self.service.types

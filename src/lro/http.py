@@ -7,16 +7,7 @@
 """
 
 from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller, ask_permission
-from lro._engine.flow import (
-    Flow,
-    InThreads,
-    UpdateWrite,
-    flow_of,
-    in_thread,
-    in_threads,
-    on_loop,
-    run,
-)
+from lro._engine.flow import Flow, InThreads, UpdateWrite, flow_of, in_thread, on_loop, run
 from lro._engine.flow import read as read_record
 from lro._engine.listing import Listing
 from lro._engine.method_spec import MethodSpec
@@ -24,28 +15,17 @@ from lro._engine.starting import EndpointStartKeywords, StartSettings
 from lro._filters.types import ValueType, type_of_field
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
-    Authenticate,
     CommonEdgeKeywords,
     EdgeKeywords,
     EdgeOptions,
-    Exchange,
     ExtraPage,
-    Found,
     IntegrationKeywords,
     OperationsEdge,
-    Start,
-    StartHandler,
-    Starts,
-    Wait,
-    Watch,
-    answer,
-    answer_async,
-    in_few_threads,
-    start_handlers,
+    RouteResult,
 )
+from lro._http.exchange import Authenticate, Exchange, Wait, Watch, in_few_threads, make_large
 from lro._http.requests import (
     CHANGING,
-    MANY_BYTES,
     check_site,
     checked_prefix,
     media_type,
@@ -77,6 +57,15 @@ from lro._http.responses import (
     with_stand_ins,
 )
 from lro._http.routes import Allowed, HttpRequest, Match, parameter_names
+from lro._http.starts import (
+    Start,
+    StartHandler,
+    Starts,
+    answer,
+    answer_async,
+    start_handlers,
+    start_of_size,
+)
 from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
 from lro._messages.schema import docstring
 
@@ -84,7 +73,6 @@ __all__ = [
     "CHANGING",
     "DEFAULT_MAX_BODY",
     "DURATION_SCHEMA",
-    "MANY_BYTES",
     "MAX_DETAILS",
     "OPERATOR_VERBS",
     "VERBS",
@@ -98,7 +86,6 @@ __all__ = [
     "Exchange",
     "ExtraPage",
     "Flow",
-    "Found",
     "Hook",
     "HttpReply",
     "HttpRequest",
@@ -110,6 +97,7 @@ __all__ = [
     "MethodSpec",
     "OperationsEdge",
     "Redact",
+    "RouteResult",
     "Schema",
     "Start",
     "StartHandler",
@@ -132,9 +120,9 @@ __all__ = [
     "flow_of",
     "in_few_threads",
     "in_thread",
-    "in_threads",
     "internal_error",
     "json_reply",
+    "make_large",
     "media_type",
     "mount_path",
     "on_loop",
@@ -152,6 +140,7 @@ __all__ = [
     "read_record",
     "run",
     "start_handlers",
+    "start_of_size",
     "strip_mount",
     "take_field",
     "trusted",

@@ -24,11 +24,11 @@ from lro.http import (
     Allowed,
     Authenticate,
     Exchange,
-    Found,
     HttpReply,
     HttpRequest,
     Match,
     OperationsEdge,
+    RouteResult,
     checked_prefix,
     in_few_threads,
 )
@@ -178,7 +178,7 @@ class MetricsEdge(OperationsEdge):
         self._paths = (mount, mount + "/")
         self._collector = ServiceCollector(service)
 
-    def route(self, method: str, path: str, *, shared: bool = False) -> Found:  # noqa: ARG002
+    def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:  # noqa: ARG002
         """See :meth:`lro.http.OperationsEdge.route`."""
         if path not in self._paths:
             return RouteNotFound(path)
@@ -186,7 +186,7 @@ class MetricsEdge(OperationsEdge):
             return HttpMethodNotAllowed(method, path, _READS)
         return Allowed(_READS) if method == "OPTIONS" else Match(rpc="", bindings={}, head=False)
 
-    def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
+    def exchange(self, request: HttpRequest, found: RouteResult | None = None) -> Exchange:
         """See :meth:`lro.http.OperationsEdge.exchange`."""
         found = found or self.route(request.method, request.path)
         if not isinstance(found, Match):

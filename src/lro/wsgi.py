@@ -17,7 +17,7 @@ import attrs
 from lro._base.arguments import check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._engine.service import Service
-from lro._http.edge import EdgeKeywords, Found, OperationsEdge
+from lro._http.edge import EdgeKeywords, OperationsEdge, RouteResult
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
@@ -56,7 +56,7 @@ class EdgeApp:
         self._fallback = fallback
         edge.service.end_waits_at_signals()  # its calls may all come in other threads
 
-    def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
+    def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
         request = request_of(environ)
         if request.path == "/":
             whole = _text(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
@@ -75,11 +75,11 @@ class EdgeApp:
         if reply.body:
             headers.append(("Content-Length", str(len(reply.body))))
         start_response(reply.status_line, headers)
-        if reply.turn is not None:
-            reply.turn.release()  # the bytes are the server's now
+        if reply.reserved is not None:
+            reply.reserved.release()  # the bytes are the server's now
         return [reply.body] if reply.body else []
 
-    def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
+    def _reply(self, request: HttpRequest, found: RouteResult, environ: Environ) -> HttpReply:
         try:
             body = read_body(environ, self.edge.options.max_body)
         except LroError as exc:

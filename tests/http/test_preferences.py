@@ -20,7 +20,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro._http.preferences import NO_PREFERENCES, Preferences, read_preferences
+from lro._http.requests import NO_PREFERENCES, Preferences, read_preferences
 from lro.executors.threads import ThreadExecutor
 from lro.http import OperationsEdge, Start, on_loop
 from lro.stores.memory import MemoryStore

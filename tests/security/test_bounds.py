@@ -824,7 +824,7 @@ def test_reply_counts_from_64_kib_on(result: Any, large: bool) -> None:
     else:
         reporter.complete(lro.AnyMessage("type.googleapis.com/google.protobuf.Struct", result))
     reply = OperationsEdge(service).handle(ask("GET", f"/v1/{name}"))
-    assert (reply.status, reply.turn is not None) == (200, large)
+    assert (reply.status, reply.reserved is not None) == (200, large)
 
 
 def large_response(request: WorkRequest) -> WorkResponse:
@@ -891,6 +891,6 @@ def test_bytes_of_a_reply_are_free_when_it_is_sent(method: str) -> None:
     assert (service.replies.held, len(list(kept))) == (0, method == "GET")
     reply = OperationsEdge(service).handle(ask(method, "/v1/operations"))
     assert (reply.body == b"", service.replies.held > 0) == (method == "HEAD", True)
-    assert reply.turn is not None
-    reply.turn.release()
+    assert reply.reserved is not None
+    reply.reserved.release()
     assert service.replies.held == 0

@@ -48,7 +48,6 @@ from lro.http import (
     EventStream,
     Exchange,
     Flow,
-    Found,
     Hook,
     HttpReply,
     HttpRequest,
@@ -56,6 +55,7 @@ from lro.http import (
     Match,
     OperationsEdge,
     Redact,
+    RouteResult,
     ask_permission,
     check_site,
     checked_prefix,
@@ -248,7 +248,7 @@ class ConsoleEdge(OperationsEdge):
         if self._allow is not None:
             self._allow.check_plain(where)
 
-    def route(self, method: str, path: str, *, shared: bool = False) -> Found:
+    def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:
         """See :meth:`lro.http.OperationsEdge.route`, and :meth:`path_at`."""
         below = self._below(path)
         if below is None:
@@ -262,7 +262,7 @@ class ConsoleEdge(OperationsEdge):
             Allowed(allowed) if method == "OPTIONS" else Match(rpc=below, bindings={}, head=False)
         )
 
-    def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
+    def exchange(self, request: HttpRequest, found: RouteResult | None = None) -> Exchange:
         """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
         try:
             if self.options.authenticate is None:
@@ -462,7 +462,7 @@ def _check_links(links: object) -> None:
         check("links", text, f"an address with no placeholders but {known}", fine=not unknown)
 
 
-def _is_own(request: HttpRequest, found: Found) -> bool:
+def _is_own(request: HttpRequest, found: RouteResult) -> bool:
     return isinstance(found, Match) and found.rpc == request.path
 
 

@@ -247,7 +247,8 @@ class Starter:
         if not options.validate_only:  # which starts nothing
             trace = self._events.begin_start(spec.full_name, options.headers)
         try:
-            self._background.start()
+            if self._background.pending:
+                self._background.start()
             if self._workers.stopping:
                 raise stopping()
             start = yield from self._checked(spec, request, options, trace)

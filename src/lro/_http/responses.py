@@ -161,7 +161,7 @@ class HttpReply:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
-    turn: ReplyReservation | None = attrs.field(default=None, eq=False, repr=False)
+    reserved: ReplyReservation | None = attrs.field(default=None, eq=False, repr=False)
     """The bytes reserved for a large body: released after it is sent, or with this object."""
 
     @property

@@ -50,7 +50,7 @@ from a2a.utils.errors import (
 from google.protobuf.message import Message as ProtoMessage
 
 from lro import Method, Operation, Service
-from lro._bridge import OperationIds, request_id_of, run_of_size
+from lro._bridge import OperationIds, request_id_of
 from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._messages import (
     check_media_types,
@@ -87,8 +87,9 @@ from lro.http import (
     StartSettings,
     ask_caller,
     flow_of,
-    in_thread,
+    make_large,
     on_loop,
+    start_of_size,
 )
 from lro.wire import ListOperationsRequest
 
@@ -254,13 +255,13 @@ class Handler(RequestHandler):
             listing = await on_loop(
                 flow_of(self.service.begin_list)(request, view="FULL", caller=caller)
             )
-            limits, replies = self.service.limits, self.service.replies
-            reservation = await replies.atake(limits.least_bytes, limits.page_bytes)
-            try:
-                read = functools.partial(self._page, wanted, listing, reservation.bytes)
-                return await in_thread(read, replies.threads)
-            finally:
-                reservation.release()
+            return await on_loop(
+                make_large(
+                    self.service,
+                    lambda reserved: self._page(wanted, listing, reserved.bytes),
+                    self.service.limits.least_bytes,
+                )
+            )
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
@@ -397,7 +398,7 @@ class Handler(RequestHandler):
         )
         flow = self.service.start_flow(method.full_name)(request, options)
         try:
-            operation = await run_of_size(self.service, flow, params.ByteSize())
+            operation = await on_loop(start_of_size(self.service, flow, params.ByteSize()))
         except RequestIdConflict as exc:  # A2A has another name for the field
             raise RequestIdConflict("message.message_id", exc.description) from None
         return operation.name
@@ -423,7 +424,7 @@ class Handler(RequestHandler):
             return self.service.types.load(json_of(data), method.spec.request)
 
         try:
-            return method, await run_of_size(self.service, load(), params.ByteSize())
+            return method, await on_loop(start_of_size(self.service, load(), params.ByteSize()))
         except InvalidArgument as exc:
             self.service.observe_refusal(method.full_name, exc)
             raise

@@ -12,16 +12,16 @@ from google.longrunning import operations_proto_pb2 as pb
 
 from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import OperationNotFound, RequestTooLarge, ResourceExhausted, Unavailable
-from lro._engine.access import INTERFACE, Hook, application_call
-from lro._engine.flow import Flow, InThreads, flow_of, only
+from lro._engine.access import INTERFACE, Hook, application_call, ask_caller
+from lro._engine.flow import Flow, InThreads, flow_of
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import StartSettings
-from lro._http import edge
-from lro._http.edge import Reserve, Wait, get_operation, identify, in_few_threads
-from lro._http.requests import MANY_BYTES
+from lro._http import exchange as http
+from lro._http.exchange import Wait, make_large
+from lro._http.starts import start_of_size
 from lro._model.operation import Operation, is_small
 from lro.grpc._messages import (
     Answer,
@@ -42,7 +42,7 @@ MAX_PAGE: Final = 4 * 1024 * 1024
 
 SERVICE: Final = "google.longrunning.Operations"
 
-Authenticate: TypeAlias = edge.Authenticate
+Authenticate: TypeAlias = http.Authenticate
 """The hook that gives the caller: the call's metadata, keys in lower case -> the caller's name.
 
 A function that needs a second argument gets the call's ``grpc.ServicerContext``. The rules are
@@ -118,7 +118,9 @@ class Rpc(abc.ABC):
     def _answer(self, payload: bytes, context: Context, most: float | None, /) -> Exchange: ...
 
     def _caller(self, context: Context) -> Flow[str]:
-        return identify(self._hook, {} if self._hook is None else texts_of(context), context)
+        if self._hook is None:
+            return ""
+        return (yield from ask_caller(self._hook, texts_of(context), context))
 
     def _check_size(self, payload: bytes) -> None:
         if len(payload) > self._max_request:
@@ -135,7 +137,8 @@ class Rpc(abc.ABC):
         del operation
         try:
             return (
-                yield from self._in_turn(
+                yield from make_large(
+                    self.service,
                     lambda _: self._writer.operation(self.service.access.read(bare.name, caller)),
                     self.service.limits.page_bytes,
                 )
@@ -144,15 +147,6 @@ class Rpc(abc.ABC):
             if not started:
                 raise
             return self._writer.operation(bare)
-
-    def _in_turn(self, make: Callable[[ReplyReservation], bytes], least: int) -> Exchange:
-        """An answer of many operations or a large one, for which bytes are set aside."""
-        most = self.service.limits.page_bytes
-        turn: ReplyReservation = yield Reserve(self.service.replies, least, most)
-        try:
-            return (yield from in_few_threads(self.service, functools.partial(make, turn)))
-        finally:
-            turn.release()
 
 
 def texts_of(context: Context) -> dict[str, str]:
@@ -198,7 +192,7 @@ class OperationsRpc(Rpc):
 
     def _get(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        operation = yield from get_operation(self.service, name, caller)
+        operation = yield from flow_of(self.service.get)(name, caller=caller)
         return (yield from self._shown(operation, caller))
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
@@ -207,8 +201,8 @@ class OperationsRpc(Rpc):
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 
-        def listed(turn: ReplyReservation) -> bytes:
-            most = min(turn.bytes, MAX_PAGE)
+        def listed(reserved: ReplyReservation) -> bytes:
+            most = min(reserved.bytes, MAX_PAGE)
             while True:
                 found, token = listing.page(most, self._writer.operations)
                 written = self._writer.page(found, token)
@@ -217,7 +211,7 @@ class OperationsRpc(Rpc):
                     return written
                 most //= 2
 
-        return (yield from self._in_turn(listed, self.service.limits.least_bytes))
+        return (yield from make_large(self.service, listed, self.service.limits.least_bytes))
 
     def _delete(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
@@ -255,11 +249,7 @@ class StartRpc(Rpc):
     def _answer(self, payload: bytes, context: Context, _: float | None, /) -> Exchange:
         caller = yield from self._caller(context)
         self._check_size(payload)
-        flow = self._start(payload, context, caller)
-        if len(payload) >= MANY_BYTES:
-            # To read a large message and to write it down both take too long for an event loop.
-            self.service.begin_here()
-            flow = only(InThreads(flow))
+        flow = start_of_size(self.service, self._start(payload, context, caller), len(payload))
         return (yield from self._shown((yield from flow), caller, started=True))
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:

@@ -23,16 +23,23 @@ from lro._base.errors import (
     got,
 )
 from lro._base.status import Code, code_from_http
-from lro._engine.flow import Flow
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, IntegrationKeywords, OperationsEdge, Starts
-from lro._http.requests import mount_path, raw_form, wire_text
-from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
 from lro._model.http_rules import Literal, Wild
 from lro.asgi import GoneAway, Receive, Scope, while_there
+from lro.http import (
+    Authenticate,
+    Flow,
+    HttpReply,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    mount_path,
+    raw_form,
+    wire_text,
+)
 
 if TYPE_CHECKING:
     from lro.console import Console

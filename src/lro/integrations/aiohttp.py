@@ -11,14 +11,11 @@ import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
-from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
-from lro._http.responses import HttpReply
-from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of, respond
+from lro.http import HttpReply, HttpRequest, IntegrationKeywords, OperationsEdge, Starts, on_loop
 from lro.integrations._base import (
     PathRule,
     below_prefix,

@@ -13,16 +13,13 @@ from urllib.parse import unquote
 
 from lro._base.errors import DeclarationError, InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
-from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
-from lro._http.requests import read_object
-from lro._http.responses import HttpReply
 from lro._messages.registry import TypeRegistry
 from lro._model import operation as values
 from lro.asgi import raw_path, request_of, respond
+from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, on_loop, read_object
 from lro.integrations._base import (
     PAGE,
     PathRule,

@@ -10,12 +10,10 @@ import attrs
 
 from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
-from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
-from lro._http.responses import HttpReply
+from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, run
 from lro.integrations._base import (
     PathRule,
     below_prefix,
@@ -191,8 +189,8 @@ def _said(error: HTTPException) -> LroError:
 
 def _response(reply: HttpReply) -> Response:
     response = Response(*reply.parts)
-    if reply.turn is not None:
-        reply.turn.release()  # the bytes are the response's now
+    if reply.reserved is not None:
+        reply.reserved.release()  # the bytes are the response's now
     return response
 
 

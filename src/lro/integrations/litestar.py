@@ -14,13 +14,11 @@ import attrs
 from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
-from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
-from lro._http.responses import HttpReply
 from lro.asgi import raw_path, request_of, respond
+from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, on_loop
 from lro.integrations._base import (
     EVERY_METHOD,
     PathRule,

@@ -11,14 +11,19 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 
 from lro._base.errors import LroError, MissingExtra
-from lro._engine.flow import on_loop
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import IntegrationKeywords, OperationsEdge, Starts
-from lro._http.responses import EventStream, HttpReply
-from lro._http.routes import HttpRequest
 from lro.asgi import Scope, raw_path, request_of
+from lro.http import (
+    EventStream,
+    HttpReply,
+    HttpRequest,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    on_loop,
+)
 from lro.integrations._base import (
     PathRule,
     caller_hook,

@@ -17,7 +17,7 @@ from mcp.server.extension import Extension, MethodBinding, ToolBinding
 from mcp_types import CallToolRequestParams
 
 from lro import Method, Operation, Service
-from lro._bridge import OperationIds, hidden, request_id_of, run_of_size
+from lro._bridge import OperationIds, hidden, request_id_of
 from lro.asgi import request_of, waited
 from lro.errors import (
     DeclarationError,
@@ -41,6 +41,7 @@ from lro.http import (
     ask_caller,
     flow_of,
     on_loop,
+    start_of_size,
 )
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
@@ -203,7 +204,7 @@ class TasksExtension(Extension):
         except ValueError as exc:
             raise self._refused(spec, _malformed(exc)) from None
         flow = self._start(spec, text, ctx, caller)
-        return await run_of_size(self._service, flow, len(text))
+        return await on_loop(start_of_size(self._service, flow, len(text)))
 
     def _start(self, spec: MethodSpec, text: bytes, ctx: _Context, caller: str) -> Flow[Operation]:
         service = self._service

@@ -470,8 +470,8 @@ def _no_parent(_: HttpRequest) -> str:
 
 
 def _response(reply: HttpReply) -> httpx.Response:
-    if reply.turn is not None:
-        reply.turn.release()
+    if reply.reserved is not None:
+        reply.reserved.release()
     return httpx.Response(reply.status, headers=dict(reply.headers), content=reply.body)
 
 

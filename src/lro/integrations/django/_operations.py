@@ -19,13 +19,10 @@ import lro.asgi
 import lro.wsgi
 from lro._base import errors
 from lro._base.arguments import check_plain_function
-from lro._engine.flow import run
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._engine.starting import EndpointStartKeywords
-from lro._http.edge import Authenticate, IntegrationKeywords, OperationsEdge
-from lro._http.responses import HttpReply
-from lro._http.routes import HttpRequest
+from lro.http import Authenticate, HttpReply, HttpRequest, IntegrationKeywords, OperationsEdge, run
 from lro.integrations._base import (
     PathRule,
     below_prefix,
@@ -249,6 +246,6 @@ def _body_without_length(request: Request, limit: int) -> bytes:
 def _response(reply: HttpReply) -> HttpResponse:
     body, status, headers = reply.parts
     response = HttpResponse(body, status=status, headers=headers)
-    if reply.turn is not None:
-        reply.turn.release()  # the bytes are the response's now
+    if reply.reserved is not None:
+        reply.reserved.release()  # the bytes are the response's now
     return response

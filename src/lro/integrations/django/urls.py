@@ -7,7 +7,7 @@ from django.db import transaction
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from lro._http.edge import OperationsEdge
+from lro.http import OperationsEdge
 from lro.integrations._base import PathRule, rules_by_path
 from lro.integrations.django._operations import answer, edges
 

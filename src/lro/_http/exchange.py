@@ -1,0 +1,128 @@
+"""The exchange of an edge with a caller: its steps beside those of the verbs, and who is calling.
+
+An exchange is a flow: it yields steps as the verbs of the service do, and returns the reply. Hosts
+with an event loop follow it by ``on_loop``, hosts with threads by ``run``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+
+import attrs
+
+from lro._base.errors import StreamsNotSupported
+from lro._engine.flow import Flow, FlowStep, InThreads, MayBlock, only
+from lro._engine.limits import ReplyReservation
+from lro._engine.service import Service
+from lro._http.responses import EventStream, HttpReply
+from lro._http.routes import WhileConnected
+from lro._model.operation import Operation, WaitOperationRequest
+
+if TYPE_CHECKING:
+    from lro._engine.watching import WatchStream
+
+R = TypeVar("R")
+
+Caller: TypeAlias = str | Awaitable[str | None] | None
+Authenticate: TypeAlias = (
+    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
+)
+"""The hook that returns the caller's name for the request headers (their names in lower case).
+
+A function with two required arguments also gets the request as the server has it: the scope under
+ASGI, the environ under WSGI, with the entries of a framework's middleware. Return None for a caller
+without a name; all such callers count as one. Raise :class:`lro.errors.Unauthenticated` to refuse
+the call. If the hook returns or raises anything else, the call ends with INTERNAL, and the log has
+the reason. Under ASGI, plain functions are called in a thread and coroutine functions are awaited;
+WSGI refuses coroutine functions.
+"""
+
+
+@attrs.frozen
+class Wait(FlowStep):
+    """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` do.
+
+    On an event loop, ``while_connected`` cancels the wait when the caller disconnects.
+    """
+
+    service: Service
+    request: WaitOperationRequest
+    deadline_seconds: float | None
+    caller: str
+    while_connected: WhileConnected | None = None
+
+    def here(self) -> Operation:
+        """Block this thread until the wait is over."""
+        return self._begin(self.service.wait)
+
+    def wait(self) -> Awaitable[Operation]:
+        """Wait without a thread."""
+        waiting = self._begin(self.service.wait_async)
+        return waiting if self.while_connected is None else self.while_connected(waiting)
+
+    def _begin(self, wait: Callable[..., R]) -> R:
+        self.service.end_waits_at_signals()
+        name, timeout = self.request.name, self.request.timeout
+        return wait(name, timeout, deadline_seconds=self.deadline_seconds, caller=self.caller)
+
+
+@attrs.frozen
+class Watch(FlowStep):
+    """A step: watch operations, as ``Service.watch`` does. Only an event loop can."""
+
+    service: Service
+    names: tuple[str, ...]
+    caller: str
+
+    def here(self) -> NoReturn:
+        """Refuse the stream.
+
+        Raises:
+            StreamsNotSupported: Always: a stream would hold the thread while the operations run.
+        """
+        raise StreamsNotSupported("WatchOperations")
+
+    def wait(self) -> Awaitable[WatchStream]:
+        """Begin the stream."""
+        self.service.end_waits_at_signals()
+        return self.service.watch(self.names, caller=self.caller)
+
+
+@attrs.frozen
+class Reserve(FlowStep):
+    """A step: set bytes aside for a reply, as ``ByteBudget.take`` and ``atake`` do."""
+
+    service: Service
+    least: int
+
+    def here(self) -> ReplyReservation:
+        """Block this thread until the bytes are free."""
+        return self.service.replies.take(self.least, self.service.limits.page_bytes)
+
+    def wait(self) -> Awaitable[ReplyReservation]:
+        """Wait without a thread until the bytes are free."""
+        return self.service.replies.atake(self.least, self.service.limits.page_bytes)
+
+
+Exchange: TypeAlias = Flow[HttpReply | EventStream]
+"""The flow that answers a request."""
+
+
+def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
+    """Make a reply of many operations in one of the few threads that there are for such replies."""
+    reply: R = yield InThreads(only(MayBlock(make)), service.replies.threads)
+    return reply
+
+
+def make_large(service: Service, make: Callable[[ReplyReservation], R], least: int) -> Flow[R]:
+    """Make a reply of many operations, or a large one; bytes are set aside until it is made.
+
+    ``least`` is how many bytes it needs while other large replies are made.
+    """
+    reserved: ReplyReservation = yield Reserve(service, least)
+    try:
+        return (yield from in_few_threads(service, functools.partial(make, reserved)))
+    finally:
+        reserved.release()
