@@ -123,10 +123,10 @@ def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
         ("broken", ("METHOD_FAILED", "the method failed with an internal error", "INTERNAL")),
     ],
 )
-def test_operation_that_has_ended(
+def test_ended_operation_is_answered_200(
     make_media: MakeMedia, source: str, error: tuple[str, str, str] | None
 ) -> None:
-    """The monitor is answered 200 in any case, without Retry-After."""
+    """In any case, and without Retry-After."""
     reply = make_media().ended(source)
     body = monitor(reply)
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
@@ -147,8 +147,8 @@ def test_operation_that_has_ended(
     assert DATES < {*reply.json()}
 
 
-def test_result_that_is_no_object(make_media: MakeMedia) -> None:
-    """A well-known type is its own form of JSON; of a method that returns nothing there is none."""
+def test_result_that_is_not_an_object_has_its_json_form(make_media: MakeMedia) -> None:
+    """A well-known type has its own JSON; a method without a response has none."""
     media = make_media()
 
     @media.service.method("media.v1.Videos.Name")
@@ -364,7 +364,7 @@ SITE = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
         ("POST", PATH, b"{}", SITE, (403, "CROSS_SITE_REQUEST", Code.PERMISSION_DENIED)),
     ],
 )
-def test_call_that_is_refused(
+def test_refused_call_has_its_code_in_body_and_header(
     make_media: MakeMedia,
     method: str,
     path: str,
@@ -381,7 +381,7 @@ def test_call_that_is_refused(
         assert [one["target"] for one in error["details"]] == ["width"]
 
 
-def test_start_while_the_target_or_the_queue_is_taken(make_media: MakeMedia) -> None:
+def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) -> None:
     media = make_media({"executor": ThreadExecutor(1), "limits": lro.Limits(backlog=1)})
     assert media.start("target").status_code == 202
     check_error(media.start("target"), 409, "TARGET_BUSY", Code.ABORTED)
@@ -401,10 +401,10 @@ def test_start_while_the_target_or_the_queue_is_taken(make_media: MakeMedia) -> 
         (lro.errors.MethodNotSupported("Start"), 501, Code.UNIMPLEMENTED),
     ],
 )
-def test_start_that_a_hook_refuses(
+def test_start_that_a_hook_refuses_is_forbidden(
     make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """A start is not hidden; what the server has done wrong is."""
+    """It is not hidden; a defect of the server is."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
         raise error
@@ -470,8 +470,8 @@ def test_store_that_is_away_after_the_start_is_no_error() -> None:
     assert (polled.status, dict(polled.headers)["retry-after"]) == (503, "1")
 
 
-def test_head_and_options(make_media: MakeMedia) -> None:
-    """HEAD is GET without its body, also where that is refused."""
+def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
+    """HEAD is GET without its body, also if that is refused."""
     media = make_media()
     url = f"/v1/operations/{media.start('wait').json()['id']}"
     head = media.call("HEAD", url)

@@ -102,8 +102,8 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_an_error_travels(error):
-    """Through pickle and copies, as itself: with its text, facts and arguments."""
+def test_error_survives_pickle_and_copy(error):
+    """With its text, facts and arguments."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
@@ -142,8 +142,8 @@ def test_every_fact_is_in_the_sentence(error):
 
 
 @EACH
-def test_details_by_code(error):
-    """What spec §6.3(2) wants beside the ErrorInfo."""
+def test_error_has_the_details_of_its_code(error):
+    """Those that spec §6.3(2) wants beside ErrorInfo."""
     wanted = {
         Code.INVALID_ARGUMENT: BadRequest,
         Code.UNAVAILABLE: RetryInfo,
@@ -159,8 +159,8 @@ def test_details_by_code(error):
         assert wanted in map(type, error.details("acme.test"))
 
 
-def test_a_chosen_status():
-    """Code and reason are the raiser's; by default the reason is the code's name."""
+def test_status_error_has_its_code_and_reason():
+    """By default the reason is the name of the code."""
     error = StatusError(Code.ABORTED, "too late", (RetryInfo(),))
     assert error.status_code is Code.ABORTED
     assert error.details("d") == (ErrorInfo("ABORTED", "d"), RetryInfo())

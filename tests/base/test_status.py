@@ -81,13 +81,13 @@ def test_the_vectors_are_all_used():
 @pytest.mark.parametrize(
     ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
 )
-def test_other_http_statuses(http, name):
-    """What is not in the table goes by its class (spec §11.8(2))."""
+def test_unlisted_http_status_has_the_code_of_its_class(http, name):
+    """See spec §11.8(2)."""
     assert code_from_http(http).name == name
 
 
-def test_an_own_http_status():
-    """405, 413 and 415 are HTTP's alone: the code's name stays (spec §5.12)."""
+def test_http_only_statuses_keep_the_name_of_their_code():
+    """405, 413 and 415 exist in HTTP alone (spec §5.12)."""
     body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
     assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
 
@@ -117,8 +117,8 @@ BARE = [  # of grpc-gateway, Envoy, Connect and others; then what other interfac
 
 
 @pytest.mark.parametrize(("http", "body", "code"), BARE)
-def test_a_status_of_another_form(http, body, code):
-    """It counts where its code goes with the HTTP status."""
+def test_status_of_another_form_counts_if_its_code_fits(http, body, code):
+    """The HTTP status has to agree."""
     status = status_from_error_body(http, body, TYPES)
     if code is None:
         assert error_fields(http, body) is None
@@ -142,13 +142,13 @@ def test_unreadable_details_do_not_hide_the_error():
 
 
 @pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])
-def test_any_other_body(body):
+def test_reply_without_error_body_has_the_code_of_its_status(body):
     """The HTTP status says something, whatever the code."""
     status = status_from_error_body(503, body, TYPES)
     assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
 
 
-def test_a_body_in_a_list():
-    """Some servers wrap the body of a streaming method's error in a list."""
+def test_error_body_in_a_list_is_read():
+    """Some servers wrap the error of a streaming method in a list."""
     body = json.loads('[{"error": {"status": "NOT_FOUND", "message": "gone", "details": 7}}]')
     assert status_from_error_body(404, body, TYPES) == Status(Code.NOT_FOUND, "gone")

@@ -518,8 +518,8 @@ def test_console_that_is_mounted_finds_its_slash() -> None:
                 assert httpx.get(f"{at}/session", timeout=PATIENCE).json()["title"] == "Operations"
 
 
-def test_what_is_not_the_consoles_goes_to_the_other_application(kind: str) -> None:
-    """At its path all is the console's own, with its errors."""
+def test_other_paths_reach_the_other_application(kind: str) -> None:
+    """Below its own path the console answers everything."""
     made = counting()
     other = {"uvicorn": asgi, "hypercorn": asgi, "waitress": wsgi}[kind]
     fallback = other.OperationsApp(made.service)

@@ -104,8 +104,8 @@ def test_peer_decides_under_wsgi(peer: str, status: int) -> None:
     assert seen[0].startswith(str(status))
 
 
-def test_names_of_this_machine() -> None:
-    """A Host that cannot be read is not one."""
+def test_loopback_hosts_are_recognised() -> None:
+    """A Host that cannot be parsed is not one."""
     assert is_loopback_host(f"{HOST}:80")
     assert not is_loopback_host("")
     assert not is_loopback_host("[::1")

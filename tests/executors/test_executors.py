@@ -144,7 +144,7 @@ def test_joining_from_the_loop_itself_does_not_hang():
     assert found == [False]
 
 
-def test_each_says_how_far_it_reaches():
+def test_executors_declare_their_cancel_support():
     """A thread cannot be stopped, a coroutine only where it awaits."""
     for make in (InlineExecutor, ThreadExecutor):
         assert make().cancel_support is CancelSupport.COOPERATIVE
@@ -259,8 +259,8 @@ def test_a_service_that_fails_to_note_a_free_worker_does_not_end_it(caplog):
     assert caplog.text.count("failed to note that a worker is free") == 2
 
 
-def test_a_place_is_used_up_once():
-    """Released or submitted twice, a slot neither frees the worker of another nor runs a task."""
+def test_slot_is_used_once():
+    """A second release or submit neither frees another worker nor runs a task."""
     executor = ThreadExecutor(1)
     freed = telling(executor)
     slot = executor.reserve()

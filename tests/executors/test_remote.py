@@ -96,7 +96,7 @@ def test_a_name_may_come_twice(service):
     service.run_operation("operations/unknown")
 
 
-def test_a_name_that_another_has_claimed(make_service, store, sending, step):
+def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending, step):
     service = make_service(store, sending)
     other = with_method(make_service(store, Sending()))
     name = work(service, step, NAME).start(WorkRequest("once")).name
@@ -111,8 +111,8 @@ def test_a_name_that_another_has_claimed(make_service, store, sending, step):
     assert answer(other, other.get(name)) == "once"
 
 
-def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
-    """A worker that has not declared it leaves it to others, and says so."""
+def test_name_of_an_unknown_method_is_left_to_others(service, make_service, store, caplog):
+    """The log says so."""
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
@@ -121,8 +121,8 @@ def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
     assert store.get(name).waits
 
 
-def test_a_lost_name_is_sent_again(service, sending, clock, store):
-    """When its time is over; then after as long again as it is old."""
+def test_lost_name_is_sent_again(service, sending, clock, store):
+    """After its time of redelivery; then after its age again."""
     name = service.start(NAME, WorkRequest()).name
     service.run_maintenance()
     for after, sent in ((59, 1), (1, 2), (59, 2), (1, 3), (119, 3), (1, 4)):
@@ -135,8 +135,10 @@ def test_a_lost_name_is_sent_again(service, sending, clock, store):
 
 
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_a_worker_that_dies(make_service, store, sending, clock, at_most_once):
-    """By the method's choice: the name is sent again, and the attempt counted; or the truth."""
+def test_work_of_a_dead_worker_is_sent_again_or_ends(
+    make_service, store, sending, clock, at_most_once
+):
+    """As the method says: another attempt, or ABORTED."""
     service = with_method(make_service(store, sending), at_most_once=at_most_once)
     name = service.start(NAME, WorkRequest()).name
     now = clock()
@@ -151,8 +153,8 @@ def test_a_worker_that_dies(make_service, store, sending, clock, at_most_once):
     assert answer(service, service.get(name)) == " by attempt 2"
 
 
-def test_a_cancellation_before_any_worker_has_claimed(service, store):
-    """Ends the operation at once; the name that comes later is of no use (spec §2.6)."""
+def test_cancel_before_any_claim_ends_the_operation(service, store):
+    """At once; the name that arrives later has no effect (spec §2.6)."""
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
     assert service.get(name).error.code == Code.CANCELLED
@@ -160,8 +162,8 @@ def test_a_cancellation_before_any_worker_has_claimed(service, store):
     assert store.get(name).attempt == 0
 
 
-def test_a_start_whose_name_cannot_be_sent(service, sending, store):
-    """Without a request id nothing is left of it."""
+def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
+    """Without a request id, nothing is left of it."""
     sending.error = Unavailable("the broker is away")
     with pytest.raises(Unavailable, match="broker"):
         service.start(NAME, WorkRequest())
@@ -195,8 +197,8 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
     assert sending.sent == [name, name]
 
 
-def test_a_start_while_the_service_stops(service, sending, store):
-    """What is stored by then is acknowledged, and done by the next process."""
+def test_start_during_a_stop_is_stored(service, sending, store):
+    """The next process does the work."""
     service.work.stopping = False
     whole = store.insert
 
@@ -225,8 +227,8 @@ def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, sto
     assert sending.sent == [name, name]
 
 
-def test_work_that_is_deleted_before_it_is_claimed(service, store):
-    """It is done all the same, unseen, and then all is gone (spec §2.7)."""
+def test_deleted_waiting_work_still_runs(service, store):
+    """Callers do not see it, and then all is removed (spec §2.7)."""
     name = service.start(NAME, WorkRequest()).name
     service.delete(name)
     with pytest.raises(OperationNotFound):
@@ -443,7 +445,7 @@ class Elsewhere(ThreadExecutor):
         task.run(self._through)
 
 
-def test_a_death_that_comes_too_late(make_service, store, clock):
+def test_late_death_of_a_worker_changes_nothing(make_service, store, clock):
     """Another worker has the operation by then."""
     taken = threading.Event()
 
@@ -474,8 +476,8 @@ def test_attempt_that_has_died_is_over_before_its_operation_ends(make_service):
     assert kinds == ["lost", "attempt_over", "ended"]
 
 
-def test_a_clock_that_is_set(make_service, store, clock, caplog, step):
-    """All leases seem over: live processes renew theirs before any of them recovers orphans."""
+def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
+    """All leases seem to have expired: live processes renew theirs before orphans are recovered."""
     seconds = [0.0]
     one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
     name = work(one, step, NAME).start(WorkRequest("done")).name

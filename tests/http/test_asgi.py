@@ -131,7 +131,7 @@ def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
     assert seen == ["1", "ann", ""]
 
 
-def test_a_body_in_pieces() -> None:
+def test_body_in_several_parts_is_joined() -> None:
     """The parts of a body are put together."""
     counting, name = begun()
     app = OperationsApp(counting.service)
@@ -140,8 +140,8 @@ def test_a_body_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10, 11, 50])
-def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
-    """A stream is read until it is over the limit, and no further."""
+def test_body_over_the_limit_is_read_no_further(size: int) -> None:
+    """A stream is read until it exceeds the limit."""
     app = OperationsApp(build().service, max_body=100)
     line = serve(app, scope_of("POST", "/v1/operations/x:wait"), *[part(b" " * size, True)] * 1000)
     status, _, body = line.reply
@@ -152,8 +152,8 @@ def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
 @pytest.mark.parametrize(
     "messages", [[GONE], [part(b"{", True), GONE], [part(b"", True), part(b"", True), GONE]]
 )
-def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None:
-    """Half a request is no request."""
+def test_half_a_request_is_not_answered(messages: list[Message]) -> None:
+    """The caller disconnects before the body is complete."""
     app = OperationsApp(build(Wrapped(pytest.fail, "get", "update")).service)
     assert serve(app, scope_of("POST", "/v1/operations/x:cancel"), *messages).sent == []
 
@@ -230,8 +230,8 @@ def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awai
     return event, receive
 
 
-def test_a_caller_who_leaves_as_the_operation_ends(counting: CountService) -> None:
-    """Both at the same moment: the reply is sent, and no caller is there to read it."""
+def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountService) -> None:
+    """Both happen at the same time: the reply is sent, and nobody reads it."""
     ended, gone = later(GONE)
 
     def end(name: str) -> None:
@@ -243,8 +243,8 @@ def test_a_caller_who_leaves_as_the_operation_ends(counting: CountService) -> No
     assert line.reply[0] == 200
 
 
-def test_a_line_that_breaks_is_the_servers_error() -> None:
-    """A failing receive is raised to the server, and the waiter is free."""
+def test_error_of_receive_is_raised_to_the_server() -> None:
+    """The waiter is freed."""
     broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
         wait(build(), Line([part(b"")], fail), lambda _: broken.set())
@@ -298,16 +298,16 @@ def test_stopping_service_begins_no_stream() -> None:
         ({"raw_path": b"/v1/operations/a%2Fb?x=y"}, "operations/a%2Fb"),
     ],
 )
-def test_the_path_below_a_mount(more: dict[str, Any], resource: str) -> None:
-    """The raw path counts, without the prefix under which the application stands."""
+def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
+    """Without the prefix of the mount."""
     prefix = more.pop("prefix", "")
     scope = {**scope_of("GET", f"{prefix}/v1/operations/a%2Fb"), **more}
     status, _, body = serve(OperationsApp(build().service), scope).reply
     assert (status, body["error"]["details"][1]["resourceName"]) == (404, resource)
 
 
-def test_raw_bytes_in_a_path() -> None:
-    """Bytes that a server lets through unescaped are read as UTF-8, or refused (spec §5.3)."""
+def test_unescaped_bytes_in_a_path_are_read_as_utf8() -> None:
+    """Or refused, if they are not UTF-8 (spec §5.3)."""
     app = OperationsApp(build().service)
     good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
     assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
@@ -359,8 +359,8 @@ def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> Non
         counting.start()
 
 
-def test_starts_and_stops_are_those_of_the_application_behind(counting: CountService) -> None:
-    """One that takes notice of them may fail; the service is closed before it is notified."""
+def test_lifespan_events_reach_the_mounted_application(counting: CountService) -> None:
+    """Also if one fails; the service is closed before the application is told."""
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -375,8 +375,8 @@ def test_starts_and_stops_are_those_of_the_application_behind(counting: CountSer
         serve(OperationsApp(counting.service, fallback=listening), {"type": "lifespan"}, *starts)
 
 
-def test_other_protocols_are_refused() -> None:
-    """The handshake of a websocket is: its caller gets 403, and the server's log no traceback."""
+def test_websockets_are_refused() -> None:
+    """Their caller gets 403, and the server logs no traceback."""
     scope = {"type": "websocket", "path": "/v1/operations"}
     assert serve(OperationsApp(build().service), scope).sent == [{"type": "websocket.close"}]
     with pytest.raises(ValueError, match="not telnet"):  # as ASGI wants it
@@ -384,8 +384,8 @@ def test_other_protocols_are_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
-def test_wrong_parts_of_an_application_are_refused(make: Any, counting: CountService) -> None:
-    """The service is a Service, and the fallback can be called."""
+def test_wrong_arguments_of_an_application_are_refused(make: Any, counting: CountService) -> None:
+    """The service must be a Service, and the fallback callable."""
     with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
         make(counting)
     with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
@@ -404,8 +404,8 @@ class Application:
         """Nothing."""
 
 
-def test_application_of_the_other_interface_is_refused() -> None:
-    """It would fail at the first request that is handed to it."""
+def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
+    """It would fail at the first request."""
     service = build().service
     made: dict[Any, tuple[str, list[Any], list[Any]]] = {
         asgi.OperationsApp: (

@@ -84,8 +84,8 @@ def test_an_object_is_read() -> None:
         (b"null", "must be a JSON object"),
     ],
 )
-def test_anything_else_is_malformed(body: bytes, why: str) -> None:
-    """What is no JSON object is refused, and the reason says so."""
+def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
+    """The reason says why."""
     with pytest.raises(MalformedRequest, match=why) as refused:
         read_object(None, body)
     assert refused.value.field == "body"

@@ -100,8 +100,8 @@ def test_enum_fields_are_numbers(message: Any, wanted: Any) -> None:
     assert shown(message) == wanted
 
 
-def test_any_in_any() -> None:
-    """An Any in an Any in an Any is looked into."""
+def test_enums_in_nested_any_are_numbers() -> None:
+    """Three levels deep."""
     inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
     middle = {"@type": URL + "google.protobuf.Any", "value": inner}
     outer = lro.AnyMessage(URL + "google.protobuf.Any", middle)
@@ -136,8 +136,8 @@ def test_names_of_proto_and_aliases_count_too() -> None:
     }
 
 
-def test_metadata_and_details_too() -> None:
-    """The messages of an operation are its metadata, its response and its error's details."""
+def test_enums_in_all_messages_of_an_operation_are_numbers() -> None:
+    """In metadata, response and error details."""
     failed = lro.Operation(
         name="operations/x",
         done=True,
@@ -160,7 +160,7 @@ def test_metadata_and_details_too() -> None:
     }
 
 
-def test_bytes_are_left_alone() -> None:
+def test_binary_payloads_are_not_changed() -> None:
     """A payload in binary form, or none, is not this module's business."""
     binary = lro.Operation(
         name="operations/x", metadata=lro.AnyMessage(URL + "acme.v1.Picture", b"\0")

@@ -139,8 +139,8 @@ def test_a_mount_in_a_mount_or_behind_a_proxy_that_cuts_its_prefix(prefix: str) 
         check_resource(call, f"{prefix}/v1/operations/a%2Fb", "operations/a%2Fb")
 
 
-def test_behind_a_middleware_that_has_read_the_body() -> None:
-    """Starlette's base middleware gives the body again, and then only the end of the line."""
+def test_body_that_a_middleware_has_read_is_read_again() -> None:
+    """Starlette's base middleware passes the body again, and then only the disconnect."""
     counting, name = begun(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:

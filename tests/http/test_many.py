@@ -269,8 +269,8 @@ def test_hostile_body_is_refused_with_its_field(
 
 
 @EACH
-def test_names_of_another_collection(path: str) -> None:
-    """A proxy that lets a path pass has not let other collections pass (spec §3.11)."""
+def test_names_of_another_collection_are_refused(path: str) -> None:
+    """A proxy that allows one path has not allowed other collections (spec §3.11)."""
     counting = build(Wrapped(pytest.fail, "find"))
     mine = f"{prefix_of(path)}a"
     for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
@@ -300,8 +300,8 @@ def test_names_in_the_query_are_refused(path: str) -> None:
 
 
 @EACH
-def test_order_of_checks(path: str) -> None:
-    """Offered, authenticated, well-formed, permitted (spec §3.1(5))."""
+def test_calls_of_many_are_checked_in_order(path: str) -> None:
+    """Supported, authenticated, well-formed, permitted (spec §3.1(5))."""
     said: list[str] = []
 
     def authenticate(_: object) -> str:
@@ -338,8 +338,8 @@ def away() -> None:
 
 
 @EACH
-def test_store_that_is_away_is_unavailable(path: str) -> None:
-    """503 with a time to ask again; a stream is not begun."""
+def test_unavailable_store_is_answered_503(path: str) -> None:
+    """With Retry-After; a stream is not begun."""
     reply = answer(build(Wrapped(away, "find")), path, {"names": [f"{prefix_of(path)}a"]})
     check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
@@ -482,8 +482,8 @@ def test_heartbeats_are_every_15_seconds_at_least() -> None:
             edge_of(build(), heartbeat_seconds=seconds)
 
 
-def test_broken_line_frees_its_stream() -> None:
-    """What the server raises when nothing can be sent is the server's, and frees everything."""
+def test_broken_connection_frees_its_stream() -> None:
+    """The server gets its own error."""
     counting, name = begun()
 
     def snap() -> None:
@@ -538,8 +538,8 @@ def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
         assert batch[0]["response"]["metadata"] == {"type_name": "unknown.Type"}
 
 
-def test_threads_do_not_stream() -> None:
-    """Over WSGI: 501, and why; BatchGet is there (spec §3.11)."""
+def test_wsgi_refuses_streams() -> None:
+    """With 501 and the reason; BatchGet works (spec §3.11)."""
     counting, name = begun()
     edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):

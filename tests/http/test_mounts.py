@@ -28,8 +28,8 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
         ("", "", ""),
     ],
 )
-def test_below_a_mount(path: str, mount: str, below: str | None) -> None:
-    """The rest after a mount point stays raw, and a mount point ends where a segment ends."""
+def test_path_below_a_mount_stays_raw(path: str, mount: str, below: str | None) -> None:
+    """The mount point ends where a segment ends."""
     assert strip_mount(path, mount) == below
 
 
@@ -53,7 +53,9 @@ def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
         ("", "", ""),
     ],
 )
-def test_the_raw_form_says_the_same(raw: str, decoded: str, wanted: str) -> None:
+def test_raw_path_counts_only_if_it_decodes_to_the_path(
+    raw: str, decoded: str, wanted: str
+) -> None:
     """A raw path counts only if the decoded one was not rewritten."""
     assert raw_form(raw, decoded) == wanted
 
@@ -65,8 +67,8 @@ def test_a_raw_form_decodes_to_the_path(decoded: str, raw: str) -> None:
 
 
 @given(st.binary())
-def test_bytes_of_the_wire_are_kept(data: bytes) -> None:
-    """Bytes become text of which none is lost, UTF-8 or not."""
+def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
+    """UTF-8 or not."""
     assert wire_text(data).encode("utf-8", "surrogateescape") == data
 
 

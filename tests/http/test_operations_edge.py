@@ -56,7 +56,9 @@ def json_of(reply: HttpReply) -> Any:
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
-def test_an_operation_through_its_life(parent: str, counting: CountService) -> None:
+def test_every_verb_answers_through_the_life_of_an_operation(
+    parent: str, counting: CountService
+) -> None:
     """Started, read, listed, waited for, cancelled, ended, deleted: every verb answers."""
     edge = edge_of(counting, poll_seconds=7)
     name = counting.start(parent, metadata=CountMetadata(percent=1))
@@ -214,8 +216,8 @@ def test_challenge_that_no_header_can_hold_is_refused(
 
 
 @EACH_VERB
-def test_the_order_of_checks(verb: str) -> None:
-    """Supported, authenticated, well-formed, permitted, there: in this order (spec §3.1(5))."""
+def test_calls_are_checked_in_order(verb: str) -> None:
+    """Supported, authenticated, well-formed, permitted, existing (spec §3.1(5))."""
     asked: list[str] = []
 
     def authenticate(headers: Mapping[str, str]) -> str:
@@ -237,8 +239,8 @@ def test_the_order_of_checks(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "GetOperation"])
 @pytest.mark.parametrize("query", ["", "colour=red"])
-def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
-    """It is UNIMPLEMENTED for every call, before the caller is authenticated (spec §3.9)."""
+def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
+    """For every call, before the caller is authenticated (spec §3.9)."""
     edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
     for name in ("operations/x", "operations/.."):
         reply = edge.handle(attrs.evolve(VERBS[verb](name), query=query, body=b"\xff"))
@@ -268,8 +270,10 @@ def explode() -> None:
 
 
 @EACH_VERB
-def test_a_defect_discloses_nothing(verb: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Any exception is INTERNAL without a word of what happened; the log has all of it."""
+def test_defect_is_internal_and_discloses_nothing(
+    verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the whole exception."""
     edge = edge_of(build(Wrapped(explode, "get", "update", "page")))
     reply = edge.handle(VERBS[verb]("operations/x"))
     error = check_error(reply, 500, Code.INTERNAL, "INTERNAL")
@@ -370,8 +374,8 @@ def test_invalid_argument_names_its_field(
     assert violation["field"] == field
 
 
-def test_a_good_deadline() -> None:
-    """A decimal number of seconds, however large; what is done is answered at once."""
+def test_deadline_header_is_read() -> None:
+    """A decimal number of seconds of any size; what is done is answered at once."""
     counting, name = begun()
     counting.finish(name)
     for text in ("2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"):
@@ -399,14 +403,16 @@ def test_a_deadline_bounds_the_wait() -> None:
         (lro.errors.TargetBusy("a"), 409, Code.ABORTED, "TARGET_BUSY"),
     ],
 )
-def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, reason: str) -> None:
+def test_error_of_a_hook_reaches_the_caller(
+    error: lro.LroError, http: int, code: Code, reason: str
+) -> None:
     """What a hook raises is what the caller gets."""
     assert check_error(raising(error), http, code, reason)["message"] == str(error)
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
-def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixture) -> None:
-    """The codes of defects keep their reason and lose their message and details."""
+def test_defect_code_of_a_hook_loses_its_text(code: Code, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps its reason, and loses message and details."""
     detail = lro.types.DebugInfo(detail="disk 7")
     reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
@@ -414,8 +420,8 @@ def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixtur
     assert "disk 7" in caplog.text
 
 
-def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """An error with the code OK is a mistake of the application: UNKNOWN, never a success."""
+def test_error_with_code_ok_becomes_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """It is a mistake of the application, and never a success."""
     check_error(raising(lro.StatusError(Code.OK, "fine")), 500, Code.UNKNOWN, "UNKNOWN")
     assert "fine" in caplog.text
 
@@ -442,7 +448,7 @@ def raising(error: Exception) -> HttpReply:
     return edge_of(build(), authenticate=hook).handle(VERBS["GetOperation"]("operations/x"))
 
 
-def test_the_status_line_of_499() -> None:
-    """A status that the standard library does not know has a phrase all the same."""
+def test_status_499_has_a_phrase() -> None:
+    """Though the standard library does not know it."""
     assert HttpReply(499, ()).status_line == "499 Client Closed Request"
     assert HttpReply(404, ()).status_line == "404 Not Found"

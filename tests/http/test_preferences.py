@@ -116,10 +116,10 @@ KINDS = pytest.mark.parametrize("kind", ["asgi", "wsgi"])
         (True, "wait=x", 202, None),
     ],
 )
-def test_start_that_is_not_done(
+def test_start_that_is_not_done_is_answered_202(
     kind: str, accepted: bool, prefer: str | None, status: int, applied: str | None
 ) -> None:
-    """202 where the edge or the caller wants it, with the path of the operation."""
+    """If the edge or the caller wants that, with the path of the operation."""
     with serving_work(kind, accepted=accepted) as at:
         reply = at.post(prefer)
         assert (reply.status_code, reply.headers.get("preference-applied")) == (status, applied)

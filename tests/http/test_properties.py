@@ -97,10 +97,10 @@ RAW_HEADERS = st.lists(st.tuples(BYTES, BYTES), max_size=3) | HEADERS.map(
 
 @settings(max_examples=150)
 @given(METHODS, RAW_PATHS, RAW_QUERIES, RAW_HEADERS, BODIES)
-def test_the_asgi_application_takes_anything(
+def test_asgi_application_answers_any_request(
     method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
-    """Any bytes that an ASGI server may hand over give a reply."""
+    """Any bytes that an ASGI server can pass get a reply."""
     more = {"raw_path": path, "query_string": query, "headers": headers}
     scope = scope_of(method, "", path=path.decode("utf-8", "surrogateescape"), **more)
     start, end = serve(asgi.OperationsApp(COUNTING.service, **OPTIONS), scope, part(body)).sent
@@ -114,10 +114,10 @@ LATIN_HEADERS = st.dictionaries(LATIN, LATIN, max_size=3)
 
 @settings(max_examples=60)
 @given(METHODS, LATIN | PATHS, LATIN | QUERIES, HEADERS | LATIN_HEADERS, BODIES)
-def test_the_wsgi_application_takes_anything(
+def test_wsgi_application_answers_any_request(
     method: str, path: str, query: str, headers: dict[str, str], body: bytes
 ) -> None:
-    """Any text that a WSGI server may hand over gives a reply."""
+    """Any text that a WSGI server can pass gets a reply."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
         "PATH_INFO": path,

@@ -76,8 +76,8 @@ def test_fault_without_error_info_has_the_reason_of_its_code(
 
 
 @pytest.mark.parametrize("kind", [ResourceExhausted, Unavailable])
-def test_a_refusal_said_again_is_the_same(kind: type[ResourceExhausted | Unavailable]) -> None:
-    """It is put together once: a flood of calls is refused with the same words."""
+def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unavailable]) -> None:
+    """It is built once: a flood of calls is refused with the same text."""
     types = TypeRegistry()
     replies = [
         error_reply(kind("full", timedelta(seconds=after)), types, domain)
@@ -90,8 +90,8 @@ def test_a_refusal_said_again_is_the_same(kind: type[ResourceExhausted | Unavail
 
 
 @pytest.mark.parametrize("wrong", ["description", "retry_after"])
-def test_a_refusal_of_odd_parts_is_internal(wrong: str) -> None:
-    """The application has put something else there: the caller gets an error all the same."""
+def test_refusal_with_invalid_parts_is_internal(wrong: str) -> None:
+    """The application has changed the error; the caller still gets one."""
     error = ResourceExhausted("full")
     setattr(error, wrong, {"a": 1})
     assert error_reply(error, TypeRegistry(), "acme.test").status == 500

@@ -44,8 +44,8 @@ def test_vector(case: dict[str, Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("rpc", RPCS)
-def test_system_parameters(rpc: str, query: str, wanted: bool) -> None:
-    """Every RPC takes the system parameters; only the enum encoding of alt means anything."""
+def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> None:
+    """By every RPC; only the enum encoding of alt has an effect."""
     assert parse_query(rpc, query) == Query({}, enum_numbers=wanted)
 
 

@@ -189,7 +189,7 @@ def test_a_body_that_breaks_off() -> None:
         ({"SCRIPT_NAME": "/cut/off"}, "operations/ü%2Fb"),
     ],
 )
-def test_the_path_below_a_mount(more: dict[str, Any], resource: str) -> None:
+def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
     """The raw path counts if it says what PATH_INFO says, without the mount's own."""
     path = "/v1/operations/%C3%BC%2Fb"
     environ = environ_of("GET", path)

@@ -45,7 +45,7 @@ def unsealed(token, **changes):
     st.text(max_size=9).filter(lambda text: text.isprintable()),
     st.datetimes(datetime(1, 1, 5), datetime(9999, 12, 1), timezones=st.just(UTC)),
 )
-def test_a_place_survives(moment, name, text, now):
+def test_cursor_survives_a_token(moment, name, text, now):
     """To the microsecond and the last character."""
     place = Cursor(moment, name)
     token = sealed(place, filter_text=text, now=now)
@@ -122,7 +122,7 @@ def test_a_token_lives_for_three_days():
         unsealed(sealed(), now=NOW + TOKEN_LIFE + timedelta(microseconds=1))
 
 
-def test_a_token_of_another_version(monkeypatch):
+def test_token_of_a_later_version_is_refused(monkeypatch):
     """What a later version of this library seals is not guessed at."""
     with monkeypatch.context() as patch:
         patch.setattr("lro._model.page_tokens._VERSION", 2)
@@ -131,8 +131,8 @@ def test_a_token_of_another_version(monkeypatch):
         unsealed(token)
 
 
-def test_page_sizes():
-    """The default for none, the maximum for more, an error below zero (spec §3.4(1))."""
+def test_page_size_has_a_default_and_a_maximum():
+    """Below zero it is an error (spec §3.4(1))."""
     assert [effective_page_size(n) for n in (0, 1, 50, 1000, 1001, 2**31 - 1)] == [
         50, 1, 50, 1000, 1000, 1000,
     ]  # fmt: skip

@@ -58,8 +58,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("state", State)
-def test_every_cell(state):
-    """An event leads where the table says, or is refused by the one word for it."""
+def test_each_event_follows_the_table(state):
+    """Or is refused with the error of the table."""
     for event in Event:
         wanted = TRANSITIONS[state].get(event)
         one = record(state=state)
@@ -121,7 +121,7 @@ def test_an_end_sets_everything_at_once():
     assert changed.operation == operation
 
 
-def test_where_a_result_leads():
+def test_result_decides_the_final_state():
     """By the code of its error (spec §2.1); a worker may cancel itself (spec §2.3)."""
     for result, state in (
         (DONE, State.SUCCEEDED),
@@ -181,8 +181,8 @@ def test_a_claim_is_a_new_attempt():
     assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
 
 
-def test_only_what_waits_is_claimed():
-    """Not what a worker has, even if its lease is over, and not what is done outside."""
+def test_only_waiting_records_are_claimed():
+    """Not what a worker has, even with an expired lease, and not what is done outside."""
     for fields in ({"owner": "them", "lease_until": NOW}, {"owner": "us", "lease_until": NOW}, {}):
         one = record(attempt=3, **fields)
         assert not one.waits
@@ -212,8 +212,8 @@ def test_work_without_owner_is_withdrawn_at_once():
             change(record(cancel_requested=True, **other))
 
 
-def test_visibility():
-    """Hidden, gone and expired records are invisible; expiry is exact (spec §9.4)."""
+def test_hidden_gone_and_expired_records_are_invisible():
+    """Expiry is exact (spec §9.4)."""
     assert record().visible(NOW + 1000 * DAY)
     expiring = finish(DONE)(record())
     assert expiring.visible(LATER + DAY - timedelta(microseconds=1))

@@ -69,7 +69,7 @@ def test_an_operation_is_read(case):
 
 
 @cases("error")
-def test_what_is_no_operation_is_refused(case):
+def test_invalid_operation_is_refused(case):
     """With an error that a caller can read."""
     with pytest.raises((ValueError, InvalidArgument, UnknownType)) as caught:
         read(case)
@@ -132,8 +132,8 @@ def test_bytes_without_a_codec_do_not_print():
         operation_to_json(operation, TYPES)
 
 
-def test_a_status_survives():
-    """With details of special and of foreign types, and nothing for what is empty."""
+def test_status_survives_json():
+    """With details of special and foreign types; empty fields are left out."""
     details = (
         AnyMessage("x/google.protobuf.Duration", "1s"),
         AnyMessage("x/foreign.Type", {"a": 1}),
@@ -146,8 +146,8 @@ def test_a_status_survives():
         status_from_json({"details": {}}, TYPES)
 
 
-def test_a_batch_survives():
-    """Both lists are written, empty or not, and read where they are left out (spec §3.11)."""
+def test_batch_survives_json():
+    """Both lists are written, empty or not, and may be missing when read (spec §3.11)."""
     batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
     for one in (batch, BatchGetOperationsResponse()):
         assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
@@ -155,8 +155,8 @@ def test_a_batch_survives():
     assert batch_from_json({"unreachable": [1]}, TYPES) == BatchGetOperationsResponse()
 
 
-def test_a_page_survives():
-    """With its token, and without; unknown fields are ignored (spec §1.8(5))."""
+def test_page_survives_json():
+    """With and without its token; unknown fields are ignored (spec §1.8(5))."""
     page = ListOperationsResponse((Operation(name="operations/a"), Operation(done=True)), "t")
     for one in (page, ListOperationsResponse()):
         assert page_from_json(page_to_json(one, TYPES), TYPES) == one
@@ -173,7 +173,7 @@ def test_a_page_survives():
         (page_from_json, [{"nextPageToken": "t", "next_page_token": "t"}]),
     ],
 )
-def test_what_is_no_batch_and_no_page_is_refused(read, values):
+def test_invalid_batch_or_page_is_refused(read, values):
     """Types are checked, as everywhere."""
     for value in values:
         with pytest.raises(InvalidArgument):

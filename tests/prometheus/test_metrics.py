@@ -218,7 +218,7 @@ def test_callers_are_those_that_authenticate_lets_in(service):
             assert allowed.status_code == 200
 
 
-def test_store_that_is_away_is_unavailable(service, caplog):
+def test_unavailable_store_is_answered_503(service, caplog):
     """A scrape fails, as it should; a registry of the application's own still has the gauges."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))

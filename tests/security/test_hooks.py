@@ -178,7 +178,7 @@ def test_hook_decides_each_verb_and_fails_closed(
 def test_unreadable_error_is_internal(
     edge: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The edge asks the error what it says; whatever comes of that, the caller has an answer."""
+    """Whatever the error's own methods raise, the caller gets an answer."""
 
     def raising(make: Callable[[], lro.LroError]) -> Callable[[], Any]:
         def act() -> Any:

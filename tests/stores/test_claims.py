@@ -139,8 +139,8 @@ def test_processes_share_a_file(path: Any) -> None:
             assert {store.get(name).owner for name in mine} <= {owner}
 
 
-def test_what_another_store_has_claimed_is_not_cached(place: Place, clock: ManualClock) -> None:
-    """A record that callers ask for again and again is read anew."""
+def test_record_claimed_by_another_store_is_read_again(place: Place, clock: ManualClock) -> None:
+    """Also if callers ask for it again and again."""
     with closing(place.open(clock)) as one, closing(place.open(clock)) as two:
         insert(one, waiting(clock))
         assert one.get("operations/a").owner == ""
@@ -157,8 +157,8 @@ def test_what_another_store_has_claimed_is_not_cached(place: Place, clock: Manua
 # -- SQLite ---------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualClock) -> None:
-    """So that no lock of another program, or process, keeps it waiting; nor do limits."""
+def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualClock) -> None:
+    """So that no lock of another program or process delays it; nor do limits."""
     for unique_id in "ab":
         insert(file_store, waiting(clock, unique_id))
     insert(file_store, waiting(clock, "later", seconds=9))
@@ -233,9 +233,7 @@ def locked_row(store: Any, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_what_others_have_locked_is_passed_over(
-    remote: Any, clock: ManualClock, limits: Any
-) -> None:
+def test_locked_rows_are_left_out(remote: Any, clock: ManualClock, limits: Any) -> None:
     """At once, and the claim says that there is more."""
     store = remote(clock)
     waiting_work(store, clock, 3)
@@ -251,10 +249,10 @@ def test_what_others_have_locked_is_passed_over(
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_a_claim_whose_answer_was_lost_is_learned_of(
+def test_claim_whose_answer_was_lost_is_read_back(
     remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
 ) -> None:
-    """It was carried out, and the connection broke: the works are read; nothing is taken twice."""
+    """It was committed and the connection broke: works are read back, and none is claimed twice."""
     store = remote(clock)
     waiting_work(store, clock, 3)
 
@@ -286,10 +284,10 @@ def test_a_claim_whose_answer_was_lost_is_learned_of(
     assert claimed(claim_work(store, clock, limits=limits)) == []
 
 
-def test_a_claim_that_was_not_carried_out_fails(
+def test_claim_that_was_not_committed_fails(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """Nothing is found of it, and what waits goes on waiting."""
+    """What waits continues to wait."""
     store = remote(clock)
     waiting_work(store, clock, 1)
 
@@ -305,8 +303,10 @@ def test_a_claim_that_was_not_carried_out_fails(
     assert claimed(claim_work(store, clock)) == ["000"]
 
 
-def test_a_limit_waits_for_who_counts(remote: Any, clock: ManualClock, postgres_wire: Wire) -> None:
-    """One process at a time counts what runs of a method; claims of others are not held up."""
+def test_claims_with_a_limit_take_turns(
+    remote: Any, clock: ManualClock, postgres_wire: Wire
+) -> None:
+    """One process at a time counts the running work of a method; other claims are not delayed."""
     one, two = remote(clock), remote(clock)
     insert(one, waiting(clock, "m"))
     insert(one, waiting(clock, "m2"))
@@ -355,8 +355,8 @@ def test_a_claim_of_nothing_takes_no_lock(
         assert claim_work(store, clock, limits=limits).next_due == clock() + timedelta(seconds=9)
 
 
-def test_many_claims_leave_little_behind(remote: Any, clock: ManualClock) -> None:
-    """What a claim may have to be looked for by is forgotten."""
+def test_old_claims_are_forgotten(remote: Any, clock: ManualClock) -> None:
+    """The rows by which a claim may be read back."""
     store = remote(clock)
     kept = store._resources.claims._alone
     for _ in range(1005):
@@ -461,7 +461,7 @@ def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
     assert claimed(claim_work(store, clock, 1, **more)) == ["new"]
 
 
-def test_begins_whose_time_is_over_are_forgotten(clock: ManualClock) -> None:
+def test_old_begins_of_a_rate_are_forgotten(clock: ManualClock) -> None:
     """Also those of keys that never come again."""
     store = MemoryStore(clock)
     more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}

@@ -44,13 +44,13 @@ def make_store(request, tmp_path):
 
 
 @pytest.mark.parametrize("check", testing.STORE_CHECKS, ids=name_of)
-def test_a_store_keeps_its_promise(check, make_store):
+def test_store_keeps_its_promise(check, make_store):
     testing.run_store_check(check, make_store)
 
 
 @pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=name_of)
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_an_executor_keeps_its_promise(check, kind):
+def test_executor_keeps_its_promise(check, kind):
     testing.run_executor_check(check, EXECUTORS[kind])
 
 
@@ -268,8 +268,8 @@ def test_a_clock_starts_at_the_given_time():
     assert clock.advance(1, hours=2) == later.replace(hour=2, second=1) == clock()
 
 
-def test_memory_forgets_only_what_it_should():
-    """Keys of other operations stay, and old ones go with their day."""
+def test_memory_store_forgets_only_old_keys():
+    """Keys of other operations stay."""
     clock = testing.ManualClock()
     store = MemoryStore(clock)
     for number in range(4):

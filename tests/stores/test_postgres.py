@@ -198,8 +198,8 @@ def test_a_missing_database_is_reported(server):
     assert "nope" not in str(refused.value)
 
 
-def test_durable_means_on_disk(server, schema, plain, postgres_wire):
-    """Also where the role's or the database's default is to acknowledge before that."""
+def test_acknowledged_writes_are_on_disk(server, schema, plain, postgres_wire):
+    """Even if the role or database defaults to acknowledging earlier."""
     role = f"{schema}_hasty"
     plain.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
     plain.execute(f"ALTER ROLE {role} SET synchronous_commit = off")
@@ -214,8 +214,8 @@ def test_durable_means_on_disk(server, schema, plain, postgres_wire):
 # -- names and records ----------------------------------------------------------------------------
 
 
-def test_names_may_be_as_long_as_they_may_be(store, opened, clock):
-    """1,024 code points of four bytes are more than an index of PostgreSQL could hold."""
+def test_longest_names_are_stored(store, opened, clock):
+    """1,024 code points of four bytes are more than an index of PostgreSQL can hold."""
     parent, long = "\U0001f600" * 1000, "\U0001f601" * 12
     record = record_of(clock, long, parent=parent, target=parent * 2, caller=parent * 2)
     assert len(record.name) == 1024
@@ -231,8 +231,10 @@ def test_names_may_be_as_long_as_they_may_be(store, opened, clock):
         assert subscription.next_changes(PATIENCE) == {record.name}
 
 
-def test_keys_and_targets_cross(server, opened, schema, clock, plain):
-    """Starts that want the same things in other orders do not wait for each other in a circle."""
+def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
+    server, opened, schema, clock, plain
+):
+    """They want the same keys and targets in different orders."""
     stores = opened(), opened()
 
     def start(number):
@@ -486,8 +488,8 @@ def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_
     assert (len(removed.names), removed.more) == (5, False)
 
 
-def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, clock, caplog):
-    """A user who owns nothing there; the log says what the owner is to do."""
+def test_role_without_rights_works_without_an_index(server, schema, opened, plain, clock, caplog):
+    """The log tells the owner what to do."""
     fill(opened(), clock)
     plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
     rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
@@ -697,7 +699,7 @@ def test_the_clock_goes_on_between_measurements():
     assert [clock.due(), clock.due()] == [True, False]
 
 
-def test_the_clock_does_not_tremble():
+def test_clock_moves_only_by_better_measurements():
     """Only a narrower measurement, or one that contradicts the last, moves it."""
     clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
@@ -878,8 +880,8 @@ def sizes(wire):
     ]
 
 
-def test_who_comes_meanwhile_goes_with_the_next_group(store, clock, postgres_wire):
-    """In one statement, of at most two hundred; the first write waits for no company."""
+def test_writes_that_come_meanwhile_share_the_next_group(store, clock, postgres_wire):
+    """In one statement of at most two hundred; the first write does not wait."""
     with one_group(store, postgres_wire) as later:
         for number in range(230):
             later.insert(record_of(clock, f"{number}"))
@@ -898,8 +900,8 @@ def test_groups_are_not_longer_than_they_may_be(store, clock, postgres_wire, mon
     assert sizes(postgres_wire) == [2, 1, 1]
 
 
-def test_what_touches_the_same_goes_with_a_later_group(store, clock, postgres_wire):
-    """The first of each; the others after it, in their order."""
+def test_writes_of_one_record_go_in_separate_groups(store, clock, postgres_wire):
+    """In their order."""
     with one_group(store, postgres_wire) as later:
         later.insert(record_of(clock, "b", target="t"))
         later.insert(record_of(clock, "c", target="t"))
@@ -1014,8 +1016,8 @@ NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None
 """The answer of a server that finds nothing in the way of a start."""
 
 
-def test_an_obstacle_that_is_gone_when_it_is_looked_for_is_none(store, clock, postgres_wire):
-    """Once, the start is made; all the time, it is given up, and says so."""
+def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire):
+    """Once, and the start succeeds; if it happens each time, the start fails and says so."""
     insert(store, record_of(clock))
     find = statements.FIND_FIRST.decode()[:40]
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))

@@ -127,8 +127,8 @@ def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
     assert one.update("operations/b", lambda found: found).done
 
 
-def test_what_is_handed_in_is_decided_on_what_is_stored(one, two, clock):
-    """Not on what this process knows of the record, if that is outdated or nothing."""
+def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
+    """Not on the cached one, which may be outdated."""
     insert(one, record_of(clock))
     two.update("operations/a", cancel_of(clock))
     changed = changed_later(one, "a", called("ann"))
@@ -152,8 +152,8 @@ def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
             insert(one, record_of(clock, "b", target="t"), key_of(), check_only=check_only)
 
 
-def test_what_cannot_be_written_leaves_nothing(one, clock):
-    """A text with a lone surrogate or a value that JSON has not is refused, wherever it stands."""
+def test_write_with_invalid_text_stores_nothing(one, clock):
+    """A lone surrogate or a value that JSON does not have is refused, wherever it is."""
     record = record_of(clock)
     insert(one, record)
     deep = []

@@ -82,7 +82,7 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
         assert store.update("operations/a", end_of(clock)).done
 
 
-def test_a_look_of_a_locked_file_fails(path, clock):
+def test_orphan_scan_of_a_locked_file_fails(path, clock):
     """There is an orphan, and its process could not have renewed its lease."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         with stranger(path):
@@ -295,8 +295,8 @@ def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, cl
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_look_that_goes_too_far_is_given_up(file_store, clock, monkeypatch):
-    """One that goes on for too long is tried for fewer records, in the end for one."""
+def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch):
+    """In the end with one."""
     fill(file_store, clock)
     real, scans = _pages.find, []
 
@@ -317,8 +317,8 @@ def test_a_look_that_goes_too_far_is_given_up(file_store, clock, monkeypatch):
     assert file_store.get("operations/a").name == "operations/a"
 
 
-def test_an_index_that_was_dropped_is_done_without(file_store, path, clock):
-    """By the list that meets with it, and all others."""
+def test_list_works_after_its_index_was_dropped(file_store, path, clock):
+    """The first list that finds it missing, and all others."""
     fill(file_store, clock)
     file_store.index({"k1"})
     with closing(sqlite3.connect(path)) as other:
@@ -537,8 +537,8 @@ def test_a_subscription_waits_until_something_comes(subscription, other, clock):
         assert listener.over() == [None]
 
 
-def test_a_subscription_hears_nothing_for_so_long(subscription, file_store, clock):
-    """And is not woken by what its own store writes meanwhile."""
+def test_subscription_times_out_without_changes(subscription, file_store, clock):
+    """Writes of its own store do not wake it."""
     listener = Listener(subscription, 0.2)
     for number in range(5):
         insert(file_store, record_of(clock, str(number)))
@@ -554,16 +554,16 @@ def test_closing_a_subscription_ends_its_waiting(subscription):
     assert subscription.next_changes(PATIENCE) == ()
 
 
-def test_a_subscription_of_a_closed_store(subscription, file_store):
-    """Says so, however long it would have waited; and there is no new one."""
+def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
+    """Also one that is waiting."""
     file_store.close()
     for call in (lambda: subscription.next_changes(PATIENCE), file_store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
             call()
 
 
-def test_a_busy_moment_is_nothing_to_a_subscription(subscription, file_store, other, clock, wire):
-    """It looks again; what cannot be read at all is reported."""
+def test_subscription_retries_a_busy_file(subscription, file_store, other, clock, wire):
+    """It reads again; a file that cannot be read at all is reported."""
     insert(other, record_of(clock))
     wire.fail(LOOK, sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY, "SQLITE_BUSY_RECOVERY"))
     assert subscription.next_changes(0) == ()
@@ -671,8 +671,8 @@ def test_a_watch_leaves_no_file_open(monkeypatch):
 
 
 @pytest.mark.parametrize("system", [System(), object()])
-def test_a_system_that_reports_nothing(system, monkeypatch):
-    """It has no such calls, or there is a limit to them."""
+def test_system_without_inotify_is_polled(system, monkeypatch):
+    """It has no such calls, or their number is limited."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")
