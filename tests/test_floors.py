@@ -49,9 +49,6 @@ OUTER: Final = {
 }
 """The outer ring of ``lro``; ``lro_conform`` and ``pytest_lro`` belong to it, too."""
 
-UNFINISHED: Final = {"cli", "integrations"}
-"""Packages of the outer ring that still use private names of the core."""
-
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
 """Modules of ``lro`` that ``lro_client`` may use, but for its test server and its command."""
 
@@ -152,9 +149,7 @@ def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
         and not is_outer("lro", module.removeprefix("lro.") + ".")
         and any(part.startswith("_") for part in (*module.split("."), imported))
     }
-    private = {each for each in found if each[0].partition(".")[0] not in UNFINISHED}
-    assert private == set()
-    assert {name.partition(".")[0] for name, _, _ in found} == UNFINISHED
+    assert found == set()
 
 
 def test_the_way_down_is_short() -> None:

@@ -17,6 +17,7 @@ from lro._engine.events import (
 )
 from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Slot, Task
 from lro._engine.job import AttemptOutcome
+from lro._engine.live_workers import WorkerState
 from lro._engine.notifications import EVENTS, Endpoint, Notifications, NotifyingService
 from lro._engine.store_port import (
     PAUSES_CHANGED,
@@ -106,6 +107,7 @@ __all__ = [
     "WaitingWork",
     "WorkLost",
     "Worker",
+    "WorkerState",
     "WriteRefused",
     "full_operation",
     "keeps_outbox",

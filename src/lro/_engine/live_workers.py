@@ -31,17 +31,17 @@ class WorkerState(StrEnum):
     LOST = "lost"
     """It counts as lost: other processes have its work, or will claim it."""
 
-
-def state_of(worker: Worker, now: datetime) -> WorkerState:
-    """Return the state of a worker now, by the clock of its store."""
-    if worker.lost:
-        return WorkerState.LOST
-    if worker.running:
-        until = max(worker.alive_until, worker.held_until or worker.alive_until)
-        return WorkerState.WORKING if now < until else WorkerState.OVERDUE
-    if _is_silent(worker, now):
-        return WorkerState.SILENT
-    return WorkerState.FRONT if worker.capacity == 0 else WorkerState.IDLE
+    @classmethod
+    def of(cls, worker: Worker, now: datetime) -> WorkerState:
+        """Return the state of a worker now, by the clock of its store."""
+        if worker.lost:
+            return cls.LOST
+        if worker.running:
+            until = max(worker.alive_until, worker.held_until or worker.alive_until)
+            return cls.WORKING if now < until else cls.OVERDUE
+        if _is_silent(worker, now):
+            return cls.SILENT
+        return cls.FRONT if worker.capacity == 0 else cls.IDLE
 
 
 def live(workers: Sequence[Worker], now: datetime) -> list[Worker]:

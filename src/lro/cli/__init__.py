@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from lro._base.arguments import check_texts
-from lro._base.errors import MissingExtra
+from lro.errors import MissingExtra, check_texts
 
 _PACKAGES: Final = ("click", "rich")
 """Packages that the extra installs."""

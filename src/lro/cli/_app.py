@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import click
 
-from lro._base.errors import LroError
-from lro._base.plain_text import plain
 from lro.cli._commands import breaking, lint, openapi, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending
 from lro.cli._schedule_commands import schedules
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
 from lro.cli._worker_commands import pause, resume, workers
+from lro.errors import LroError
+from lro.wire import plain
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lro._base.errors import InvalidArgument
-from lro._engine.service import Service
+from lro import Service
 from lro.cli._output import report
+from lro.errors import InvalidArgument
 
 _SERVICE: Final = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[\w.]+)")
 

@@ -15,7 +15,7 @@ import attrs
 import click
 from click.exceptions import Exit
 
-from lro._base.plain_text import plain
+from lro.wire import plain
 
 if TYPE_CHECKING:
     from lro.lint import Finding

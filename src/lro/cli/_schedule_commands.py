@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from lro._messages.times import datetime_text
-from lro._schedules.schedule import Schedule
+from lro.adapters import Schedule
 from lro.cli._output import print_rows
+from lro.wire import datetime_text
 
 _HEADINGS: Final = ("name", "method", "timezone", "last_tick", "next_tick", "expression")
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from lro._base.errors import InvalidArgument
+from lro import Service
 from lro._console.loopback import is_loopback
-from lro._engine.service import Service
 from lro.cli._commands import read_object, read_service
 from lro.cli._output import INTERRUPTED
+from lro.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from lro.asgi import OperationsApp

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from lro._base.errors import MissingExtra, PermissionDenied
+from lro import Service
 from lro._console.loopback import is_loopback_host, name_of_host
-from lro._engine.flow import in_thread
-from lro._engine.runtime import stopping
-from lro._engine.service import Service
-from lro._http.responses import HttpReply, error_reply, json_reply
 from lro.asgi import App, OperationsApp, Receive, Scope, Send
 from lro.cli._output import Unusable
+from lro.errors import MissingExtra, PermissionDenied, Unavailable
+from lro.http import HttpReply, error_reply, in_thread, json_reply
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -349,7 +347,7 @@ class Health:
         if not ready:
             return _OK
         if self.stopping:
-            return self.refusal(stopping())
+            return self.refusal(Unavailable("the service is stopping"))
         now = asyncio.get_running_loop().time()
         if self._look is None or (self._look.done() and now >= self._look_again_at):
             self._look = asyncio.ensure_future(_in_own_thread(self._looked))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._base.errors import DeclarationError, InvalidArgument, MissingExtra, Unavailable
-from lro._engine.store_port import Store
+from lro.adapters import Store
 from lro.cli._commands import read_service
 from lro.cli._output import Unusable
+from lro.errors import DeclarationError, InvalidArgument, MissingExtra, Unavailable
 from lro.stores import sqlite
 
 if TYPE_CHECKING:
-    from lro._engine.service import Service
+    from lro import Service
     from lro.stores.postgres import PostgresStore
 
 _SQLITE: Final = "sqlite:///"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lro._base.errors import InvalidArgument
 from lro.cli._commands import read_service
+from lro.errors import InvalidArgument
 
 
 @click.group()

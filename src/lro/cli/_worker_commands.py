@@ -10,11 +10,9 @@ from typing import Any, Final
 
 import click
 
-from lro._base.plain_text import plain
-from lro._engine.live_workers import WorkerState, state_of
-from lro._engine.store_port import Worker
-from lro._messages.times import datetime_text
+from lro.adapters import Worker, WorkerState
 from lro.cli._output import print_rows
+from lro.wire import datetime_text, plain
 
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
 _FOLDED: Final = ("host", "methods")
@@ -119,7 +117,7 @@ def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:
         "owner": worker.owner,
         "host": worker.host,
         "pid": worker.pid,
-        "state": str(state_of(worker, now)),
+        "state": str(WorkerState.of(worker, now)),
         "running": worker.running,
         "capacity": worker.capacity,
         "methods": [*worker.methods],
@@ -141,7 +139,7 @@ def _print_table(found: Sequence[Worker], now: datetime) -> None:
     for heading in _HEADINGS:
         table.add_column(heading, no_wrap=heading not in _FOLDED, overflow="fold")
     for worker in found:
-        state = state_of(worker, now)
+        state = WorkerState.of(worker, now)
         cells = dict(zip(_HEADINGS, _cells(worker, now, "\n"), strict=True))
         shown = {name: Text(text) for name, text in cells.items()}
         shown["state"].stylize(_COLOURS.get(state, ""))
@@ -162,7 +160,7 @@ def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
     return (
         plain(worker.host) or "-",
         str(worker.pid),
-        str(state_of(worker, now)),
+        str(WorkerState.of(worker, now)),
         runs,
         plain(worker.version) or "-",
         _ago((now - worker.seen_time).total_seconds()),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from lro._base.arguments import check_function, check_instance, is_coroutine_function
-from lro._base.errors import (
+from lro import Code, Method, Service
+from lro.asgi import GoneAway, Receive, Scope, while_there
+from lro.errors import (
     HookFailed,
     LroError,
     PermissionDenied,
@@ -20,26 +21,26 @@ from lro._base.errors import (
     Unauthenticated,
     Unavailable,
     UnsupportedMediaType,
+    check_function,
+    check_instance,
     got,
 )
-from lro._base.status import Code, code_from_http
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
-from lro._http.routes import HttpRequest, Route, parameter_names
-from lro._model.http_rules import Literal, Wild
-from lro.asgi import GoneAway, Receive, Scope, while_there
 from lro.http import (
     Authenticate,
+    EndpointStartKeywords,
     Flow,
+    Hook,
     HttpReply,
+    HttpRequest,
     IntegrationKeywords,
     OperationsEdge,
     Starts,
     mount_path,
+    parameter_names,
     raw_form,
     wire_text,
 )
+from lro.wire import Literal, Route, Wild, code_from_http
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -129,7 +130,7 @@ def caller_hook(
         except refusal as exc:
             raise ours(exc) from exc
 
-    return ask_awaited if is_coroutine_function(caller) else ask
+    return ask_awaited if Hook("caller", caller).awaited else ask
 
 
 def _without_name(headers: Mapping[str, str]) -> None:

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 import attrs
 
-from lro._base.arguments import check_instance
-from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
+from lro import Method, Service
 from lro.asgi import Scope, request_of, respond
-from lro.http import HttpReply, HttpRequest, IntegrationKeywords, OperationsEdge, Starts, on_loop
+from lro.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge, check_instance
+from lro.http import (
+    EndpointStartKeywords,
+    HttpReply,
+    HttpRequest,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    on_loop,
+)
 from lro.integrations._base import (
     PathRule,
     below_prefix,

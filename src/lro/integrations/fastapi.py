@@ -11,15 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import unquote
 
-from lro._base.errors import DeclarationError, InvalidFields, LroError, MissingExtra
-from lro._base.status import FieldViolation
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
-from lro._messages.registry import TypeRegistry
-from lro._model import operation as values
+import lro
+from lro import Method, Service
 from lro.asgi import raw_path, request_of, respond
-from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, on_loop, read_object
+from lro.errors import DeclarationError, InvalidFields, LroError, MissingExtra
+from lro.http import (
+    EndpointStartKeywords,
+    HttpReply,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    on_loop,
+    read_object,
+)
 from lro.integrations._base import (
     PAGE,
     PathRule,
@@ -33,6 +37,7 @@ from lro.integrations._base import (
     rules_by_path,
 )
 from lro.openapi._document import Describer, OperationSchemas
+from lro.types import FieldViolation, TypeRegistry
 
 try:
     from fastapi import APIRouter, Depends, Request, Response
@@ -64,7 +69,7 @@ class Operation(Response, Generic[Resp, Meta]):
     the operation as it was started.
     """
 
-    def __init__(self, operation: values.Operation, reply: HttpReply) -> None:
+    def __init__(self, operation: lro.Operation, reply: HttpReply) -> None:
         super().__init__(*reply.parts)
         self.operation = operation
 

@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
-from lro._base.arguments import check_instance, check_plain_function
-from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
-from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, run
+from lro import Method, Service
+from lro.errors import (
+    LroError,
+    MalformedRequest,
+    MissingExtra,
+    RequestTooLarge,
+    check_instance,
+    check_plain_function,
+)
+from lro.http import (
+    EndpointStartKeywords,
+    HttpReply,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    run,
+)
 from lro.integrations._base import (
     PathRule,
     below_prefix,

@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, Typ
 
 import attrs
 
-from lro._base.arguments import check_function, is_coroutine_function
-from lro._base.errors import InvalidFields, LroError, MissingExtra
-from lro._base.status import FieldViolation
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
+from lro import Method, Service
 from lro.asgi import raw_path, request_of, respond
-from lro.http import HttpReply, IntegrationKeywords, OperationsEdge, Starts, on_loop
+from lro.errors import InvalidFields, LroError, MissingExtra, check_function
+from lro.http import (
+    EndpointStartKeywords,
+    Hook,
+    HttpReply,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    on_loop,
+)
 from lro.integrations._base import (
     EVERY_METHOD,
     PathRule,
@@ -31,6 +35,7 @@ from lro.integrations._base import (
     named_by_framework,
     path_rules,
 )
+from lro.types import FieldViolation
 
 try:
     from litestar import Request, Response, Router, route
@@ -158,7 +163,7 @@ class OperationsPlugin(InitPlugin):
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add the handlers, the dependency, the form of our errors, and start and stop."""
-        threaded = None if is_coroutine_function(self._caller) else True
+        threaded = None if Hook("caller", self._caller).awaited else True
         caller = Provide(self._caller, sync_to_thread=threaded)
         operations = Provide(self._operations)
         app_config.dependencies |= {"operations_caller": caller, "operations": operations}

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 
-from lro._base.errors import LroError, MissingExtra
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
+from lro import Method, Service
 from lro.asgi import Scope, raw_path, request_of
+from lro.errors import LroError, MissingExtra
 from lro.http import (
+    EndpointStartKeywords,
     EventStream,
     HttpReply,
     HttpRequest,

@@ -11,12 +11,18 @@ from urllib.parse import unquote
 
 import attrs
 
-from lro._base.errors import LroError, MissingExtra
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
+from lro import Method, Service
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
-from lro.http import HttpRequest, IntegrationKeywords, OperationsEdge, Starts, mount_path, on_loop
+from lro.errors import LroError, MissingExtra
+from lro.http import (
+    EndpointStartKeywords,
+    HttpRequest,
+    IntegrationKeywords,
+    OperationsEdge,
+    Starts,
+    mount_path,
+    on_loop,
+)
 from lro.integrations._base import (
     PathRule,
     caller_hook,

@@ -14,7 +14,7 @@ Put ``"lro.integrations.django"`` into ``INSTALLED_APPS``, the settings into ``L
 - ``SCHEMA``: the schema of the PostgreSQL store, for the admin; by default ``"lro"``.
 """
 
-from lro._base.errors import MissingExtra
+from lro.errors import MissingExtra
 
 try:
     import django.conf  # noqa: F401 - looks whether it is there

@@ -17,12 +17,17 @@ from django.utils.module_loading import import_string
 
 import lro.asgi
 import lro.wsgi
-from lro._base import errors
-from lro._base.arguments import check_plain_function
-from lro._engine.methods import Method
-from lro._engine.service import Service
-from lro._engine.starting import EndpointStartKeywords
-from lro.http import Authenticate, HttpReply, HttpRequest, IntegrationKeywords, OperationsEdge, run
+from lro import Method, Service, errors
+from lro.errors import check_plain_function
+from lro.http import (
+    Authenticate,
+    EndpointStartKeywords,
+    HttpReply,
+    HttpRequest,
+    IntegrationKeywords,
+    OperationsEdge,
+    run,
+)
 from lro.integrations._base import (
     PathRule,
     below_prefix,

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from lro._base.errors import LroError
+from lro.errors import LroError
 from lro.integrations.django._operations import edge, service
 
 _WRONG: Final = (ImproperlyConfigured, LroError, ImportError)

@@ -28,13 +28,11 @@ try:
 except ImportError as _exc:
     raise ImproperlyConfigured(f"{__name__} needs Django 6 or newer") from _exc
 
-from lro._base.errors import Cancelled, LeaseLost, OperationNotFound, StatusError
-from lro._base.status import Code, ErrorInfo, Status, declared_name
-from lro._engine.job import Job
-from lro._engine.methods import Method
-from lro._messages.schema import Int32, message
-from lro._model.operation import Record, State
+from lro import Code, Job, Method, State, Status
+from lro.adapters import Record
+from lro.errors import Cancelled, LeaseLost, OperationNotFound, StatusError
 from lro.integrations.django._operations import service
+from lro.types import ErrorInfo, Int32, full_name, message
 
 __all__ = ["RunMetadata", "RunRequest", "RunResponse", "TaskBackend"]
 
@@ -162,7 +160,7 @@ class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no typ
 
 def _error(status: Status) -> Any:
     for packed in status.details:
-        if packed.type_name == declared_name(ErrorInfo):
+        if packed.type_name == full_name(ErrorInfo):
             info = service().types.unpack(packed, ErrorInfo)
             if info.reason == _FAILED:
                 return _said(info.metadata["exception"], status.message)

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from lro._base.errors import Unavailable
+from lro.errors import Unavailable
 from lro.integrations.django._operations import configured, service
 
 
