@@ -522,7 +522,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
         ({"path": "/v1/a b"}, "starts: must be a path such as /v1/images:resize, got '/v1/a b' ("),
         (
             {"path": "/v1/*"},
-            "starts: a wildcard stands in a variable, such as {name=things/*}, got",
+            "starts: a wildcard must be in a variable, such as {name=things/*}, got",
         ),
         *[
             ({"starts": wrong}, "starts: must be True, False, or a dict of paths, each with a")

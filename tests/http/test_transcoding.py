@@ -267,11 +267,14 @@ def test_a_start_says_its_own_rule() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"path": "/v1/{room=rooms/*}"}, "/v1/{room=rooms/*}: the variable 'room' is no field of"),
+        (
+            {"path": "/v1/{room=rooms/*}"},
+            "/v1/{room=rooms/*}: the variable 'room' is not a field of",
+        ),
         ({"path": "/v1/{tags}"}, "/v1/{tags}: the variable 'tags' is a repeated field"),
-        ({"path": "/v1/{shelf}"}, "/v1/{shelf}: the variable 'shelf' is no field of"),
-        ({"path": "/v1/{labels.a}"}, "/v1/{labels.a}: the variable 'labels.a' is no field of"),
-        ({"path": "/v1/*"}, "path: a wildcard stands in a variable"),
+        ({"path": "/v1/{shelf}"}, "/v1/{shelf}: the variable 'shelf' is not a field of"),
+        ({"path": "/v1/{labels.a}"}, "/v1/{labels.a}: the variable 'labels.a' is not a field of"),
+        ({"path": "/v1/*"}, "path: a wildcard must be in a variable"),
         *[
             ({"path": "/v1/x", "body": body}, f"body: '{body}' is not a message that")
             for body in ("rack", "tags", "when")

@@ -1,4 +1,4 @@
-"""A filter ready for use: read, checked against the registered types (spec §7.7 to §7.15)."""
+"""Compiled filters: parsed and checked against the registered types (spec §7.7 to §7.15)."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _EVERYTHING: Final = All(())
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """A valid filter. Immutable, so that any number of threads may use one.
+    """A valid filter, which is immutable and safe to share between threads.
 
-    ``text`` is the filter as given, ``tree`` what was checked, ``registered`` the types that it was
-    checked against. A store may look for :meth:`prefilter` first, but :meth:`matches` decides.
+    ``text`` is the filter as given, ``tree`` its plan, and ``registered`` the types that it was
+    checked against. A store can apply :meth:`prefilter` first, but :meth:`matches` decides.
     """
 
     text: str
@@ -67,11 +67,11 @@ class Filter:
     registered: Registered = attrs.field(repr=False)
 
     def prefilter(self, key_of: KeyOf) -> Test:
-        """The test that a store applies first, which every match of the filter passes."""
+        """Return a test for a store to apply first; every match of the filter passes it."""
         return narrow(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
-        """True if the filter matches this operation.
+        """Return True if the filter matches this operation.
 
         Raises:
             InvalidFilter: The filter takes too many steps on this operation (spec §7.16).
@@ -82,12 +82,12 @@ class Filter:
 def compile_filter(
     text: str, *, metadata: Sequence[MessageType], response: Sequence[MessageType]
 ) -> Filter:
-    """Read a filter and check it wholly, before any operation is looked at (spec §7.15).
+    """Parse and check a filter completely, before any operation is read (spec §7.15).
 
     Args:
         text: The filter; empty matches everything.
-        metadata: The types that the server's methods declare for metadata.
-        response: The types that they declare for responses.
+        metadata: The metadata types of the server's methods.
+        response: The response types of the server's methods.
 
     Raises:
         InvalidFilter: The filter is not in the language, exceeds a limit, or fits no type.
@@ -105,7 +105,7 @@ def compile_filter(
 class PackedPath:
     """A path into a packed message, resolved in every registered type that has it.
 
-    ``refused`` are the errors of the other types.
+    ``refused`` has the errors of the other types.
     """
 
     source: Source
@@ -118,7 +118,7 @@ class PackedPath:
     def of(
         cls, source: Source, path: Member, op: Op, types: Mapping[str, MessageType]
     ) -> PackedPath:
-        """Resolve what follows ``metadata`` or ``response`` in the path, type by type."""
+        """Resolve the path below ``metadata`` or ``response``, type by type."""
         parts = path.parts[1:]
         places: dict[str, Place] = {}
         refused: list[InvalidFilter] = []
@@ -134,7 +134,7 @@ class PackedPath:
         return cls(source=source, op=op, whole=not parts, places=places, refused=tuple(refused))
 
     def accept(self, literal: Member) -> Plan:
-        """The test with this literal.
+        """Return the test with this literal.
 
         Raises:
             InvalidFilter: No registered type accepts path, operator and literal together.
@@ -154,7 +154,7 @@ class PackedPath:
         return PackedTest(self.source, routes)
 
     def _refusal(self, refused: Sequence[InvalidFilter], position: int) -> InvalidFilter:
-        """Choose the refusal of the type that accepted the longest part of the path."""
+        # The refusal of the type that accepted the longest part of the path.
         if not refused:
             description = f"no type is registered for {self.source.value}, so nothing is in it"
             return refusal(description, position)
@@ -167,7 +167,7 @@ class PackedPath:
 
 @attrs.frozen
 class _Status:
-    """The fields of google.rpc.Status, as filters see ``error``."""
+    """The fields of ``error`` in filters."""
 
     code: Int32 = 0
     message: str = ""
@@ -209,14 +209,14 @@ _NAMES: Final[Mapping[str, str]] = {
     **{field: field for field in _FIELDS},
     "type": Source.METADATA_TYPE.value,
 }
-"""Every first name of a left side, and how it is written."""
+"""How each first name of a left side is written."""
 
 Accept: TypeAlias = Callable[[Member], Plan]
-"""The left side and operator of a comparison, waiting for a literal."""
+"""Completes a comparison, whose left side and operator are known, with a literal."""
 
 
 def check(tree: Tree, registered: Registered) -> Plan:
-    """The plan of a tree, given the registered types.
+    """Return the plan of a tree, given the registered types.
 
     Raises:
         InvalidFilter: The filter does not fit the types (spec §7.15).
@@ -239,7 +239,7 @@ def _comparison(tree: Comparison, registered: Registered) -> Plan:
         accept = _accept(tree.left, tree.op, tree.op_position, registered)
         return _compared(accept, tree.right, tree.op_position)
     except InvalidFilter as refused:
-        # Computed here, for the one error that is raised: not for every type that refuses a path.
+        # The hint is computed only for the error that is raised, not for each type that refuses.
         hint = _nearest_field(refused, tree, registered)
         if not hint:
             raise
@@ -247,7 +247,6 @@ def _comparison(tree: Comparison, registered: Registered) -> Plan:
 
 
 def _nearest_field(refused: InvalidFilter, tree: Comparison, registered: Registered) -> str:
-    """The hint for a field that a message does not have."""
     if not isinstance(tree.left, Member) or tree.left.parts[0].text not in _FIELDS:
         return ""
     first, *path = tree.left.parts
@@ -263,7 +262,6 @@ def _nearest_field(refused: InvalidFilter, tree: Comparison, registered: Registe
 
 
 def _nearest_name(text: str, registered: Registered) -> str:
-    """The hint for a name that no left side begins with."""
     inside = {
         name: f"{source.value}.{name}"
         for source in reversed(_PACKED)
@@ -275,7 +273,6 @@ def _nearest_name(text: str, registered: Registered) -> str:
 def _places(
     source: Source, path: Sequence[Part], op: Op, registered: Registered
 ) -> Iterator[Place]:
-    """Where the path leads, in every registered type that has it."""
     starts = [_PLACES[source]] if source in _PLACES else []
     for name, message_type in registered.get(source, {}).items():
         starts.append(Place(type=type_of_message(name), shape=message_type.shape))
@@ -285,7 +282,6 @@ def _places(
 
 
 def _below(places: Iterable[Place], through_repeated: bool) -> Iterator[str]:
-    """The fields of the messages at these places."""
     for place in places:
         many = place.many is Many.MAP or (place.many is Many.REPEATED and not through_repeated)
         if place.type is ValueType.MESSAGE and place.shape is not None and not many:
@@ -314,7 +310,7 @@ def _compared(accept: Accept, right: Member | Function | Composite, op_position:
 
 
 def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
-    """The comparison with every literal of a group, under the group's logic (spec §7.13)."""
+    # Compares with every literal of a group, and keeps the logic of the group (spec §7.13).
     match tree:
         case And(items):
             return All(tuple(_distributed(accept, item, op_position) for item in items))

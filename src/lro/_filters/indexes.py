@@ -1,9 +1,9 @@
-"""Which metadata paths of a service are worth an index, and the keys of a record for them.
+"""Indexed metadata paths of a service, and the keys of a record for them.
 
-A key is a hash of the value at the end of a path. The process that writes the metadata makes it, so
-that a database can find records by it without reading messages. Every record has a key for every
-path of its service. A record without one was written by a process that did not know the path: it is
-read as if it had any value.
+A key is a hash of the value at the end of a path. The process that writes the metadata makes the
+key, so a database can find records without reading messages. A record has a key for every path of
+its service. If a key is missing, the writer did not know the path, and the record counts as having
+any value.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from lro._messages.schema import Shape
 
 CALLER: Final = "caller"
-"""The key of a record's caller, for services that show their operations to their owners only."""
+"""The key of a record's caller, for services with ``owner_only``."""
 
 
 class Indexes:
-    """The declared paths of one service. Costs nothing until a path is declared."""
+    """The indexed paths of a service. It costs nothing until a path is declared."""
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
         self._paths: Mapping[str, tuple[str, str]] = {}
-        """By the name of its key: each path, and the field, by its name in JSON, where it begins.
+        """Path and JSON name of its first field, by key.
 
-        Replaced, never changed: other threads read it while a method is declared.
+        It is replaced, not changed, because other threads read it while a method is declared.
         """
         self._callers = False
         self.declared: bool = False
-        """Whether records have keys at all."""
+        """True if records have keys."""
         self._places: dict[str, Mapping[str, Indexable]] = {}
 
     @property
@@ -47,14 +47,14 @@ class Indexes:
         return frozenset(self._paths) | ({CALLER} if self._callers else frozenset())
 
     def declare_caller(self) -> None:
-        """Have a key of the caller."""
+        """Add a key of the caller."""
         self._callers = self.declared = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
-        """Have a key of the value at a path of the metadata, which is of this type at first.
+        """Add a key of the value at a path of the metadata, which has this type now.
 
         Raises:
-            DeclarationError: There is no such path in the type, or not one value at its end.
+            DeclarationError: The type has no such path, or it does not lead to one value.
         """
         from lro._filters.paths import indexable
         from lro._filters.types import MessageType
@@ -69,14 +69,14 @@ class Indexes:
         self.declared = True
 
     def of(self, type_name: str, steps: tuple[Step, ...]) -> Indexable | None:
-        """The index of the value that these steps lead to in a metadata type, or None."""
+        """Return the index of the value at the end of these steps in a metadata type, or None."""
         for place in self._of_type(type_name).values():
             if place.steps == steps:
                 return place
         return None
 
     def mark(self, record: Record) -> Record:
-        """Give the record the keys of its metadata and caller."""
+        """Return the record with the keys of its metadata and caller."""
         if not self.declared:
             # Keys that another process has written may not fit new metadata.
             return record if record.keys is None else record.with_keys(None)
@@ -91,12 +91,12 @@ class Indexes:
         packed = self._types.readable(record.metadata)
         if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
             yield from self._keys_in(packed, packed.payload, born=record.metadata)
-        # Otherwise a process that knows the type may find something in it.
+        # Of an unknown type no keys are made: a process that knows the type may find values.
 
     def _keys_in(
         self, packed: AnyMessage, payload: Json, *, born: AnyMessage
     ) -> Iterator[tuple[str, str]]:
-        """The keys for the values in a message; none for what only a later release may find."""
+        # No key for a value that only a later release may find.
         places = self._of_type(packed.type_name)
         for key, place in places.items():
             value = place.value_in(payload)
@@ -112,9 +112,7 @@ class Indexes:
         if known is None:
             places = self._places
             known = dict(self._found_in(type_name))
-            places[type_name] = (
-                known  # stale if a path was declared meanwhile: then the dict is not used any more
-            )
+            places[type_name] = known  # if a path was declared meanwhile, this dict is unused
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
@@ -130,5 +128,5 @@ class Indexes:
                 place = indexable(path, MessageType(type_name, shape))
             except InvalidFilter:
                 continue
-            if place.key == key:  # else the field is of another kind in this type
+            if place.key == key:  # otherwise the field has another kind in this type
                 yield key, place

@@ -1,6 +1,6 @@
-"""From a checked filter to what a store may look for: a superset of what it matches.
+"""Makes the prefilter of a checked filter: a test that every match passes.
 
-Where a condition has no simple one, or to be exact would take more than a look, it is everything.
+A condition without a simple prefilter becomes the test that every record passes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lro._filters.types import Pattern, ValueType, double
 from lro._model.operation import State
 
 KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "Indexable | None"]
-"""The index of what steps lead to in a metadata type; None if there is none."""
+"""Returns the index of the value at the end of steps in a metadata type, or None."""
 
 STATES: Final = frozenset({State.IN_PROGRESS, State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _DONE: Final = STATES - {State.IN_PROGRESS}
@@ -74,11 +74,11 @@ _NANOS: Final = 1000
 _MOST_PIECES: Final = 4
 _LEAST_TEXT: Final = 3
 _SLACK: Final = 4
-"""Units in the last place: databases do not all read numbers to the last bit."""
+"""Units in the last place, because databases may read numbers inexactly."""
 
 
 def narrow(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
-    """What every record meets that the plan matches, or, if negated, does not match."""
+    """Return a test that every record passes that the plan matches (if negated: does not match)."""
     match plan:
         case Untrue(item):
             return narrow(item, key_of, negated=not negated)
@@ -118,7 +118,7 @@ def _of_record(source: Source, route: ValueTest, *, negated: bool) -> Test:
 
 
 def _only_in(source: Source) -> Test:
-    """The states in which there is anything to be asked of."""
+    # The states in which the source has a value.
     return InState(_STATES_WITH[source]) if source in _STATES_WITH else EVERYTHING
 
 
@@ -157,7 +157,7 @@ _EXACT: Final[Mapping[Source, Callable[[Op, object], Test]]] = {
     Source.CANCEL_REQUESTED: _asked,
     Source.CREATE_TIME: _created,
 }
-"""Of what every record has a value, so that a test and its negation are one kind."""
+"""Sources of which every record has a value, so a negated test is a test of the same kind."""
 
 _SET: Final[Mapping[Source, frozenset[State]]] = {
     Source.STATE: STATES,
@@ -165,11 +165,11 @@ _SET: Final[Mapping[Source, frozenset[State]]] = {
     Source.DONE: _DONE,
     Source.ERROR: _ERRORS,
 }
-"""In which states there is something, or with ``done:*`` something other than false."""
+"""States in which ``:*`` is true for a source."""
 
 
 def _span(op: Op, operand: object) -> Span:
-    """The microseconds in which nanoseconds meet a comparison, rounded outwards."""
+    # Microseconds, rounded outwards from nanoseconds.
     assert isinstance(operand, int)
     low, high = operand // _NANOS, -(-operand // _NANOS)
     if op in (Op.GREATER, Op.GREATER_EQUAL):
@@ -190,13 +190,13 @@ def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) 
 
 
 def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
-    """The key that a condition asks for, and its values; an empty one if there is none."""
+    # The key and the values that a condition asks for; an empty key if there is none.
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
     value = index.value_of(condition.operand)
     assert value is not None  # the filter knows the enum's names
-    # What is not there stands for the default.
+    # A missing value counts as the default.
     return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 
 
@@ -208,7 +208,6 @@ def _default_holds(route: ValueTest) -> bool:
 
 
 def _saying_of(source: Source, route: ValueTest) -> Test:
-    """What the text of a message says in which the condition holds."""
     column = _COLUMNS.get(source)
     if column is None or _default_holds(route):
         return EVERYTHING
@@ -217,7 +216,7 @@ def _saying_of(source: Source, route: ValueTest) -> Test:
 
 
 def _pieces(source: Source, route: ValueTest) -> list[str]:
-    """Texts that stand in the JSON of a message in which the condition holds."""
+    # Texts that the JSON of a message contains if the condition holds.
     left = "" if source in (Source.NAME, Source.METADATA_TYPE, Source.RESPONSE_TYPE) else '"'
     right = "" if source is Source.NAME else '"'  # the name of a type is the end of a URL
     steps = [step for step in route.steps if isinstance(step, FieldStep | KeyStep | StructStep)]
@@ -229,7 +228,7 @@ def _pieces(source: Source, route: ValueTest) -> list[str]:
             head, *middle, tail = pattern.pieces
             return [key, _plain(head, left), *map(_plain, middle), _plain(tail, "", right)]
         case Fits(op=op, text=text, pattern=Pattern((_,)), number=None, truth=None):
-            # Besides a text it may be the key of an object that is there.
+            # It may be a text, or the key of an object.
             return [key, _plain(text, '"', '"') if op in _EQUAL and text != "null" else ""]
         case Compare(op, ValueType.BOOL, True) if op in _EQUAL and key:
             return [key + "true"] if steps[-1] is route.steps[-1] else [key]
@@ -241,7 +240,7 @@ _TEXTS: Final = (ValueType.TEXT, ValueType.ENUM, ValueType.TYPE_NAME)
 
 
 def _plain(text: str, left: str = "", right: str = "") -> str:
-    """A text that JSON writes as it is, and what stands beside it; nothing for any other."""
+    # A text that JSON writes unchanged, with its neighbours; empty for any other text.
     if text.isprintable() and text and '"' not in text and "\\" not in text:
         return left + text + right
     return ""
@@ -257,7 +256,6 @@ def _by_length(piece: str) -> tuple[int, str]:
 
 
 def _measured(column: Column, route: ValueTest) -> Test | None:
-    """The range of the number at the end of a plain path."""
     condition, path = route.condition, names_of(route.steps)
     if not path or not all(map(_plain, path)) or not isinstance(condition, Compare):
         return None
@@ -269,7 +267,7 @@ def _measured(column: Column, route: ValueTest) -> Test | None:
     low = number - slack if condition.op in (Op.GREATER, Op.GREATER_EQUAL, *_EQUAL) else None
     high = number + slack if condition.op in (Op.LESS, Op.LESS_EQUAL, *_EQUAL) else None
     ends = [end for end in (low, high) if end is not None]
-    if not ends or not all(map(math.isfinite, ends)):  # not every database has an infinite number
+    if not ends or not all(map(math.isfinite, ends)):  # not every database has infinite numbers
         return None
     or_text = condition.type is ValueType.DOUBLE
     return Measures(column=column, path=path, low=low, high=high, or_text=or_text)

@@ -1,4 +1,4 @@
-"""A literal put to a place: what the left type allows, and the literal converted (spec §7.9)."""
+"""Compares places with literals: allowed operators, and conversion of literals (spec §7.9)."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from lro._filters.types import (
 
 _SHOWN_NAMES: Final = 8
 _SHOWN_LENGTH: Final = 100
-"""Characters of all the names of an enum that an error shows."""
+"""Most characters of the enum names in an error."""
 _BOOLS: Final = {"true": True, "false": False}
 
 
 def route(place: Place, op: Op, literal: Member) -> ValueTest:
-    """The way to a place and what is asked there.
+    """Return the test of a place with an operator and a literal.
 
     Raises:
-        InvalidFilter: The type there does not have the operator, or the literal does not fit it.
+        InvalidFilter: The type does not have the operator, or the literal does not fit the type.
     """
     if op is Op.HAS and literal.lone_star:
         return ValueTest(place.steps, _presence(place))
@@ -59,21 +59,21 @@ def route(place: Place, op: Op, literal: Member) -> ValueTest:
 
 
 def _presence(place: Place) -> Condition:
-    """What "present" means (spec §7.12(1))."""
+    # The meaning of "present" (spec §7.12(1)).
     if place.many is not Many.ONE:
         return NotEmpty()
     return NotDefault(place.type, place.default) if place.implicit else Exists()
 
 
 def _has_names(place: Place) -> bool:
-    """True where ``:`` asks for the presence of a key or field (spec §7.12(3) to (5))."""
+    # True if ``:`` asks for the presence of a key or field (spec §7.12(3) to (5)).
     if place.many is Many.ONE:
         return place.type.named
     return place.many is Many.MAP
 
 
 def _refuse_operator(place: Place, op: Op, literal: Member) -> None:
-    # Of r:x, where only r:* can be asked, the literal is wrong, and not the operator.
+    # In r:x, if only r:* is possible, the literal is wrong, not the operator.
     position = literal.position if op is Op.HAS else literal.op_position
     if place.many is not Many.ONE and op is not Op.HAS:
         raise refusal(f"a repeated field or map takes only ':', not {op.value!r}", position)
@@ -108,7 +108,7 @@ def _condition(place: Place, op: Op, literal: Member) -> Condition:
 
 @attrs.frozen
 class _Form:
-    """A form of literals: how it is called in an error, and its conversion (None: not it)."""
+    """A form of literals: its name in errors, and its conversion, which returns None on failure."""
 
     expected: str
     convert: Callable[[str], Comparable | None]
@@ -137,7 +137,7 @@ def _enum_form(names: Mapping[str, str]) -> _Form:
 
 
 _NUMERIC: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""A number by its form. One that cannot be converted exceeds a limit."""
+"""A number by its form; if it cannot be converted, it exceeds a limit."""
 _LIMITED: Final = (
     f"a number of at most {MAX_NUMBER_LENGTH} characters"
     f" and an exponent from -{MAX_EXPONENT} to {MAX_EXPONENT}"

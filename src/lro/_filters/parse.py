@@ -1,4 +1,4 @@
-"""From the text of a filter to its tree: tokens, grammar, limits, nodes (spec §7.1-§7.4, §7.16)."""
+"""Parser of filters: tokens, grammar, limits and tree (spec §7.1-§7.4, §7.16)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Op(enum.Enum):
 
     @property
     def orders(self) -> bool:
-        """True for the four that need an order, not just equality."""
+        """True for the four operators that need an order."""
         return self in (Op.LESS, Op.LESS_EQUAL, Op.GREATER, Op.GREATER_EQUAL)
 
 
@@ -43,9 +43,9 @@ class Part:
 
 @attrs.frozen
 class Member:
-    """Parts joined by dots: on the left of a comparison a path, elsewhere a literal.
+    """Parts joined by dots: a path on the left of a comparison, elsewhere a literal.
 
-    ``op_position`` is given for a literal that is checked: where the operator before it stands.
+    ``op_position`` is the position of the operator before a checked literal.
     """
 
     parts: tuple[Part, ...]
@@ -58,12 +58,12 @@ class Member:
 
     @property
     def text(self) -> str:
-        """The literal: all parts, with the dots between them."""
+        """The literal: all parts with dots between them."""
         return ".".join(part.text for part in self.parts)
 
     @property
     def stars(self) -> tuple[int, ...]:
-        """The positions in ``text`` of the wildcards."""
+        """The positions of the wildcards in ``text``."""
         found: list[int] = []
         offset = 0
         for part in self.parts:
@@ -73,7 +73,7 @@ class Member:
 
     @property
     def mixed(self) -> bool:
-        """True if it is not a literal: a string with a dot beside it (spec §7.4)."""
+        """True for a string with a dot beside it, which is not a literal (spec §7.4)."""
         return len(self.parts) > 1 and any(part.quoted for part in self.parts)
 
     @property
@@ -93,7 +93,7 @@ class Function:
 
 @attrs.frozen
 class Composite:
-    """A group that stands as an argument (spec §7.13). Other groups leave no trace."""
+    """A group as an argument (spec §7.13). Other groups are not in the tree."""
 
     tree: Tree
     position: int = attrs.field(default=0, eq=False)
@@ -101,14 +101,14 @@ class Composite:
 
 @attrs.frozen
 class Search:
-    """A test without operator: a bare literal (spec §7.6) or a function standing alone."""
+    """A test without operator: a bare literal (spec §7.6) or a function."""
 
     what: Member | Function
 
 
 @attrs.frozen
 class Comparison:
-    """``left op right``; ``op_position`` is where the operator stands."""
+    """``left op right``; ``op_position`` is the position of the operator."""
 
     left: Member | Function
     op: Op
@@ -123,21 +123,21 @@ class Comparison:
 
 @attrs.frozen
 class And:
-    """Joined by AND or by white space: at least two items, none of them an And."""
+    """At least two items joined by AND or white space, none of them an And."""
 
     items: tuple[Tree, ...]
 
 
 @attrs.frozen
 class Or:
-    """Joined by OR: at least two items, none of them an Or."""
+    """At least two items joined by OR, none of them an Or."""
 
     items: tuple[Tree, ...]
 
 
 @attrs.frozen
 class Not:
-    """Negated by NOT or ``-``."""
+    """An item negated by NOT or ``-``."""
 
     item: Tree
 
@@ -146,7 +146,7 @@ Tree: TypeAlias = And | Or | Not | Search | Comparison
 
 
 def conjunction(items: Iterable[Tree]) -> Tree:
-    """The items joined by AND; one item alone stays what it is, nested Ands become one."""
+    """Join items by AND; a single item stays as it is, and nested Ands become one."""
     flat: list[Tree] = []
     for item in items:
         flat += item.items if isinstance(item, And) else (item,)
@@ -154,7 +154,7 @@ def conjunction(items: Iterable[Tree]) -> Tree:
 
 
 def disjunction(items: Iterable[Tree]) -> Tree:
-    """The items joined by OR; one item alone stays what it is, nested Ors become one."""
+    """Join items by OR; a single item stays as it is, and nested Ors become one."""
     flat: list[Tree] = []
     for item in items:
         flat += item.items if isinstance(item, Or) else (item,)
@@ -166,13 +166,13 @@ _MAX_SHOWN: Final = 60
 _MAX_DESCRIPTION: Final = 199
 _NEAR: Final = 0.7
 _MAX_COMPARED: Final = 2000
-"""The most names that are compared to find the nearest: some 50 ms at worst."""
+"""Most names that are compared to find the nearest one, which takes at most about 50 ms."""
 
 
 def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
-    """Make the error for a filter that goes wrong at this code point, counted from 0.
+    """Return the error for a filter that is wrong at this code point, counted from 0.
 
-    It stays one readable line, also where types have very long names: the hint is left out first.
+    It is always one readable line: if names are very long, the hint is left out first.
     """
     if len(description + hint) <= _MAX_DESCRIPTION:
         description += hint
@@ -182,9 +182,9 @@ def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
 
 
 def suggestion(text: str, known: Mapping[str, str]) -> str:
-    """The hint of an error about an unknown name: the nearest of the known ones, if any is near.
+    """Return the hint of an error about an unknown name: the nearest known name, if one is near.
 
-    ``known`` gives for each name how it is written in a filter. Letter case does not count.
+    ``known`` has the spelling in filters by name. Letter case is ignored.
     """
     if len(text) > _SHOWN_LENGTH:  # comparing takes time, and no known name is this long
         return ""
@@ -194,14 +194,14 @@ def suggestion(text: str, known: Mapping[str, str]) -> str:
 
 
 def shown(text: str) -> str:
-    """A piece of the filter as an error shows it: quoted, and of bounded length."""
+    """Return a piece of the filter for an error, quoted and cut."""
     whole = repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
-    # A character that cannot be printed takes up to ten.
+    # An unprintable character takes up to ten.
     return whole if len(whole) <= _MAX_SHOWN else repr(text[: _MAX_SHOWN // 12] + "…")
 
 
 class TokenKind(enum.Enum):
-    """What a token is. White space counts: between factors it means AND."""
+    """The kind of a token. White space is a token, because it means AND between factors."""
 
     SPACE = "white space"
     WORD = "a word"
@@ -253,20 +253,20 @@ _ESCAPES: Final[Mapping[str, str]] = {
 _NEVER: Final = frozenset(
     {chr(code) for code in (*range(0x20), 0x7F, *range(0xD800, 0xE000))} - set("\t\r\n")
 )
-"""What stands nowhere in a filter: control characters, and halves of surrogate pairs."""
+"""Characters that no filter has: control characters and lone surrogates."""
 
 
 def word(text: str, position: int) -> FilterToken:
-    """A word: all its stars are wildcards."""
+    """Return a word, whose stars are all wildcards."""
     stars = tuple(index for index, char in enumerate(text) if char == "*")
     return FilterToken(kind=TokenKind.WORD, text=text, position=position, stars=stars)
 
 
 def tokens(text: str) -> list[FilterToken]:
-    """All tokens of a filter, the last one END.
+    """Return the tokens of a filter, with END at the end.
 
     Raises:
-        InvalidFilter: A character that cannot stand where it stands, or a broken string.
+        InvalidFilter: A character is in a wrong place, or a string is broken.
     """
     found: list[FilterToken] = []
     at = 0
@@ -339,11 +339,11 @@ def _unit(text: str, at: int) -> int:
 
 
 MAX_LENGTH: Final = 8192
-"""Code points of a filter."""
+"""Most code points of a filter."""
 MAX_DEPTH: Final = 50
-"""Parentheses inside one another, of groups and calls together."""
+"""Most nested parentheses of groups and calls."""
 MAX_UNITS: Final = 500
-"""Units of the grammar, also those that are groups."""
+"""Most units of the grammar, including groups."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDS: Final = (TokenKind.END, TokenKind.CLOSE)
@@ -351,7 +351,7 @@ _BEGINNING: Final = "expected a field, a function, a value or '('"
 
 
 def parse(text: str) -> Tree | None:
-    """The tree of a filter, or None for the empty one, which matches everything.
+    """Return the tree of a filter, or None for the empty filter, which matches everything.
 
     Syntax only: fields and functions need not exist.
 
@@ -366,7 +366,7 @@ def parse(text: str) -> Tree | None:
 
 @attrs.define
 class _Parser:
-    """Recursive descent; its depth is bounded, because only parentheses make it recur."""
+    """Recursive descent, whose depth is bounded, because only parentheses recur."""
 
     tokens: list[FilterToken]
     at: int = 0
@@ -403,7 +403,7 @@ class _Parser:
         return tree
 
     def conj(self) -> Tree:
-        """The productions conj, seq and disj in one: OR binds tighter than AND and white space."""
+        """Parse conj, seq and disj: OR binds tighter than AND and white space."""
         factors = [[self.unit()]]
         while self.goes_on():
             self.skip_space()
@@ -418,9 +418,9 @@ class _Parser:
         return self.here.kind is TokenKind.SPACE and self.next.kind not in _ENDS
 
     def takes_keyword(self, keyword: str) -> bool:
-        """Take the keyword and the white space that must follow, if it stands here.
+        """Take the keyword and the white space that must follow, if it is here.
 
-        Before ``(`` or ``.`` it is (part of) the name of a function.
+        Before ``(`` or ``.`` it is part of the name of a function.
         """
         if self.here.kind is not TokenKind.WORD or self.here.text != keyword:
             return False
@@ -466,7 +466,7 @@ class _Parser:
         return tree
 
     def enter(self) -> int:
-        """Go into parentheses; the position of the one that opens them."""
+        """Enter parentheses, and return the position of the opening one."""
         opened = self.here.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -499,7 +499,7 @@ class _Parser:
         return Comparison(left, Op(operator.text), right, operator.position)
 
     def compares_once(self) -> None:
-        """Refuse an operator after a comparison: a chain, or a value that lacks its quotes."""
+        """Refuse an operator after a comparison: a chain, or a value without quotes."""
         if self.here.kind is TokenKind.OPERATOR and self.here.text == Op.HAS.value:
             raise self.expected("expected quotes around a value that holds an operator")
         apart = self.here.kind is TokenKind.SPACE

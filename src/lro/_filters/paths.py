@@ -1,4 +1,4 @@
-"""Where a path leads in a message: the way in its JSON form, its key in an index (spec §7.7)."""
+"""Resolves paths in messages: the steps in JSON, and the key in an index (spec §7.7)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from lro._messages.schema import VALUE, Field, Kind, Label, Shape
 
 
 class Step(Protocol):
-    """One step down a JSON value: what is found there, nothing if it is absent."""
+    """One step down a JSON value, to the values there, or to none."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The values below this one."""
+        """Return the values below this one."""
         ...
 
 
 @attrs.frozen(kw_only=True, cache_hash=True)
 class FieldStep:
-    """To a field of a message, by its JSON name; ``default`` is given for a missing one.
+    """A step to a field of a message, by JSON name; ``default`` replaces a missing field.
 
-    A null is a value only for a Value, elsewhere it means unset (spec §1.8(3)).
+    Null is a value only for a Value, and otherwise means unset (spec §1.8(3)).
     """
 
     key: str
@@ -49,7 +49,7 @@ class FieldStep:
     null: bool = False
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The field's value, or its default, or nothing."""
+        """Return the field's value, its default, or nothing."""
         if not isinstance(value, dict):
             return ()
         found = value.get(self.key)
@@ -60,32 +60,32 @@ class FieldStep:
 
 @attrs.frozen(cache_hash=True)
 class KeyStep:
-    """To the value of a map's key."""
+    """A step to the value of a map's key."""
 
     key: str
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The key's value, or nothing."""
+        """Return the key's value, or nothing."""
         return (value[self.key],) if isinstance(value, dict) and self.key in value else ()
 
 
 @attrs.frozen
 class EachStep:
-    """To every element of a repeated field."""
+    """A step to every element of a repeated field."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The elements."""
+        """Return the elements."""
         return value if isinstance(value, list) else ()
 
 
 @attrs.frozen
 class ListsStep:
-    """Through all lists in a Struct, as ``:`` goes."""
+    """A step through all nested lists in a Struct, as for ``:``."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The value, and all elements of lists in it, at any depth."""
+        """Return the value and all elements of nested lists in it."""
         found = [value]
-        for one in found:  # which grows meanwhile
+        for one in found:  # grows in the loop
             if isinstance(one, list):
                 found += one
         return found
@@ -93,17 +93,17 @@ class ListsStep:
 
 @attrs.frozen(cache_hash=True)
 class StructStep:
-    """To a key in a Struct."""
+    """A step to a key in a Struct."""
 
     key: str
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The value under the key, or nothing."""
+        """Return the value under the key, or nothing."""
         return (value[self.key],) if isinstance(value, dict) and self.key in value else ()
 
 
 class Many(enum.Enum):
-    """How many values stand at a place."""
+    """The multiplicity of a place."""
 
     ONE = "one"
     REPEATED = "repeated"
@@ -112,11 +112,10 @@ class Many(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Place:
-    """Where a path leads: the way there, and what is there.
+    """The place that a path leads to: its steps and its type.
 
-    ``shape`` is given for messages, ``names`` for enums, ``key_kind`` for maps; ``default`` is
-    what an implicit scalar is when it is missing (``implicit``); ``field`` is the last one on the
-    way.
+    ``shape`` is set for messages, ``names`` for enums, and ``key_kind`` for maps. ``default`` is
+    the value of a missing scalar if ``implicit``. ``field`` is the last field of the path.
     """
 
     steps: tuple[Step, ...] = ()
@@ -141,23 +140,23 @@ _RANGES: Final = {
 
 
 def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
-    """The place at the end of a path.
+    """Return the place at the end of a path.
 
     Raises:
         InvalidFilter: See :func:`below`.
     """
     steps = list(place.steps)
-    for part in parts:  # each adds to what is kept apart: a path may have thousands
+    for part in parts:  # steps are collected apart: a path may have thousands
         place = below(attrs.evolve(place, steps=()), part, op)
         steps += place.steps
     return attrs.evolve(place, steps=tuple(steps))
 
 
 def below(place: Place, part: Part, op: Op) -> Place:
-    """The place one part further down.
+    """Return the place one part further down.
 
     Raises:
-        InvalidFilter: There is no such field, or nothing below this place can be asked for.
+        InvalidFilter: There is no such field, or a filter cannot go below this place.
     """
     if place.many is Many.MAP:
         key = _map_key(place, part)
@@ -201,7 +200,7 @@ def _at_field(steps: tuple[Step, ...], field: Field) -> Place:
 
 
 def _map_key(place: Place, part: Part) -> str:
-    """The key as JSON spells it (spec §1.8(7), §7.8(4))."""
+    # The key in its JSON form (spec §1.8(7), §7.8(4)).
     kind, text = place.key_kind, part.text
     if kind is Kind.STRING:
         return text
@@ -222,10 +221,10 @@ _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueT
 
 @attrs.frozen
 class Indexable:
-    """The way to one value of a message, how it is read, and the key that stands for it.
+    """The steps to one value of a message, how the value is read, and its key.
 
-    ``numbers`` are those of an enum's names, which may change; ``kind`` is what else must stay as
-    it is in the next release, so that hashes made by this release mean the same there.
+    ``numbers`` has the numbers of an enum's names, because names can change. ``kind`` must stay the
+    same in later releases, so that hashes of this release keep their meaning.
     """
 
     steps: tuple[Step, ...]
@@ -235,29 +234,29 @@ class Indexable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields and keys on the way."""
+        """The fields and keys of the steps."""
         return names_of(self.steps) or ()
 
     @property
     def key(self) -> str:
-        """The name of its key."""
+        """The name of the key."""
         return "k" + digest("\0".join((*self.names, self.type.value, self.kind)))
 
     def value_in(self, payload: Json) -> str | None:
-        """The key for a message; None for an enum value without a name.
+        """Return the key for a message; None for an enum value without a name.
 
-        Another release of the program may have a name for it, so each evaluates it itself.
+        Another release may have a name for that value, so each release evaluates it.
         """
         values = [payload]
         for step in self.steps:
-            if isinstance(step, FieldStep):  # what is not there may be another default tomorrow
+            if isinstance(step, FieldStep):  # a later release may have another default
                 step = attrs.evolve(step, has_default=False)
             values = [found for value in values for found in step.values(value)]
         found = READ[self.type](values[0]) if values else None
         return ABSENT if found is None else self.value_of(found)
 
     def value_of(self, found: Comparable) -> str | None:
-        """The key for a value; None as for :meth:`value_in`."""
+        """Return the key for a value; None as for :meth:`value_in`."""
         if self.numbers is None:
             return key_value(found)
         number = self.numbers.get(str(found)) if isinstance(found, str) else None
@@ -265,12 +264,12 @@ class Indexable:
 
 
 def indexable(path: str, message_type: MessageType) -> Indexable:
-    """The place at a path, which is written as in filters, without ``metadata`` before it.
+    """Return the place of a path, which is written as in filters but without ``metadata``.
 
     Raises:
-        InvalidFilter: It is not a path of this type, or does not lead to one scalar value.
+        InvalidFilter: The path is not one of this type, or does not lead to one scalar value.
     """
-    no_path = refusal('it is no path, such as dataset or labels."a.b"', 0)
+    no_path = refusal('it is not a path such as dataset or labels."a.b"', 0)
     try:
         tree = parse(f"{_ROOT}.{path}:*")
     except InvalidFilter:
@@ -281,7 +280,7 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     place = descend(start, tree.left.parts[1:], Op.EQUAL)
     if place.many is not Many.ONE or place.type in _NOT_ONE:
         raise refusal("it does not lead to one number, text, bool, enum or time", 0)
-    assert place.field is not None  # there is a way
+    assert place.field is not None  # the path has a field
     kind = f"{place.field.kind.value} {place.field.message_name or ''}"
     return Indexable(place.steps, place.type, kind, _numbers(place))
 
@@ -293,7 +292,7 @@ def _numbers(place: Place) -> Mapping[str, object] | None:
 
 
 def names_of(steps: tuple[Step, ...]) -> tuple[str, ...] | None:
-    """The fields and keys on the way down; None if it is not just that."""
+    """Return the fields and keys of the steps; None if there are other steps."""
     if not all(isinstance(step, FieldStep | KeyStep) for step in steps):
         return None
     return tuple(step.key for step in steps if isinstance(step, FieldStep | KeyStep))

@@ -1,7 +1,7 @@
-"""A checked filter: the tree that is evaluated, and that a store may read to narrow with SQL.
+"""The plan of a checked filter: the tree that is evaluated, and that prefilters are made from.
 
-Every name in it is resolved and every literal converted. Nodes are plain values; ``holds`` is the
-truth about one operation (spec §7.5 to §7.14). It raises only where a filter takes too many steps.
+Every name is resolved and every literal converted. Nodes are plain values. ``holds`` defines if one
+operation matches (spec §7.5 to §7.14), and raises only if the filter takes too many steps.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from lro._messages.schema import Field, Label, Shape
 
 
 class Condition(Protocol):
-    """Something that holds or does not hold for one JSON value. Never raises."""
+    """A condition for one JSON value. It never raises."""
 
     def holds(self, value: Json) -> bool:
-        """True if it holds for this value."""
+        """Return True if the condition holds for this value."""
         ...
 
 
@@ -54,10 +54,10 @@ _APPLY: Final[Mapping[Op, Callable[[Comparable, Comparable], bool]]] = {
 
 @attrs.frozen
 class Exists:
-    """The path leads somewhere: set, or a key that exists, whatever its value."""
+    """The path leads to a value: a set field, or an existing key."""
 
     def holds(self, value: Json) -> bool:  # noqa: ARG002  # the protocol passes it
-        """True: the value was found."""
+        """Return True, because the value exists."""
         return True
 
 
@@ -66,7 +66,7 @@ class NotEmpty:
     """A repeated field or map has elements."""
 
     def holds(self, value: Json) -> bool:
-        """True for a list or object that is not empty."""
+        """Return True for a list or object that is not empty."""
         return isinstance(value, list | dict) and bool(value)
 
 
@@ -78,7 +78,7 @@ class NotDefault:
     default: Json
 
     def holds(self, value: Json) -> bool:
-        """True for a value of the type that differs from the default."""
+        """Return True for a value of the type that differs from the default."""
         found = READ[self.type](value)
         if found is None:
             return False
@@ -87,7 +87,7 @@ class NotDefault:
 
 @attrs.frozen
 class Compare:
-    """``value op operand``. A value that is not of the type is neither equal nor unequal."""
+    """``value op operand``. A value of another type is neither equal nor unequal."""
 
     op: Op
     type: ValueType
@@ -95,32 +95,32 @@ class Compare:
 
     @property
     def equal(self) -> bool:
-        """Whether it asks for the operand itself."""
+        """True if the operator tests for equality."""
         return self.op in (Op.EQUAL, Op.HAS)
 
     def holds(self, value: Json) -> bool:
-        """True if the comparison is."""
+        """Return True if the comparison is true."""
         found = READ[self.type](value)
         return found is not None and _APPLY[self.op](found, self.operand)
 
 
 @attrs.frozen
 class Like:
-    """Text matches a pattern, or with ``!=`` does not."""
+    """A text matches a pattern, or with ``!=`` does not match it."""
 
     op: Op
     pattern: Pattern
 
     def holds(self, value: Json) -> bool:
-        """True for text that matches, or with ``!=`` for text that does not."""
+        """Return True for a text that matches, or with ``!=`` for one that does not."""
         return isinstance(value, str) and self.pattern.matches(value) != (self.op is Op.NOT_EQUAL)
 
 
 @attrs.frozen(kw_only=True)
 class Fits:
-    """A comparison in a Struct: the value has the type of what it holds (spec §7.8(5)).
+    """A comparison in a Struct, where each value has its own type (spec §7.8(5)).
 
-    ``number`` and ``truth`` are what the literal is as such, or None.
+    ``number`` and ``truth`` are the literal as a number and as a bool, or None.
     """
 
     op: Op
@@ -130,7 +130,7 @@ class Fits:
     truth: bool | None
 
     def holds(self, value: Json) -> bool:
-        """True if the literal fits the value held and the comparison is true."""
+        """Return True if the literal fits the value and the comparison is true."""
         if isinstance(value, list):
             return self.op is Op.HAS and any(map(self._scalar, value))
         if isinstance(value, dict):
@@ -146,7 +146,7 @@ class Fits:
             return not self.op.orders and self._compared(value, self.truth)
         if isinstance(value, int | float):
             return self._compared(double(value), self.number)
-        # An element that is itself a list or object equals nothing; neither does null differ.
+        # An element that is a list or object equals nothing, and null differs from nothing.
         return value is None and self.text == "null" and self.op in (Op.EQUAL, Op.HAS)
 
     def _compared(self, value: Comparable, operand: Comparable | None) -> bool:
@@ -154,17 +154,17 @@ class Fits:
 
 
 _FEW: Final = 16
-"""The most values that are compared one by one."""
+"""Most values that are compared one by one."""
 
 MAX_STEPS: Final = 4_000_000
-"""The most steps that one filter may take in one operation."""
+"""Most steps of a filter in one operation."""
 
 _LETTERS: Final = 50
-"""How many letters of a searched text count as one step."""
+"""Letters of a searched text that count as one step."""
 
 
 class Subject(Protocol):
-    """An operation and what the server knows of it: all that a filter can ask about."""
+    """An operation with the facts that a filter can test."""
 
     @property
     def name(self) -> str:
@@ -173,12 +173,12 @@ class Subject(Protocol):
 
     @property
     def done(self) -> bool:
-        """True once it is over."""
+        """True if it has ended."""
         ...
 
     @property
     def error(self) -> Status | None:
-        """Why it failed or was cancelled."""
+        """Its error, if it failed or was cancelled."""
         ...
 
     @property
@@ -208,7 +208,7 @@ class Subject(Protocol):
 
     @property
     def cancel_requested(self) -> bool:
-        """True if cancellation was asked for while it was in progress."""
+        """True if a caller asked to cancel it while it was in progress."""
         ...
 
     @property
@@ -218,7 +218,7 @@ class Subject(Protocol):
 
 
 class Source(enum.Enum):
-    """Where a path begins: a field of Operation, or a function."""
+    """The beginning of a path: a field of Operation, or a function."""
 
     NAME = "name"
     DONE = "done"
@@ -275,7 +275,7 @@ Registered: TypeAlias = Mapping[Source, Mapping[str, MessageType]]
 
 @attrs.frozen
 class _Values:
-    """The values at one place; ``count`` counts the elements of lists too."""
+    """The values at one place; ``count`` includes the elements of lists."""
 
     values: list[Json]
     count: int
@@ -289,10 +289,10 @@ class _Values:
 
 @attrs.define
 class View:
-    """A subject while one filter looks at it.
+    """The evaluation of one filter for one subject.
 
-    Its steps are counted: hundreds of tests of an operation with many values would take a thread
-    for minutes. The count depends on the two alone, so a call that is refused always is.
+    Steps are counted, because hundreds of tests of an operation with many values would take a
+    thread for minutes. The count depends only on filter and subject, so a refusal is repeatable.
     """
 
     subject: Subject
@@ -306,11 +306,11 @@ class View:
     )
 
     def packed(self, source: Source) -> AnyMessage | None:
-        """The message in METADATA or RESPONSE."""
+        """Return the message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
 
     def spend(self, steps: int, letters: int = 0) -> None:
-        """Count steps, and letters that are searched.
+        """Count steps and searched letters.
 
         Raises:
             InvalidFilter: There are more than :data:`MAX_STEPS`.
@@ -324,13 +324,13 @@ class View:
             )
 
     def meets(self, source: Source, route: ValueTest, payload: Json) -> bool:
-        """True if the condition of a route holds somewhere in what its source has.
+        """Return True if the condition of a route holds for a value in its source.
 
-        A filter may ask for hundreds of things at one place, and there may be many thousands: what
-        is found there is looked for once, and read once.
+        A filter can have hundreds of tests of one place with many thousands of values, so the
+        values are found and read only once.
 
         Raises:
-            InvalidFilter: As :meth:`spend`.
+            InvalidFilter: As for :meth:`spend`.
         """
         place = source, route.steps
         found = self._found.get(place)
@@ -348,15 +348,15 @@ class View:
         return condition.operand in known
 
     def contains(self, pattern: Pattern) -> bool:
-        """True if a pattern occurs in the strings that bare literals search (spec §7.6).
+        """Return True if a pattern occurs in the strings that bare literals search (spec §7.6).
 
         Raises:
-            InvalidFilter: As :meth:`spend`.
+            InvalidFilter: As for :meth:`spend`.
         """
         if self._searched is None:
             self._searched = SEPARATOR.join(self._strings()).casefold()
             self._parts = self._searched.count(SEPARATOR) + 1
-        pieces = len(pattern.pieces)  # one piece is looked for in all the strings at once
+        pieces = len(pattern.pieces)  # one piece is searched in all strings at once
         self.spend(self._parts * pieces if pieces > 1 else 0, len(self._searched))
         return pattern.occurs_in(self._searched)
 
@@ -374,34 +374,34 @@ class View:
 
 @attrs.frozen
 class All:
-    """True if every item is; without items it matches everything."""
+    """True if every item is true; without items, true for everything."""
 
     items: tuple[Plan, ...]
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         return all(item.holds(view) for item in self.items)
 
 
 @attrs.frozen
 class Some:
-    """True if an item is."""
+    """True if an item is true."""
 
     items: tuple[Plan, ...]
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         return any(item.holds(view) for item in self.items)
 
 
 @attrs.frozen
 class Untrue:
-    """True exactly when the item is not, for whatever reason (spec §7.5)."""
+    """True exactly if the item is not true (spec §7.5)."""
 
     item: Plan
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         return not self.item.holds(view)
 
 
@@ -412,19 +412,19 @@ class Contains:
     pattern: Pattern
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         return view.contains(self.pattern)
 
 
 @attrs.frozen
 class ValueTest:
-    """The way down a JSON value, and what is asked of what is found there."""
+    """The steps down a JSON value, and a condition for the values there."""
 
     steps: tuple[Step, ...]
     condition: Condition
 
     def values(self, value: Json, spend: Callable[[int], None]) -> list[Json]:
-        """Find the values at the end of the way; ``spend`` counts those on it."""
+        """Return the values at the end of the steps; ``spend`` counts all values on the way."""
         values = [value]
         for step in self.steps:
             values = [found for value in values for found in step.values(value)]
@@ -440,24 +440,24 @@ class RecordTest:
     route: ValueTest
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         value = _READ[self.source](view.subject)
         return value is not None and view.meets(self.source, self.route, value)
 
 
 @attrs.frozen
 class PackedTest:
-    """A test of what is inside METADATA or RESPONSE, by the type of the packed message.
+    """A test of a value inside METADATA or RESPONSE, by the type of the packed message.
 
-    A type that is missing here is not registered or does not accept the test: false. So is a
-    binary payload, whatever its type.
+    It is false for a type that is missing here, which is not registered or does not accept the
+    test, and for a binary payload.
     """
 
     source: Source
     routes: Mapping[str, ValueTest]
 
     def holds(self, view: View) -> bool:
-        """True if the filter's part matches."""
+        """Return True if this part of the filter matches."""
         packed = view.packed(self.source)
         if packed is None or isinstance(packed.payload, bytes):
             return False
@@ -473,9 +473,9 @@ _STRINGS: Final = (ValueType.TEXT, ValueType.ENUM)
 
 
 def strings_in(payload: Json, message_type: MessageType) -> Iterator[str]:
-    """Every string, name of an enum's value and string in a Struct, at any depth.
+    """Yield every string, enum name and string in a Struct, at any depth.
 
-    Walks without recursion, so the nesting of the payload does not matter.
+    The walk is not recursive, so nesting does not matter.
     """
     pending: list[tuple[Json, ValueType, Shape | None]] = [
         (payload, type_of_message(message_type.full_name), message_type.shape)

@@ -1,7 +1,7 @@
-"""What a store may look for first: conditions that every match meets, and others may too.
+"""Prefilters: simple tests that every match of a filter passes, and other records may pass.
 
-A filter is made of them by ``_filters.narrow``. A store may use any part of them to read less; the
-filter itself decides. Times are microseconds since 1970 in UTC, as rows keep them.
+``_filters.narrow`` makes them. A store can use any part of a prefilter to read less; the filter
+itself decides. Times are microseconds since 1970 in UTC, as in rows.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from lro._model.operation import State
 T = TypeVar("T")
 
 UNKNOWN: Final = "?"
-"""The value of a key that the writer of a record knew nothing of."""
+"""The value of a key that the writer of a record did not know."""
 ABSENT: Final = "-"
-"""The value of a key where there is nothing at the end of its path."""
+"""The value of a key whose path leads to no value."""
 
 _EXACT: Final = 2**53
 _VAST: Final = 2**1023
 
 
 def digest(text: str) -> str:
-    """The hash that stands for a path or a value: two of one hash cost a look, and nothing else."""
+    """Return the hash of a path or value; a collision only costs a read."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def key_value(value: str | float | Fraction) -> str:
-    """What a key is for a value: the same for all that compare equal."""
+    """Return the key of a value; equal values have the same key."""
     if isinstance(value, bool):
         return digest(str(value).lower())
-    if isinstance(value, int) and abs(value) > _EXACT:  # what JSON libraries may read as a float
+    if isinstance(value, int) and abs(value) > _EXACT:  # JSON libraries may read this as a float
         value = float(value) if abs(value) < _VAST else math.inf
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -55,35 +55,35 @@ class Column(enum.Enum):
 
 @attrs.frozen
 class Span:
-    """A range of time, both ends included; None for no end."""
+    """A range of time with both ends included; None means no end."""
 
     low: int | None = None
     high: int | None = None
 
     def both(self, other: Span) -> Span:
-        """What is in both."""
+        """Return the intersection."""
         return Span(_or_none(max, self.low, other.low), _or_none(min, self.high, other.high))
 
     def hull(self, other: Span) -> Span:
-        """The least range that has both in it."""
+        """Return the smallest range that contains both."""
         return Span(_if_both(min, self.low, other.low), _if_both(max, self.high, other.high))
 
     @property
     def empty(self) -> bool:
-        """Whether no moment is in it."""
+        """True if no time is in the range."""
         return self.low is not None and self.high is not None and self.low > self.high
 
 
 @attrs.frozen
 class AllOf:
-    """Each of these; without any, every record."""
+    """All of these tests; without any, every record passes."""
 
     items: tuple[Test, ...]
 
 
 @attrs.frozen
 class AnyOf:
-    """At least one of these; without any, no record."""
+    """At least one of these tests; without any, no record passes."""
 
     items: tuple[Test, ...]
 
@@ -104,21 +104,21 @@ class InState:
 
 @attrs.frozen
 class Created:
-    """Was created then."""
+    """The create time is in this range."""
 
     span: Span
 
 
 @attrs.frozen
 class Ended:
-    """Ended then."""
+    """The end time is in this range."""
 
     span: Span
 
 
 @attrs.frozen
 class Asked:
-    """Cancellation was asked for, or was not."""
+    """A caller asked to cancel, or did not."""
 
     cancel: bool
 
@@ -133,9 +133,9 @@ class KeyIn:
 
 @attrs.frozen
 class TextContains:
-    """One of these texts contains every piece as it stands there, or is in binary form.
+    """One of these texts contains every piece, or is in binary form.
 
-    ``folded``: letter case does not matter, and a text with other letters than ASCII's does, too.
+    ``folded``: letter case is ignored, and a text with non-ASCII letters passes.
     """
 
     columns: tuple[Column, ...]
@@ -145,9 +145,9 @@ class TextContains:
 
 @attrs.frozen(kw_only=True)
 class Measures:
-    """The number at a path of the packed message is in this range, or that is in binary form.
+    """The number at a path of the packed message is in this range, or the message is binary.
 
-    Both ends are included. ``or_text``: or a text stands there, whatever it says.
+    Both ends are included. ``or_text``: any text at the path passes too.
     """
 
     column: Column
@@ -166,12 +166,12 @@ NOTHING: Final = AnyOf(())
 
 
 def all_of(tests: Iterable[Test]) -> Test:
-    """Each of these, in the simplest form."""
+    """Return the simplest test that all of these pass."""
     return _joined(AllOf, AnyOf, tests)
 
 
 def any_of(tests: Iterable[Test]) -> Test:
-    """One of these, in the simplest form."""
+    """Return the simplest test that any of these passes."""
     return _joined(AnyOf, AllOf, tests)
 
 
@@ -188,7 +188,7 @@ def _joined(
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """Between which records of an order all are that meet a test; None: it bounds nothing there."""
+    """Bounds of the records that pass a test; None: no bound of this kind."""
 
     names: frozenset[str] | None = None
     states: frozenset[State] | None = None
@@ -197,11 +197,11 @@ class Bounds:
 
     @property
     def nothing(self) -> bool:
-        """Whether no record can be within them."""
+        """True if no record can be within the bounds."""
         return self.created.empty or frozenset() in (self.names, self.states)
 
     def both(self, other: Bounds) -> Bounds:
-        """What is within both."""
+        """Return the intersection."""
         keys = dict(self.keys)
         for key, values in other.keys.items():
             keys[key] = values & keys.get(key, values)
@@ -213,7 +213,7 @@ class Bounds:
         )
 
     def either(self, other: Bounds) -> Bounds:
-        """The least bounds around both."""
+        """Return the smallest bounds that contain both."""
         if self.nothing or other.nothing:
             return other if self.nothing else self
         return Bounds(
@@ -225,7 +225,7 @@ class Bounds:
 
 
 def bounds_of(test: Test) -> Bounds:
-    """The bounds that a test sets."""
+    """Return the bounds of a test."""
     match test:
         case AllOf(items):
             return functools.reduce(Bounds.both, map(bounds_of, items), Bounds())

@@ -1,6 +1,6 @@
-"""How filters see the types of fields, and how their JSON values are read (spec §7.9).
+"""Types of fields in filters, and readers of their JSON values (spec §7.9).
 
-The functions at the end are all that filters know of where a shape comes from.
+Only the functions at the end of this module know shapes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from lro._messages.times import Duration, Timestamp, parse_duration, parse_times
 MAX_NUMBER_LENGTH: Final = 400
 MAX_EXPONENT: Final = 308
 SEPARATOR: Final = "\ud800"
-"""Joins the strings that are searched: a lone surrogate, which no pattern can hold."""
+"""Joins the searched strings: a lone surrogate, which no pattern can contain."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE]([+-]?[0-9]+))?")
 _NANO: Final = 10**9
 
 
 def is_number(text: str) -> bool:
-    """True for a number by spec §7.10(2), within its limits."""
+    """Return True for a number of spec §7.10(2) within its limits."""
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER_LENGTH else None
     return match is not None and abs(int(match[1] or 0)) <= MAX_EXPONENT
 
 
 def exact(text: str) -> int | Fraction:
-    """The number, exactly. Its size is bounded by that of :func:`is_number`."""
+    """Return the exact number. :func:`is_number` bounds its size."""
     number = Fraction(text)
     return number.numerator if number.denominator == 1 else number
 
 
 def double(number: float | Fraction) -> float:
-    """A number as a 64-bit float; infinite where it is too large for one."""
+    """Return a number as a 64-bit float, infinite if it is too large."""
     try:
         return float(number)
     except OverflowError:
@@ -53,7 +53,7 @@ def double(number: float | Fraction) -> float:
 
 
 def single(number: float) -> float:
-    """The 32-bit float nearest to a 64-bit one."""
+    """Return the nearest 32-bit float."""
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
@@ -62,7 +62,7 @@ def single(number: float) -> float:
 
 
 def single_literal(text: str) -> float:
-    """The 32-bit float nearest to a number, rounded once.
+    """Return the 32-bit float nearest to a number, rounded once.
 
     Rounding to 64 bits on the way could land on the middle between two floats and then go the
     wrong way. So the way goes by round-to-odd: an inexact 64-bit value takes the neighbour with
@@ -78,7 +78,7 @@ def single_literal(text: str) -> float:
 
 
 def duration(text: str) -> int | None:
-    """The nanoseconds of a duration's JSON form; None for any other text (spec §1.11)."""
+    """Return the nanoseconds of a duration's JSON form; None for any other text (spec §1.11)."""
     try:
         return _nanoseconds(parse_duration(text))
     except InvalidArgument:
@@ -86,7 +86,7 @@ def duration(text: str) -> int | None:
 
 
 def timestamp(text: str) -> int | None:
-    """The nanoseconds since 1970 of a timestamp's JSON form, or None (spec §1.12)."""
+    """Return the nanoseconds since 1970 of a timestamp's JSON form, or None (spec §1.12)."""
     try:
         return _nanoseconds(parse_timestamp(text))
     except InvalidArgument:
@@ -94,7 +94,7 @@ def timestamp(text: str) -> int | None:
 
 
 def moment(value: datetime) -> int:
-    """The nanoseconds since 1970 of an aware datetime."""
+    """Return the nanoseconds since 1970 of a datetime with a time zone."""
     return _nanoseconds(Timestamp.from_datetime(value))
 
 
@@ -104,13 +104,13 @@ def _nanoseconds(value: Duration | Timestamp) -> int:
 
 @attrs.frozen
 class Pattern:
-    """Text with wildcards: what stands before, between and after the stars."""
+    """A text with wildcards: the pieces before, between and after the stars."""
 
     pieces: tuple[str, ...]
 
     @classmethod
     def of(cls, literal: Member) -> Pattern:
-        """The pattern that a literal writes; without stars it is one piece."""
+        """Return the pattern of a literal; without stars it has one piece."""
         text, pieces, start = literal.text, [], 0
         for star in literal.stars:
             pieces.append(text[start:star])
@@ -118,11 +118,11 @@ class Pattern:
         return cls((*pieces, text[start:]))
 
     def for_search(self) -> Pattern:
-        """The pattern for :meth:`occurs_in` and text whose letter case was folded away."""
+        """Return the pattern for :meth:`occurs_in` and casefolded text."""
         return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
-        """True if the whole text matches. Takes one pass: each piece at its first place."""
+        """Return True if the whole text matches, in one pass: each piece at its first place."""
         head, *middle = self.pieces
         if not middle:
             return text == head
@@ -133,7 +133,7 @@ class Pattern:
         return _in_order(middle, text, len(head), end)
 
     def occurs_in(self, joined: str) -> bool:
-        """True if some part of one of the strings matches, which are joined by SEPARATOR."""
+        """Return True if a part of one of the strings, joined by SEPARATOR, matches."""
         head, *rest = self.pieces
         start = joined.find(head)
         while rest and start >= 0:
@@ -141,8 +141,8 @@ class Pattern:
             end = len(joined) if end < 0 else end
             if _in_order(rest, joined, start + len(head), end):
                 return True
-            # Further on in the same string less would follow; and in a string that has not the next
-            # piece there is no need to look for the first one.
+            # Later in the same string less text follows, and a string without the next piece needs
+            # no search for the first one.
             following = joined.find(rest[0], end + 1)
             if following < 0:
                 return False
@@ -161,7 +161,7 @@ def _in_order(pieces: list[str], text: str, at: int, end: int) -> bool:
 
 @attrs.frozen
 class MessageType:
-    """A message type that metadata or a response may have: its full name and its fields.
+    """A message type of metadata or a response: its full name and its fields.
 
     The shape of a well-known type with a JSON form of its own is not looked at. Without a shape
     nothing below the message can be asked for.
@@ -172,7 +172,7 @@ class MessageType:
 
 
 class ValueType(enum.Enum):
-    """The left types of spec §7.9, by what can be asked of a value."""
+    """The left types of spec §7.9, by the tests that values allow."""
 
     TEXT = "text"
     INTEGER = "an integer"
@@ -192,7 +192,7 @@ class ValueType(enum.Enum):
 
     @property
     def ordered(self) -> bool:
-        """True if ``<``, ``<=``, ``>`` and ``>=`` can be asked."""
+        """True if the type has ``<``, ``<=``, ``>`` and ``>=``."""
         return self in _ORDERED
 
     @property
@@ -243,7 +243,7 @@ _WELL_KNOWN: Final[Mapping[str, ValueType]] = {
 }
 
 Comparable: TypeAlias = "str | bool | int | float | Fraction"
-"""What is compared: read from a record, or converted from a literal."""
+"""A value that is compared: read from a record, or converted from a literal."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -306,39 +306,39 @@ READ: Final[Mapping[ValueType, Callable[[Json], Comparable | None]]] = {
     ValueType.METHOD_NAME: _text,
     ValueType.OPAQUE: _text,
 }
-"""Reads one JSON value as its type; None where it is not of that type."""
+"""Readers of a JSON value by type, which return None for a value of another type."""
 
 
 def type_of_message(full_name: str) -> ValueType:
-    """What messages of this name are: of the well-known types, what their JSON form says."""
+    """Return the type of messages of this name; well-known types have special types."""
     return _WELL_KNOWN.get(full_name, ValueType.MESSAGE)
 
 
 def type_of_field(field: Field) -> ValueType:
-    """What one value of a field is: of its elements, or of the values of its map."""
+    """Return the type of one value of a field: of an element, or of a map's value."""
     if field.kind is Kind.MESSAGE:
         return type_of_message(field.message_name or "")
     return _SCALARS[field.kind]
 
 
 def shape_below(field: Field) -> Shape:
-    """The shape of the messages in a message field."""
+    """Return the shape of the messages in a message field."""
     return field.shape
 
 
 def enum_names(field: Field) -> Mapping[str, str]:
-    """The names of an enum field's values; an alias stands for the name that JSON prints."""
+    """Return the names of an enum field; an alias maps to the name that JSON has."""
     members = typing.cast("type[enum.Enum]", field.python).__members__
     return {name: member.name for name, member in members.items()}
 
 
 def implicit(field: Field) -> bool:
-    """True for a scalar whose absence means its default."""
+    """Return True for a scalar whose absence means its default."""
     return field.label is Label.IMPLICIT and field.kind is not Kind.MESSAGE
 
 
 def default_of(field: Field) -> Json:
-    """The JSON form of what an implicit field is when it is missing."""
+    """Return the JSON form of the value of a missing implicit field."""
     zero = field.zero
     if isinstance(zero, enum.Enum):
         return zero.name

@@ -1,4 +1,4 @@
-"""Path templates: reading, matching and building paths (spec §5.1-§5.4, §5.15)."""
+"""Path templates, which match and build paths (spec §5.1-§5.4, §5.15)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import attrs
 from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 
 MAX_PATH: Final = 16 * 1024
-"""Longest raw path that is read, in characters.
+"""Most characters of a raw path.
 
-A name has at most 1024 code points, which are at most twelve characters each when they are escaped.
+A name has at most 1024 code points, each of which takes at most twelve characters when escaped.
 """
 
 _IDENT: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -30,9 +30,9 @@ _ESCAPED_SLASH: Final = re.compile(r"(%2[Ff])")
 
 
 def percent_decode(text: str, field: str) -> str:
-    """The text without its percent-escapes, read as UTF-8 (spec §5.3(3)).
+    """Decode the percent-escapes of a text as UTF-8 (spec §5.3(3)).
 
-    ``field`` is what an error blames: ``path`` or ``query``.
+    ``field`` is the field of the error: ``path`` or ``query``.
 
     Raises:
         MalformedRequest: An escape is malformed, or the bytes are not UTF-8.
@@ -40,7 +40,7 @@ def percent_decode(text: str, field: str) -> str:
     if "%" not in text and text.isascii():
         return text
     if bad := _BAD_ESCAPE.search(text):
-        raise MalformedRequest(field, f"{bad[0]!r} is no percent-escape")
+        raise MalformedRequest(field, f"{bad[0]!r} is not a percent-escape")
     try:
         text.encode()  # lone surrogates: what an edge makes of raw bytes that are not UTF-8
         return unquote(text, errors="strict")
@@ -49,10 +49,10 @@ def percent_decode(text: str, field: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Check that a raw path is not too long to be read.
+    """Check that a raw path is not too long.
 
     Raises:
-        MalformedRequest: It is longer than any that a route matches.
+        MalformedRequest: The path is longer than any path that a route matches.
     """
     if len(path) > MAX_PATH:
         why = f"must have at most {MAX_PATH} characters, got {len(path)}"
@@ -60,7 +60,7 @@ def check_path(path: str) -> None:
 
 
 def keep_slashes(segment: str) -> str:
-    """A checked segment decoded, but for ``%2F`` and ``%2f`` (spec §5.3(2))."""
+    """Decode a checked segment, except ``%2F`` and ``%2f`` (spec §5.3(2))."""
     if "%" not in segment:
         return segment
     pieces = _ESCAPED_SLASH.split(segment)
@@ -69,11 +69,11 @@ def keep_slashes(segment: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class RawPath:
-    """A path, split and decoded once for all templates that look at it.
+    """A path that is split and decoded once for all templates.
 
-    ``raw`` are the segments as they came, ``texts`` the same decoded completely. ``verb`` is the
-    decoded text after the last raw colon, None without a colon. ``stem`` is the path before that
-    colon, None where nothing of the last segment is left (spec §5.4(1)).
+    ``raw`` has the segments as they came, ``texts`` the decoded segments. ``verb`` is the decoded
+    text after the last raw colon, or None. ``stem`` is the path before that colon, or None if
+    nothing of the last segment is left (spec §5.4(1)).
     """
 
     raw: tuple[str, ...]
@@ -106,7 +106,7 @@ class RawPath:
 
 
 class Wild(enum.Enum):
-    """The wildcards: one segment; any number of them, at the end only."""
+    """The wildcards: one segment, or any number of segments at the end."""
 
     ONE = "*"
     MANY = "**"
@@ -114,7 +114,7 @@ class Wild(enum.Enum):
 
 @attrs.frozen
 class Literal:
-    """A fixed segment or verb: as the template writes it, and what it says when decoded."""
+    """A fixed segment or verb, as written in the template and decoded."""
 
     written: str
     text: str
@@ -125,7 +125,7 @@ Segment: TypeAlias = Literal | Wild
 
 @attrs.frozen(kw_only=True)
 class Variable:
-    """A field path, the segments that its value takes, and where in the path these begin."""
+    """A field path, the segments of its value, and the index of the first of them."""
 
     field: str
     start: int
@@ -133,18 +133,18 @@ class Variable:
 
     @property
     def single(self) -> bool:
-        """Whether it takes exactly one segment that is not ``**`` (spec §5.3(1))."""
+        """True if the value is exactly one segment that is not ``**`` (spec §5.3(1))."""
         return len(self.segments) == 1 and self.segments[0] is not Wild.MANY
 
     def read(self, path: RawPath) -> str:
-        """The value in a path that matched (spec §5.2(5), §5.3)."""
+        """Return the value in a path that matched (spec §5.2(5), §5.3)."""
         if self.single:
             return path.texts[self.start]
         end = None if self.segments[-1] is Wild.MANY else self.start + len(self.segments)
         return "/".join(map(keep_slashes, path.raw[self.start : end]))
 
     def write(self, value: str) -> str:
-        """The value percent-encoded as part of a path (spec §5.15).
+        """Return the value percent-encoded, as part of a path (spec §5.15).
 
         Raises:
             InvalidArgument: The value does not fit the segments.
@@ -171,8 +171,8 @@ def _flatten(template: Template) -> tuple[Segment, ...]:
 class Template:
     """A path template of an HTTP rule, such as ``/v1/{name=operations/**}:cancel`` (spec §5.1).
 
-    ``parts`` are what stands between the slashes outside of braces, ``segments`` the same with
-    each variable replaced by its segments. :meth:`parse` makes templates.
+    ``parts`` are the texts between slashes outside of braces; in ``segments`` each variable is
+    replaced by its segments. :meth:`parse` makes templates.
     """
 
     text: str
@@ -226,16 +226,16 @@ class Template:
 
     @property
     def specificity(self) -> tuple[int, ...]:
-        """Sorts before that of every less specific template for the same path (spec §5.7(3)).
+        """A key that sorts before those of less specific templates of a path (spec §5.7(3)).
 
-        Segment by segment a literal, then ``*``, then ``**``; a shorter tuple is its own prefix,
-        which puts an exact end before ``**``.
+        In each segment a literal sorts before ``*``, and ``*`` before ``**``. A shorter tuple sorts
+        first, so an exact end comes before ``**``.
         """
         ranks = {Wild.ONE: 1, Wild.MANY: 2}
         return tuple(ranks[s] if isinstance(s, Wild) else 0 for s in self.segments)
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The variables' values in a raw path without query; None if it does not match.
+        """Return the values of the variables in a raw path without query, or None.
 
         Raises:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8.
@@ -244,7 +244,7 @@ class Template:
         return None if parsed is None else self.bind(parsed)
 
     def bind(self, path: RawPath) -> dict[str, str] | None:
-        """The same as :meth:`match` for a path that is already read."""
+        """Do :meth:`match` for a parsed path."""
         if self.verb is not None:
             if path.verb != self.verb.text or path.stem is None:
                 return None
@@ -254,7 +254,7 @@ class Template:
         return {variable.field: variable.read(path) for variable in self.variables}
 
     def expand(self, bindings: Mapping[str, str]) -> str:
-        """The path in which the variables have these values; other bindings are not used.
+        """Return the path in which the variables have these values; other bindings are ignored.
 
         Raises:
             InvalidArgument: A value is missing or does not fit its variable (spec §5.15).

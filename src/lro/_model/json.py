@@ -35,10 +35,10 @@ from lro._model.operation import (
 
 
 def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
-    """The same operation with enum values of metadata, response and details as their numbers.
+    """Return the operation with enum values of metadata, response and details as numbers.
 
-    Only messages in JSON form of registered types with a known shape are changed; a text which is
-    no name of the field's enum stays as it is.
+    Only messages in JSON form, of registered types with a known shape, are changed. A text that is
+    not a name in the field's enum stays as it is.
     """
     return with_each(operation, lambda packed: _packed(packed, types))
 
@@ -69,7 +69,6 @@ def _payload(value: Json, type_name: str, types: TypeRegistry) -> Json:
 
 
 def _any(value: Json, types: TypeRegistry) -> Json:
-    """The JSON form of an Any, ``@type`` and all."""
     if not isinstance(value, dict):
         return value
     url = value.get("@type")
@@ -119,7 +118,6 @@ def _shape(field: Field, types: TypeRegistry) -> Shape | None:
 
 @functools.cache
 def _numbers(cls: type[enum.Enum]) -> Mapping[str, int]:
-    """The number of each name, aliases included."""
     number = {member: place for place, member in enum_numbers(cls).items()}
     return {name: number[member] for name, member in cls.__members__.items()}
 
@@ -131,10 +129,10 @@ T = TypeVar("T")
 
 
 def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Json]:
-    """The canonical JSON object of an operation.
+    """Return the canonical JSON object of an operation.
 
     Raises:
-        EncodingError: Its metadata, response or a detail cannot be printed.
+        EncodingError: The metadata, the response or a detail has no JSON form.
     """
     shown: dict[str, Json] = {}
     if operation.name:
@@ -154,10 +152,10 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
 
 
 def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
-    """Read an operation; ``strict`` refuses unknown fields and types, else they are ignored.
+    """Read an operation; unknown fields and types are refused if ``strict``, otherwise ignored.
 
     Raises:
-        InvalidArgument: The value is not an operation; ``field`` is the path of what is wrong.
+        InvalidArgument: The value is not an operation; ``field`` is the path of the error.
     """
     if strict or type(value) is not dict:
         value = _checked_object(value, _OPERATION_KEYS, strict)
@@ -195,7 +193,7 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
-    """The JSON object of a page of operations."""
+    """Return the JSON object of a page of operations."""
     shown: dict[str, Json] = {}
     if page.operations:
         shown["operations"] = [operation_to_json(one, types) for one in page.operations]
@@ -205,7 +203,7 @@ def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str,
 
 
 def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
-    """Read a page of operations, ignoring what is unknown.
+    """Read a page of operations, and ignore unknown fields.
 
     Raises:
         InvalidArgument: The value is not a page.
@@ -218,7 +216,7 @@ def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
 
 
 def batch_to_json(batch: BatchGetOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
-    """The JSON object of the answer to BatchGet; both lists are always there (spec §3.11)."""
+    """Return the JSON object of a BatchGet response, which always has both lists (spec §3.11)."""
     return {
         "operations": [operation_to_json(one, types) for one in batch.operations],
         "missing": list(batch.missing),
@@ -226,7 +224,7 @@ def batch_to_json(batch: BatchGetOperationsResponse, types: TypeRegistry) -> dic
 
 
 def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsResponse:
-    """Read an answer to BatchGet, ignoring what is unknown.
+    """Read a BatchGet response, and ignore unknown fields.
 
     Raises:
         InvalidArgument: The value is not such an object.
@@ -237,7 +235,7 @@ def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsRespo
 
 
 def status_to_json(status: Status, types: TypeRegistry) -> dict[str, Json]:
-    """The JSON object of a status; ``code`` is a number."""
+    """Return the JSON object of a status; ``code`` is a number."""
     shown: dict[str, Json] = {}
     if status.code:
         shown["code"] = int(status.code)
@@ -249,7 +247,7 @@ def status_to_json(status: Status, types: TypeRegistry) -> dict[str, Json]:
 
 
 def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Status:
-    """Read a status; details of unknown types are carried as they came unless ``strict``.
+    """Read a status; details of unknown types are kept unchanged, or refused if ``strict``.
 
     Raises:
         InvalidArgument: The value is not a status.
@@ -264,7 +262,7 @@ def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) 
 
 
 def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> dict[str, Json]:
-    """The body of an error reply (spec §5.12); ``http`` where it is not the code's own status."""
+    """Return the body of an error reply (spec §5.12); ``http`` overrides the status of the code."""
     code = Code.of(status.code)
     error: dict[str, Json] = {
         "code": http or code.http,
@@ -292,12 +290,12 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
 
 
 def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
-    """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
+    """Return ``status``, ``message`` and ``details`` of an error reply's body (spec §11.8).
 
-    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
-    a text and a code; a ``google.rpc.Status``, as ``error`` too; an error of Connect. None: it has
-    no such form. A text that only repeats the phrase of the HTTP status does not count: Spring
-    sends that for any path.
+    All forms that servers send are read: that of spec §5.12, alone or in a list; a text, or a text
+    and a code; a ``google.rpc.Status``, also under ``error``; an error of Connect. None for any
+    other body. A text that only repeats the phrase of the HTTP status does not count, because
+    Spring sends that for any path.
     """
     body = _unwrapped(body)
     error = body.get("error")
@@ -305,7 +303,7 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
         named = str(error.get("status")) in Code.__members__
         code = Code.OK if named else _counting_code(http, error)
         return {**error, "status": code.name} if code else error
-    # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
+    # Other interfaces number their errors too, but the numbers rarely agree with the HTTP status.
     if code := _counting_code(http, body):
         return {**body, "status": code.name, "message": _words(body)}
     says = isinstance(error, str) and error.lower() != _PHRASES.get(http)
@@ -313,7 +311,7 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
 
 
 def _counting_code(http: int, fields: dict[str, Json]) -> Code:
-    """The code that a status has as ``code``, if it goes with the HTTP status; else OK."""
+    # The code in ``code``, if it agrees with the HTTP status, otherwise OK.
     number, code = fields.get("code"), Code.OK
     if isinstance(number, str):  # of Connect, whose names are these in lower case
         name = "CANCELLED" if number == "canceled" else number.upper()
@@ -324,7 +322,7 @@ def _counting_code(http: int, fields: dict[str, Json]) -> Code:
 
 
 def _unwrapped(body: Json) -> dict[str, Json]:
-    """The object of an error body, which some servers wrap in a list; empty for any other body."""
+    # The object of an error body, which some servers wrap in a list; empty for any other body.
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body if isinstance(body, dict) else {}
@@ -335,7 +333,7 @@ _WORDS: Final = ("error", "error_description", "title", "message", "Message", "m
 
 
 def _words(body: dict[str, Json]) -> str | None:
-    """The texts of an error body without an envelope, each once; None if it has none."""
+    # The distinct texts of an error body without an envelope; None if it has none.
     found = [text for key in _WORDS if isinstance(text := body.get(key), str) and text]
     return ": ".join(dict.fromkeys(found)) or None
 

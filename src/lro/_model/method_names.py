@@ -1,4 +1,4 @@
-"""Long-running methods: their names, their OperationInfo, and the registry of both (spec §8)."""
+"""Names of long-running methods, their OperationInfo, and the registry of both (spec §8)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FINDINGS: Final = {
     "response-type-convention": "the response should be called <Method>Response, or the resource",
     "metadata-type-empty": "empty metadata cannot report progress; give the method its own",
 }
-"""What the warnings mean."""
+"""Warnings about declarations, by code."""
 _EMPTY: Final = "google.protobuf.Empty"
 
 
 @attrs.frozen
 class MethodName:
-    """A method's full name in its parts, for example ``acme.images.v1`` ``Images`` ``Resize``."""
+    """The parts of a method's full name, for example ``acme.images.v1`` ``Images`` ``Resize``."""
 
     package: str
     service: str
@@ -42,13 +42,13 @@ class MethodName:
 
     @classmethod
     def parse(cls, full_name: str) -> MethodName:
-        """Read ``package.Service.Method``; the package may be missing.
+        """Parse ``package.Service.Method``; the package is optional.
 
         Raises:
             DeclarationError: The text is not such a name.
         """
         if not isinstance(full_name, str):
-            wanted = 'is no name: write @service.method("acme.images.v1.Images.Resize")'
+            wanted = 'is not a name: write @service.method("acme.images.v1.Images.Resize")'
             raise DeclarationError(repr(full_name), wanted)
         found = _METHOD_NAME.fullmatch(full_name)
         if found is None:
@@ -58,24 +58,24 @@ class MethodName:
 
     @property
     def path(self) -> str:
-        """The path of the POST that calls it: version, service and method."""
+        """The path of the POST that calls the method: version, service and method."""
         return f"/{self.version or 'v1'}/{_lower_first(self.service)}:{self.verb}"
 
     @property
     def version(self) -> str:
-        """The version in the package, such as ``v1``; empty where it has none."""
+        """The version in the package, such as ``v1``, or an empty text."""
         return next((part for part in self.package.split(".") if _VERSION.fullmatch(part)), "")
 
     @property
     def verb(self) -> str:
-        """The method's own name, beginning with a small letter."""
+        """The name of the method with a small first letter."""
         return _lower_first(self.name)
 
     def qualify(self, type_name: str) -> str:
-        """The full name of a type that this method declares.
+        """Return the full name of a type that this method declares.
 
-        A type of the method's own package may be written without the package, a leading dot makes
-        a name absolute, any other name is fully qualified (spec §8.3(1)).
+        A type of the method's package can be written without the package. A leading dot makes a
+        name absolute, and any other name with dots is a full name (spec §8.3(1)).
         """
         if type_name.startswith("."):
             return type_name[1:]
@@ -85,14 +85,14 @@ class MethodName:
 
     @property
     def standard(self) -> tuple[str, str]:
-        """The verb and the noun of a standard method, such as Get and Book; else empty texts."""
+        """The verb and the noun of a standard method, such as Get and Book, or empty texts."""
         found = _STANDARD.fullmatch(self.name)
         return ("", "") if found is None else (found[1], found[2])
 
     def convention_findings(self, info: OperationInfo) -> list[str]:
         """Return warnings about unconventional types, as codes of spec §8.2 and §8.4.
 
-        A type that is not known, written ``"."``, gives no warning.
+        An unknown type, written ``"."``, gives no warning.
         """
         findings = []
         response = self.qualify(info.response_type)
@@ -112,13 +112,13 @@ def _lower_first(name: str) -> str:
 
 
 class OperationInfoRegistry:
-    """Which methods return operations, and of which types."""
+    """The methods that return operations, with their types."""
 
     def __init__(self) -> None:
         self._infos: dict[str, OperationInfo] = {}
 
     def register(self, full_name: str, info: OperationInfo) -> list[str]:
-        """Declare a method. Both types are kept by their full names.
+        """Declare a method. Both types are stored by full names.
 
         Returns:
             The warnings of :meth:`MethodName.convention_findings`.
@@ -139,7 +139,7 @@ class OperationInfoRegistry:
         return method.convention_findings(info)
 
     def __getitem__(self, full_name: str) -> OperationInfo:
-        """The declaration of a method.
+        """Return the declaration of a method.
 
         Raises:
             DeclarationError: The method is not declared (missing-operation-info).
@@ -158,7 +158,7 @@ class OperationInfoRegistry:
 
 @attrs.frozen
 class Said:
-    """What a function's annotations say of one of its message classes, and where they do.
+    """The annotation of a message class in a function, and its place in words.
 
     ``annotation`` is None without an annotation, and ``NoneType`` for an annotated None.
     """
@@ -169,7 +169,7 @@ class Said:
 
 @attrs.frozen
 class Signature:
-    """What a function's annotations say, and whether it is given the job."""
+    """The annotated message classes of a function; ``takes_job`` if it has a second parameter."""
 
     request: Said = Said()
     response: Said = Said()
@@ -179,7 +179,7 @@ class Signature:
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Signature:
-        """Read ``def f(request: R, job: Job[M]) -> S``; the job may be left out.
+        """Read ``def f(request: R, job: Job[M]) -> S``; the job is optional.
 
         Raises:
             DeclarationError: The function does not take a request, or a request and a job.

@@ -1,7 +1,7 @@
-"""Page tokens: a place in the order of a list, sealed (spec §3.4).
+"""Page tokens: an encrypted place in the order of a list (spec §3.4).
 
-A token is encrypted and authenticated with AES-SIV, which needs no nonce: floor 0 has no source of
-randomness, and equal places giving equal tokens discloses nothing that the pages do not show.
+A token is encrypted and authenticated with AES-SIV, which needs no nonce, because this package uses
+no randomness. Equal places have equal tokens, which reveals nothing that the pages do not show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 1000
 MAX_TOKEN: Final = 8192
-"""Characters; the token of the longest name has fewer."""
+"""Most characters of a token; the token of the longest name is shorter."""
 
 TOKEN_LIFE: Final = timedelta(days=3)
 KEY_BYTES: Final = 64
@@ -43,7 +43,7 @@ class Cursor:
 
 
 def effective_page_size(page_size: int) -> int:
-    """How many operations a page holds at most (spec §3.4(1)).
+    """Return the most operations that a page has (spec §3.4(1)).
 
     Raises:
         InvalidPageSize: The size is negative.
@@ -56,7 +56,7 @@ def effective_page_size(page_size: int) -> int:
 def encode_page_token(
     place: Cursor, *, key: bytes, parent: str, filter_text: str, now: datetime
 ) -> str:
-    """The token of the place after which a list goes on; bound to parent and filter text."""
+    """Return the token of the place after which a list continues, bound to parent and filter."""
     header = _HEADER.pack(_VERSION, _micros(now), _micros(place.create_time))
     sealed = _cipher(key).encrypt(header + place.name.encode(), [_binding(parent, filter_text)])
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
@@ -65,11 +65,11 @@ def encode_page_token(
 def decode_page_token(
     token: str, *, key: bytes, parent: str, filter_text: str, now: datetime
 ) -> Cursor:
-    """The place in a token that :func:`seal` made.
+    """Return the place in a token that :func:`encode_page_token` made.
 
     Raises:
-        InvalidPageToken: It was altered, or belongs to another list or service.
-        PageTokenExpired: It is older than three days.
+        InvalidPageToken: The token was altered, or belongs to another list or service.
+        PageTokenExpired: The token is older than three days.
     """
     from cryptography.exceptions import InvalidTag  # with the first token, not at import
 

@@ -1,7 +1,7 @@
-"""Signatures of webhooks, as Standard Webhooks 1.0.0 has them, symmetric (``v1``).
+"""Symmetric signatures of webhooks (``v1`` of Standard Webhooks 1.0.0).
 
-What is signed is the id, the moment of the attempt and the raw body; of a body that was read and
-written again the signature is another. The key is what the secret has in base64 after its prefix.
+The signature covers the id, the time of the attempt and the raw body; parsing and re-serializing
+the body invalidates it. The key is the base64 text after the prefix of the secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIGNATURE: Final = "webhook-signature"
 WEBHOOK_HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
 
 TOLERANCE_SECONDS: Final = 300.0
-"""By how much the clocks of sender and receiver may differ."""
+"""Most seconds by which the clocks of sender and receiver may differ."""
 
 _PREFIX: Final = "whsec_"
 _VERSION: Final = "v1"
@@ -32,19 +32,19 @@ _MAX_SIGNATURES: Final = 100
 
 @attrs.frozen
 class SignedWebhook:
-    """A webhook whose signature is right: its id, and when it was sent, in Unix seconds."""
+    """A webhook with a valid signature: its id, and when it was sent, in Unix seconds."""
 
     id: str
     timestamp: int
 
 
 def webhook_key(secret: str) -> bytes:
-    """The key of a secret, which is base64 after ``whsec_``; padding may be missing.
+    """Return the key of a secret, which is base64 after ``whsec_``, with or without padding.
 
-    White space around it does not count: files end with a newline.
+    White space around it is ignored, because files end with a newline.
 
     Raises:
-        DeclarationError: It is not base64, or empty. The sentence does not show it.
+        DeclarationError: The secret is empty or not base64. The error does not show it.
     """
     if not isinstance(secret, str):
         raise DeclarationError("secret", f"must be a text, got {type(secret)}")
@@ -59,14 +59,14 @@ def webhook_key(secret: str) -> bytes:
 
 
 def sign_webhook(body: bytes, *, id: str, timestamp: int, secrets: Sequence[str]) -> str:
-    """The value of ``webhook-signature``: one signature by each secret, separated by spaces.
+    """Return the value of ``webhook-signature``: a signature for each secret, with spaces between.
 
-    ``timestamp`` is the moment of this attempt in Unix seconds, and goes into
-    ``webhook-timestamp``; ``id`` into ``webhook-id``.
+    ``id`` is the value of ``webhook-id``, and ``timestamp`` that of ``webhook-timestamp``: the time
+    of this attempt in Unix seconds.
 
     Raises:
-        DeclarationError: A secret is not one.
-        WebhookError: The id has a full stop, which stands between the parts that are signed.
+        DeclarationError: A secret is not valid.
+        WebhookError: The id has a full stop, which separates the signed parts.
     """
     if "." in id:
         raise WebhookError(f"the id {id!r} must not have a full stop")
@@ -88,13 +88,13 @@ def verify_webhook(
 ) -> SignedWebhook:
     """Check that a webhook was signed with one of these secrets, not long ago.
 
-    ``body`` is what came, before it is read as JSON. Signatures of unknown versions are passed
-    over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
+    ``body`` is the raw body. Signatures of unknown versions are ignored. ``now`` is in Unix
+    seconds, ``tolerance`` in seconds.
 
     Raises:
-        DeclarationError: A secret is not one, none is given, or a header is not a text.
-        WebhookError: A header is missing, no signature is right, or the moment of the attempt is
-            further from ``now`` than the tolerance: it may be an old one that is sent again.
+        DeclarationError: A secret is not valid, none is given, or a header is not a text.
+        WebhookError: A header is missing, no signature is valid, or the time of the attempt differs
+            from ``now`` by more than the tolerance, as in a replay.
     """
     keys = [webhook_key(one) for one in secrets]
     if not keys:

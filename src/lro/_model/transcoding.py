@@ -1,7 +1,7 @@
-"""HTTP rules of methods, and the requests that they make of a path, a query and a body.
+"""HTTP rules of methods, which make a request from a path, a query and a body.
 
 The rules are those of ``google.api.http`` and AIP-127: the variables of the path are fields of the
-request, the body is one field, or all that are left, and what is then left stands in the query.
+request, the body is one field or all other fields, and the query has the remaining fields.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lro._messages.schema import DURATION, STRUCT, TIMESTAMP, Field, Kind, Label
 from lro._model.http_rules import Template, Wild, path_template
 
 WHOLE: Final = "*"
-"""The body of a rule by which the body has all fields that the path has not."""
+"""The ``body`` of a rule whose body has all fields that are not in the path."""
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
-"""The HTTP methods that may start an operation: GET must change nothing."""
+"""The HTTP methods that can start an operation; GET must change nothing."""
 
 
 @attrs.frozen(kw_only=True)
 class HttpRule:
-    """How a method is called over HTTP: a method on paths of a template, and what the body is.
+    """How a method is called over HTTP: HTTP method, path template and body.
 
-    ``body`` is ``"*"`` for all fields that the path does not have, the name of a field, or the
-    empty text where the body is not read.
+    ``body`` is ``"*"`` for all fields that are not in the path, the name of a field, or empty if
+    the body is not read.
     """
 
     method: str = "POST"
@@ -38,13 +38,13 @@ class HttpRule:
 
     @classmethod
     def of(cls, name: str, path: str, method: str = "POST", body: str | None = None) -> HttpRule:
-        """A rule as it is declared; ``name`` is the argument that the path is.
+        """Make a declared rule; ``name`` is the argument with the path, for errors.
 
-        Without ``body`` it is ``"*"``, for DELETE nothing.
+        The default of ``body`` is ``"*"``, or empty for DELETE.
 
         Raises:
-            DeclarationError: The path is no template, or has a wildcard outside a variable; or the
-                method cannot start anything; or it is DELETE and there is a body.
+            DeclarationError: The path is not a template or has a wildcard outside a variable, the
+                HTTP method cannot start an operation, or DELETE has a body.
         """
         if method not in METHODS:
             wanted = f"must be one of {', '.join(METHODS)}, got {method!r}"
@@ -53,7 +53,7 @@ class HttpRule:
             raise DeclarationError("body", f"must be empty: DELETE has no body, got {body!r}")
         template = path_template(name, path)
         if any(isinstance(part, Wild) for part in template.parts):
-            why = "a wildcard stands in a variable, such as {name=things/*}"
+            why = "a wildcard must be in a variable, such as {name=things/*}"
             raise DeclarationError(name, f"{why}, got {path!r}")
         default = "" if method == "DELETE" else WHOLE
         return cls(method=method, template=template, body=default if body is None else body)
@@ -68,10 +68,10 @@ Parameters: TypeAlias = Iterable[tuple[str, str]]
 
 @attrs.frozen
 class RequestBinding:
-    """What the parts of an HTTP request are in a request message.
+    """The fields of a request message that the parts of an HTTP request set.
 
-    ``variables`` are the fields that the path gives, by the name of the variable; ``body`` is the
-    field that the body is, None for all or nothing.
+    ``variables`` has the fields in the path by variable; ``body`` is the field of the body, None if
+    the body has all fields or none.
     """
 
     rule: HttpRule
@@ -81,11 +81,11 @@ class RequestBinding:
 
     @classmethod
     def of(cls, rule: HttpRule, shape: Shape | None, request: str) -> RequestBinding | None:
-        """The binding of a rule for a request class of this name; None if the body is all of it.
+        """Bind a rule to a request class; None if the body is the whole request.
 
         Raises:
-            DeclarationError: The rule names something that is not a field of the class, or not one
-                that can stand there.
+            DeclarationError: The rule names a field that the class does not have, or that cannot be
+                in that place.
         """
         if rule.body == WHOLE and not rule.template.variables:
             return None
@@ -97,7 +97,7 @@ class RequestBinding:
             try:
                 variables[variable.field] = _path_to(shape, variable.field)
             except LookupError as exc:
-                why = f"the variable {variable.field!r} is no field of {request}: {exc}"
+                why = f"the variable {variable.field!r} is not a field of {request}: {exc}"
                 raise DeclarationError(rule.template.text, why) from None
             if variables[variable.field][-1].label is Label.REPEATED:
                 why = f"the variable {variable.field!r} is a repeated field"
@@ -113,14 +113,14 @@ class RequestBinding:
     def fields(
         self, content: dict[str, Json] | None, bound: Mapping[str, str], parameters: Parameters
     ) -> dict[str, Json]:
-        """The request as a JSON object.
+        """Return the request as a JSON object.
 
-        ``content`` is that of the body, None for none; ``bound`` are the variables of the path.
-        ``request_id`` and ``validate_only``, which every start takes, may also be parameters.
+        ``content`` is the content of the body, if any; ``bound`` has the variables of the path.
+        ``request_id`` and ``validate_only``, which every start takes, can be parameters too.
 
         Raises:
-            MalformedRequest: Two parts say different things of one field, or a parameter is not a
-                field, or its value cannot be one.
+            MalformedRequest: Two parts have different values for a field, a parameter is not a
+                field, or its value does not fit.
         """
         fields: dict[str, Json] = {}
         if content is not None and self.rule.body == WHOLE:
@@ -151,7 +151,7 @@ class RequestBinding:
             try:
                 path = _path_to(self.shape, name)
             except LookupError as exc:
-                why = f"has a parameter {name[:80]!r} that is no field of the request: {exc}"
+                why = f"has a parameter {name[:80]!r} that is not a field of the request: {exc}"
                 raise MalformedRequest("query", why) from None
         where = _full_name(path)
         if where in map(_full_name, self.variables.values()):
@@ -174,11 +174,7 @@ def _full_name(path: FieldPath) -> str:
 
 
 def _path_to(shape: Shape, text: str) -> FieldPath:
-    """The fields on the way to one that a text can give.
-
-    Raises:
-        LookupError: There is no such field, or it is a message or a map.
-    """
+    # Raises LookupError if the field does not exist, or is a message or map, which no text can be.
     *outer, last = text.split(".", MAX_DEPTH)
     path: list[Field] = []
     for part in outer:
@@ -202,7 +198,6 @@ def _field(shape: Shape, name: str) -> Field:
 
 
 def _is_object(field: Field) -> bool:
-    """Whether one JSON object is a value of this field."""
     single = field.label in (Label.IMPLICIT, Label.OPTIONAL) and field.kind is Kind.MESSAGE
     return single and field.message_name not in WRAPPED_TYPES - {STRUCT}
 
@@ -211,13 +206,12 @@ AS_TEXT: Final = frozenset(
     {TIMESTAMP, DURATION, "google.protobuf.FieldMask"}
     | {name for name in WRAPPED_TYPES if name.endswith("Value")}
 ) - {"google.protobuf.Value", "google.protobuf.ListValue"}
-"""The messages whose JSON form is a text, a number or a truth value."""
+"""The messages whose JSON form is a text, a number or a bool."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 
 
 def _value(field: Field, text: str, where: str) -> Json:
-    """The JSON value that a text of a path or query is; numbers may stand in quotes."""
     if field.kind is Kind.BOOL or field.message_name == "google.protobuf.BoolValue":
         if text not in ("true", "false"):
             raise MalformedRequest(where, f"{text[:80]!r} is neither true nor false")
@@ -228,7 +222,6 @@ def _value(field: Field, text: str, where: str) -> Json:
 
 
 def _inside(fields: dict[str, Json], path: FieldPath, where: str) -> dict[str, Json]:
-    """The object that has the last field of a path, made where it is missing."""
     for field in path[:-1]:
         found = [fields.pop(key) for key in (field.name, field.json_name) if key in fields]
         inner = found[0] if found else None
