@@ -130,8 +130,8 @@ def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
         assert ways in printed
 
 
-def test_json(command: Lro) -> None:
-    """A list of objects which all have the same keys."""
+def test_json_output_is_a_list_of_objects(command: Lro) -> None:
+    """All with the same keys."""
     (found,) = json.loads(command("lint", "--json", "bad", status=1).out)
     assert list(found) == ["method", "code", "severity", "message", "file", "line", "column"]
     assert (found["severity"], found["line"], found["column"]) == ("error", 42, 3)

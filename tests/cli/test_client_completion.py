@@ -39,20 +39,20 @@ def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("shell", "expected"),
     [("bash", "complete -o nosort"), ("zsh", "#compdef lro"), ("fish", "complete --no-files")],
 )
-def test_scripts(call: Lro, shell: str, expected: str) -> None:
+def test_completion_scripts_are_printed(call: Lro, shell: str, expected: str) -> None:
     out = call("completion", shell, status=0).out
     assert expected in out
     assert f"_LRO_COMPLETE={shell}_complete" in out
     assert "'bash', 'zsh', 'fish'" in call("completion", "tcsh").err
 
 
-def test_commands_and_options(complete: Any) -> None:
+def test_commands_and_options_are_completed(complete: Any) -> None:
     assert complete("wa") == ["wait", "watch"]
     assert complete("lis") == ["list"]
     assert complete("wait", "--time") == ["--timeout"]
 
 
-def test_names(complete: Any, harness: Harness, asked: Asked) -> None:
+def test_names_of_operations_are_completed(complete: Any, harness: Harness, asked: Asked) -> None:
     names = {over(harness, ResizeResponse()) for _ in range(3)}
     for command in ("get", "wait", "watch", "cancel", "delete"):
         assert set(complete(command, "op")) == names
@@ -75,14 +75,16 @@ def test_names_with_shell_characters_are_not_completed(
         assert complete("get", "~") == []
 
 
-def test_names_of_a_parent(complete: Any, asked: Asked) -> None:
-    """Where one is begun, the server is asked about it."""
+def test_names_under_a_parent_are_completed(complete: Any, asked: Asked) -> None:
+    """The server is asked for them."""
     assert complete("get", "projects/p/operations/a") == []
     assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
 
 
-def test_it_is_silent(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a server, with one that is away, or that does not answer: no names, no message."""
+def test_completion_without_a_server_prints_nothing(
+    complete: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the server does not answer."""
     monkeypatch.setenv("LRO_SERVER", "nonsense")
     assert complete("get", "op") == []
     monkeypatch.delenv("LRO_SERVER")

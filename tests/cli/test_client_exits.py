@@ -37,8 +37,10 @@ def raising(error: BaseException) -> Any:
     return fail
 
 
-def test_interrupted(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where something was waited for, it is named; names are quoted for the shell."""
+def test_interrupt_names_the_operation(
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quoted for the shell, if something was waited for."""
     name = started(harness)
     with monkeypatch.context() as patch:
         patch.setattr(Group, "as_completed", raising(KeyboardInterrupt()))
@@ -57,7 +59,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.endswith("lro wait 'operations/a b$(c)'\n")
 
 
-def test_a_defect_is_not_hidden(
+def test_unexpected_error_is_raised(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error that is none of a call is raised as it is."""
@@ -88,7 +90,7 @@ def test_output_that_is_no_text_stream(
     assert main(["list", "--server", asked.url]) == 0
 
 
-def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is anything to say: while modules are loaded, and between them."""
     quiet = (Exit.INTERRUPTED, "", "")
     for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
@@ -131,7 +133,7 @@ def test_interrupted_after_the_start(
     assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
 
 
-def test_no_output(
+def test_command_without_output_asks_nothing(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command asks nothing when it has no output."""
@@ -162,7 +164,7 @@ def test_command_without_standard_error_returns_its_status(
         (OSError("odd"), Exit.MISUSED, "odd"),
     ],
 )
-def test_output_that_fails(
+def test_failing_output_ends_the_command(
     call: Lro,
     harness: Harness,
     monkeypatch: pytest.MonkeyPatch,

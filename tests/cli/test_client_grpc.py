@@ -38,7 +38,7 @@ def address(
         yield found
 
 
-def test_the_verbs(call: Lro, harness: Harness, address: str) -> None:
+def test_every_command_works_over_grpc(call: Lro, harness: Harness, address: str) -> None:
     name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     assert call("list").lines == [f"{name}\tSUCCEEDED\t100%"]
     for named in (f"grpc://{address}/{name}", Token(name=name, server=address).text):
@@ -57,8 +57,8 @@ def test_messages_in_binary_form(call: Lro, harness: Harness, address: str) -> N
     assert found["metadata"]["percent"] == "40"
 
 
-def test_start(call: Lro, harness: Harness, address: str) -> None:
-    """The method goes by its full name; its message is read by the descriptors."""
+def test_start_over_grpc_uses_descriptors(call: Lro, harness: Harness, address: str) -> None:
+    """The method is given by its full name."""
     harness.say(ResizeResponse(7))
     for target in (FULL_NAME, "/acme.images.v1.Images/Resize"):
         harness.say(ResizeResponse(7))
@@ -118,8 +118,8 @@ def test_details_and_unknown_types(call: Lro) -> None:
             assert '"value": "AQ=="' in found.out
 
 
-def test_tls(call: Lro, address: str) -> None:
-    """grpcs:// speaks TLS, which this server does not."""
+def test_grpcs_url_speaks_tls(call: Lro, address: str) -> None:
+    """This server does not."""
     options = ("--server", f"grpcs://{address}", "--call-timeout", "2s")
     said = call("get", "operations/a", *options, status=Exit.CALL_FAILED).err
     assert f"(asked was grpcs://{address})" in said
@@ -130,7 +130,7 @@ def test_a_host_that_is_a_scheme_of_grpcio_is_looked_up_as_a_host(call: Lro) -> 
     assert "No such file" not in call("get", "operations/a", *options, status=5).err
 
 
-def test_without_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_grpc_names_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "lro_client.transports.grpc", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     said = call("get", "operations/a", "--server", "grpc://localhost:1", status=Exit.MISUSED).err

@@ -42,7 +42,7 @@ def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
     assert json.loads(as_json) == json.loads(json.dumps([text]))
 
 
-def test_one_line() -> None:
+def test_white_space_becomes_single_spaces() -> None:
     """White space becomes single spaces."""
     assert one_line(" a\r\n\tb\u2028\u00a0c\x1b ") == r"a b c\x1b"
 

@@ -20,7 +20,7 @@ from tests.client.real_service import PATH, Harness
 SECRET = "s3cret-token"
 
 
-def test_headers(call: Lro, asked: Asked) -> None:
+def test_headers_are_sent(call: Lro, asked: Asked) -> None:
     call("list", "--header", "X-One: 1", "--header", "x-two:a: b", "--header", "x-none:")
     _, headers = asked.requests[-1]
     assert [headers[name] for name in ("x-one", "x-two", "x-none")] == ["1", "a: b", ""]
@@ -69,7 +69,7 @@ def test_the_token_stays_with_its_server(
     assert sends(name, "--server", asked.url)
 
 
-def test_another_prefix(call: Lro, asked: Asked) -> None:
+def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None:
     """Services have their operations below other paths too; what stands before is the server's."""
     call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
     call("cancel", "operations/a", "--prefix", "/")
@@ -81,7 +81,9 @@ def test_another_prefix(call: Lro, asked: Asked) -> None:
     assert asked.requests[-1][0] == "GET /below/v1/operations/a"
 
 
-def test_urls_and_paths(call: Lro, asked: Asked, harness: Harness) -> None:
+def test_url_of_an_operation_gives_server_and_name(
+    call: Lro, asked: Asked, harness: Harness
+) -> None:
     """An operation's URL says its server; a path is taken for the name that it has."""
     name = over(harness, ResizeResponse())
     for given in (
@@ -99,10 +101,10 @@ def test_the_address_in_messages(call: Lro) -> None:
     assert said.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
 
 
-def test_tokens_of_handles(
+def test_token_gives_the_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token says the server, unless the command line does."""
+    """Unless the command line does."""
     name = over(harness, ResizeResponse())
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
@@ -204,8 +206,8 @@ MISUSED: list[tuple[list[str], str]] = [
 ]
 
 
-def test_what_cannot_be_used_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
-    """It is said why, without a password, and nothing that controls a terminal; nothing is sent."""
+def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
+    """Without a password or terminal controls; nothing is sent."""
     wrong = []
     for arguments, expected in MISUSED:
         found = call(*arguments)

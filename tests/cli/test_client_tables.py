@@ -30,8 +30,8 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
-def test_a_list(drawing: Lro, harness: Harness) -> None:
-    """A table with headings, in which long messages are cut."""
+def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
+    """With headings; long messages are cut."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
@@ -211,7 +211,9 @@ def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked)
     assert server.asked == 0
 
 
-def test_rows_change(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_shows_the_last_state(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row shows the last state; a server that calls an operation otherwise adds one."""
     monkeypatch.setenv("COLUMNS", "80")
     link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())

@@ -81,7 +81,7 @@ def test_schedules_as_json(here_lro: Lro) -> None:
     }
 
 
-def test_no_schedules(here_lro: Lro, here: Path) -> None:
+def test_empty_list_of_schedules_is_said(here_lro: Lro, here: Path) -> None:
     write_service(here, SQLITE)
     assert here_lro("schedules", "work:service", status=0).lines == ["no schedules"]
 

@@ -262,8 +262,8 @@ def test_parents_that_look_odd_are_asked_for_as_they_are(face: Face, server: res
 
 
 @pytest.mark.parametrize("given", [ID, uuid.UUID(ID)])
-def test_request_ids(given: Any, face: Face, server: respx.Router) -> None:
-    """A UUID, or the text of one in either case."""
+def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.Router) -> None:
+    """In upper or lower case."""
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, {}, **TYPES, request_id=given)
     assert body_of(route.calls.last.request) == {"requestId": str(given)}

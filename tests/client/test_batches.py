@@ -64,8 +64,8 @@ INCOMPLETE = {
 
 
 @pytest.mark.parametrize("body", INCOMPLETE.values(), ids=INCOMPLETE)
-def test_asked_again(body: Any, face: Face) -> None:
-    """What is not done is asked for again; what was not asked for is ignored."""
+def test_unfinished_operations_are_asked_for_again(body: Any, face: Face) -> None:
+    """Operations in a reply that were not asked for are ignored."""
     server = Server(body)
     assert group_of(face, server).results() == EVERY
     assert server.asked[:1] == ["batchGet"]
@@ -85,22 +85,22 @@ NONE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("body", NONE.values(), ids=NONE)
-def test_replies_that_are_none(body: Any, face: Face) -> None:
-    """Each operation is asked for by itself: no listener gets what the server did not say."""
+def test_invalid_batch_reply_is_replaced_by_single_gets(body: Any, face: Face) -> None:
+    """No listener gets anything that the server did not say."""
     server = Server(*[body] * 10)
     assert group_of(face, server).results() == EVERY
     assert server.asked.count("batchGet") == 1
     assert server.asked.count("get") == len(NAMES)
 
 
-def test_names_of_no_collection(face: Face) -> None:
-    """Each is asked for by itself: a batch has the path of a collection."""
+def test_names_without_a_collection_are_read_singly(face: Face) -> None:
+    """A batch needs the path of a collection."""
     server, names = Server(), [f"id{number}" for number in range(6)]
     assert group_of(face, server, names=names).results() == EVERY
     assert server.asked == ["get"] * 6
 
 
-def test_how_often_it_asks(face: Face) -> None:
+def test_batch_polls_keep_the_pauses_of_the_policy(face: Face) -> None:
     server, clock = Server(*[{"operations": PENDING}] * 40), Clock()
     began = clock()
     assert group_of(face, server, clock).results() == EVERY

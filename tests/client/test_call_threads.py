@@ -38,8 +38,10 @@ def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
     assert first is second
 
 
-def test_few_threads_are_kept(call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those above their number end with their call, however many were lent at once."""
+def test_number_of_idle_threads_is_bounded(
+    call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads above it end with their call."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 2)
     over = threading.Event()
     reports: queue.SimpleQueue[object] = queue.SimpleQueue()

@@ -57,8 +57,8 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
     assert caught.value.timeout == 3.0
 
 
-def test_progress_of_updates(face: Face) -> None:
-    """A nought is one; what ended well is all; what cannot be read as declared is read raw."""
+def test_update_shows_the_progress(face: Face) -> None:
+    """Zero is zero; a success is 100 percent; unreadable metadata is read raw."""
     server = ScriptedServer()
     server.operation(
         NAME,

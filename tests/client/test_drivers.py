@@ -121,8 +121,10 @@ def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> No
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_errors_of_a_transport(error: BaseException, timeout: float | None, face: Face) -> None:
-    """They are raised as they are, even if one is called a time-out, with their own traceback."""
+def test_errors_of_a_transport_are_raised_unchanged(
+    error: BaseException, timeout: float | None, face: Face
+) -> None:
+    """With their own traceback, even one that is called a timeout."""
     if face.name == "async" and isinstance(error, KeyboardInterrupt):
         error = ArithmeticError("inside")  # an interrupt is the event loop's to handle
 
@@ -268,8 +270,8 @@ def broken() -> Any:
     raise ZeroDivisionError("inside")
 
 
-def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """No caller waits who could get the error."""
+def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """No caller waits for it."""
 
     def failed() -> list[object]:
         found = [one.exc_info for one in caplog.records if "has failed" in one.message]

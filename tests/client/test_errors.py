@@ -39,7 +39,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "text"), ERRORS)
-def test_what_they_say(error: ClientError, text: str) -> None:
+def test_errors_state_the_facts(error: ClientError, text: str) -> None:
     """A sentence with the facts in it."""
     assert str(error).startswith(text)
 

@@ -41,14 +41,14 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
     spaced=st.booleans(),
     data=st.data(),
 )
-def test_where_it_is_cut_does_not_matter(
+def test_events_are_read_whatever_the_chunks(
     events: list[tuple[str, list[str]]],
     comments: list[str],
     end: bytes,
     spaced: bool,
     data: st.DataObject,
 ) -> None:
-    """Line ends do not matter, and what is between events: comments, positions, unknown fields."""
+    """Line ends, comments, positions and unknown fields do not matter either."""
     lines: list[str] = []
     colon = ": " if spaced else ":"
     for kind, texts in events:
@@ -79,7 +79,7 @@ MARK = "\ufeff".encode()
         ([b"event: operation\n\ndata: 1\n\n"], [("", b"1")]),
     ],
 )
-def test_what_is_no_event(chunks: list[bytes], events: EventList) -> None:
+def test_text_between_events_is_ignored(chunks: list[bytes], events: EventList) -> None:
     """What stands between events has no say in them."""
     assert events_of(*chunks) == events
 
@@ -89,8 +89,10 @@ def test_what_is_no_event(chunks: list[bytes], events: EventList) -> None:
     [[b"data: ", b"x" * 60, b"x" * 60], [b"data: " + b"x" * 30 + b"\n"] * 4, [b"data\n" * 101]],
     ids=["one line", "many lines", "empty lines"],
 )
-def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no end is given up; many small events are not."""
+def test_event_over_the_size_limit_ends_the_stream(
+    chunks: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small events do not."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
     assert len(events_of(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
@@ -173,8 +175,8 @@ def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
     assert server.asked == ["watch"]
 
 
-def test_what_a_stream_may_send_besides(face: Face) -> None:
-    """Unknown types, operations that were not asked for, states in between, comments."""
+def test_unexpected_events_are_ignored(face: Face) -> None:
+    """Unknown types, other operations, intermediate states, comments."""
     besides = [
         "event: weather\ndata: rain",
         event_of(succeeded(name="operations/other")),
@@ -198,8 +200,8 @@ def test_what_a_stream_may_send_besides(face: Face) -> None:
     ],
 )
 @pytest.mark.parametrize("earlier", [0, 2])
-def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
-    """What was reported before holds; the others are asked for in another way."""
+def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> None:
+    """Earlier events count; the other operations are polled."""
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1

@@ -165,8 +165,8 @@ WRITTEN: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("made", "text"), WRITTEN.values(), ids=WRITTEN)
-def test_what_is_written(made: object, text: str) -> None:
-    """Each way to make an operand or expression writes this text, which the parser reads."""
+def test_expressions_have_this_text(made: object, text: str) -> None:
+    """The parser reads it."""
     assert str(made) == text
     parse(text)
 
@@ -251,7 +251,7 @@ LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.
 
 
 @pytest.mark.parametrize(("value", "text"), LITERALS.values(), ids=LITERALS)
-def test_values(value: Any, text: str) -> None:
+def test_values_have_one_literal_form(value: Any, text: str) -> None:
     """Each kind of value has one form, which the parser takes for one literal.
 
     A class of one's own is written by its value, however it shows itself.
@@ -262,8 +262,8 @@ def test_values(value: Any, text: str) -> None:
     assert isinstance(parse(f"a = {text}"), Comparison)
 
 
-def test_subclasses_as_names() -> None:
-    """Paths, keys, functions and types too are written as the texts and numbers that they are."""
+def test_subclasses_of_str_and_int_are_written_as_such() -> None:
+    """In paths, keys, functions and types."""
     text = loud(str)
     assert str(field(text("a.or"), text("NOT"), Titled.LOW, loud(int)(5))) == (
         'a."or"."NOT"."1 OR done = true"."5"'
@@ -430,8 +430,8 @@ def test_expressions_are_values(one: Node, other: Node) -> None:
     assert made != str(made)
 
 
-def test_reprs() -> None:
-    """They show the text, and what it is; neither expressions nor operands can be changed."""
+def test_repr_shows_the_text() -> None:
+    """Expressions and operands cannot be changed."""
     for made in (A, field("a")):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             made.text = "b = 1"  # type: ignore[misc]
@@ -514,11 +514,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("error", "misuse", "message"), REFUSED.values(), ids=REFUSED)
-def test_misuse_is_loud(error: type[Exception], misuse: Callable[[], object], message: str) -> None:
-    """What Python would take in another sense is a TypeError that says what to write.
-
-    What cannot be written is refused where it is built, with what was found.
-    """
+def test_misuse_of_operators_is_a_type_error(
+    error: type[Exception], misuse: Callable[[], object], message: str
+) -> None:
+    """Where Python would mean something else; the error says what to write."""
     with pytest.raises(error, match=message):
         misuse()
 

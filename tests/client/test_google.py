@@ -183,7 +183,9 @@ def test_many_refusals_fetch_one_token(
     assert len(endpoint.asked) == 2
 
 
-def test_an_event_loop_goes_on(auth: GoogleAuth, endpoint: Endpoint, server: respx.Router) -> None:
+def test_token_is_fetched_without_blocking_the_loop(
+    auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
     """While a token is fetched, other tasks run."""
     server.get(GET).mock(return_value=reply(succeeded()))
     endpoint.gate.clear()
@@ -255,7 +257,7 @@ def test_the_machines_credentials(
     assert auth.credentials.quota_project_id == "billed"
 
 
-def test_without_google_auth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_google_auth_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.delitem(sys.modules, "lro_client.google")
     monkeypatch.setitem(sys.modules, "google.auth", None)

@@ -76,7 +76,7 @@ def test_results_are_in_order(face: Face, scripted: ScriptedServer) -> None:
     assert len(scripted.calls) == calls
 
 
-def test_as_completed(face: Face, scripted: ScriptedServer) -> None:
+def test_as_completed_yields_in_the_order_of_ends(face: Face, scripted: ScriptedServer) -> None:
     scripted.operation("operations/slow", ends_after=100.0, response=ResizeResponse(1))
     names = ["operations/slow", *plan(scripted, 5)]
     group = group_of(face, client_of(face, scripted), names)
@@ -85,8 +85,8 @@ def test_as_completed(face: Face, scripted: ScriptedServer) -> None:
     assert found[-1] == "operations/slow"
 
 
-def test_waiting_for_some(face: Face, scripted: ScriptedServer) -> None:
-    """None, any, so many, or all; the others are pending."""
+def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServer) -> None:
+    """None, one, several or all; the others are pending."""
     names = plan(scripted, 6)
     group = group_of(face, client_of(face, scripted), names)
     for count, least in ((0, 0), (1, 1), (3, 3), (None, 6), (99, 6)):
@@ -152,11 +152,10 @@ def test_a_group_with_one_twice_and_one_of_none(face: Face) -> None:
 
 
 @pytest.mark.parametrize("way", ["watch", "batch"])
-def test_updates_of_all(way: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of each operation, the end included, by its update.
-
-    What one poller reports late is dropped, after the end that another one has reported.
-    """
+def test_updates_of_a_group_show_each_change(
+    way: str, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ends included."""
     late: list[Any] = []
 
     def notify_all(found: list[Any]) -> None:
@@ -179,11 +178,8 @@ def test_updates_of_all(way: str, face: Face, monkeypatch: pytest.MonkeyPatch) -
     assert sorted(ends) == names
 
 
-def test_the_rest_is_cancelled(face: Face, caplog: pytest.LogCaptureFixture) -> None:
-    """By a word, or by leaving the block; those that are done are let alone.
-
-    A cancel that fails is logged, and does not hold up the others.
-    """
+def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    """By a call, or when the block is left."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     for number in range(3):
@@ -421,7 +417,7 @@ def test_cancel_and_wait(face: Face) -> None:
     assert [call.verb for call in server.calls].count("CancelOperation") == 2
 
 
-def test_detached_by_default() -> None:
+def test_interrupted_group_does_not_cancel_by_default() -> None:
     """A thread that is interrupted while it waits leaves the operation alone."""
 
     def interrupt(_: float) -> None:

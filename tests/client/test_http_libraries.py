@@ -91,7 +91,7 @@ def url(harness: Harness) -> Iterator[str]:
         yield found
 
 
-def test_the_whole_way(making: Making, harness: Harness, url: str) -> None:
+def test_every_library_runs_all_calls(making: Making, harness: Harness, url: str) -> None:
     """Start, deadline, updates, result, list, cancel and delete against a real server."""
     client = making.client(url)
     with pytest.raises(CallError) as caught:
@@ -129,8 +129,10 @@ TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
 
 
 @pytest.mark.parametrize(("behave", "code", "passing"), TROUBLES.values(), ids=TROUBLES)
-def test_troubles(making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool) -> None:
-    """Each is reported as with httpx, and which of them pass."""
+def test_every_library_reports_the_same_errors(
+    making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool
+) -> None:
+    """And the same of them are retried."""
     seconds = 0.3 if behave is sockets.silent else 120
     with sockets.serving(behave) as url:
         client = making.client(url, retry=NO_RETRY, call_seconds=seconds)
@@ -238,12 +240,8 @@ def test_own_client_keeps_no_cookies(making: Making) -> None:
     assert not any(b"user=" in one for one in recording.asked)
 
 
-def test_a_get_of_its_own(making: Making) -> None:
-    """Without a body, which some servers refuse, even an empty one; with the name in the address.
-
-    Headers are read that are as large as httpx reads, and a closed client says so, also where the
-    connection would still be there.
-    """
+def test_get_has_no_body(making: Making) -> None:
+    """Some servers refuse even an empty one."""
     recording = Recording(header=b"X-Long: " + b"x" * 60_000 + b"\r\n")
     with sockets.serving(recording) as url:
         client = making.client(url.replace("//", "//ann:secret@"), retry=NO_RETRY)
@@ -389,8 +387,8 @@ class Credentials:
         self.apply(headers)
 
 
-def test_google_auth(making: Making, harness: Harness) -> None:
-    """Each of them takes it, and after a 401 the body is sent once more."""
+def test_every_library_takes_google_credentials(making: Making, harness: Harness) -> None:
+    """After a 401 the request is sent once more."""
     google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
     guard = Guard(application(lro.asgi, harness), {b"Bearer t2"})
     harness.say(ResizeResponse(7))
@@ -465,7 +463,7 @@ def test_requests_with_changing_parts_are_built_each_time() -> None:
         assert all(len(body) < 2000 for _, _, body in known._known)
 
 
-def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_idle_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_own_clients, "MAX_KNOWN_REQUESTS", 2)
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()

@@ -70,7 +70,7 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
     assert [one.name for one in rest] == ["operations/2", "operations/3"]
 
 
-def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
+def test_error_of_a_page_is_raised_in_the_walk(face: Face, server: respx.Router) -> None:
     """An error of a page is raised where the walk has come to."""
     answers = [refusal(lro.Code.INVALID_ARGUMENT, "old token"), reply(PAGES[""])]
     server.get().mock(side_effect=lambda _: answers.pop())
@@ -81,7 +81,7 @@ def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
 
 
 @pytest.mark.parametrize("period", [1, 5])
-def test_tokens_that_go_round(period: int, face: Face, server: respx.Router) -> None:
+def test_repeated_page_token_ends_the_walk(period: int, face: Face, server: respx.Router) -> None:
     """A server that gives the same ones for ever is not followed for ever."""
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -69,8 +69,10 @@ def test_the_response_is_typed(ending: Any) -> None:
         ),
     ],
 )
-def test_results_without_fields(state: Any, response: type, result: Any, ending: Any) -> None:
-    """Nothing, a message like any other, and one that has a JSON form of its own (spec §2.5)."""
+def test_results_without_fields_are_returned(
+    state: Any, response: type, result: Any, ending: Any
+) -> None:
+    """Nothing, an empty message, and one with a JSON form of its own (spec §2.5)."""
     handle = ending(state, {"response": response, "metadata": lro.Struct})
     assert handle.result() == result
     assert handle.operation.state == "SUCCEEDED"
@@ -200,8 +202,8 @@ def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> N
         assert handle.result().size == 3
 
 
-def test_a_failed_operation(ending: Any) -> None:
-    """It raises the status that it ended with, each time it is asked for."""
+def test_failed_operation_raises_its_status(ending: Any) -> None:
+    """Each time the result is asked for."""
     handle = ending({**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)})
     for _ in range(2):
         with pytest.raises(OperationFailed) as caught:
@@ -224,8 +226,8 @@ DETAILS = (
 )
 
 
-def test_decoded_details(ending: Any) -> None:
-    """Details are messages; those of unknown types, and broken ones, are kept as they came."""
+def test_error_details_are_decoded(ending: Any) -> None:
+    """Unknown types and broken details are kept as they came."""
     with pytest.raises(OperationFailed) as caught:
         ending(failed(8, "no", DETAILS)).result()
     info, retry, unknown, ours, broken = caught.value.details()
@@ -255,8 +257,8 @@ def test_codes_of_failures(code: int | None, kind: type, name: str, ending: Any)
     assert caught.value.status.code == (code or 0)
 
 
-def test_a_final_state_stays(face: Face, server: respx.Router) -> None:
-    """A replica that lags behind does not undo what was seen (spec §2.9)."""
+def test_final_state_does_not_change(face: Face, server: respx.Router) -> None:
+    """A replica that lags behind does not undo it (spec §2.9)."""
     answers = [reply(running(99)), reply(succeeded())]
     server.route().mock(side_effect=lambda _: answers.pop())
     handle = face.client().operation(NAME, **TYPES)
@@ -272,7 +274,7 @@ def test_the_repr_of_a_handle_has_name_and_state(ending: Any) -> None:
     assert "OperationHandle 'operations/abc' SUCCEEDED>" in repr(handle)
 
 
-def test_the_verbs_of_a_handle(face: Face, server: respx.Router) -> None:
+def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) -> None:
     """Cancel and delete are calls for its name; neither changes what was seen."""
     server.route().mock(return_value=reply({}))
     handle = face.client().operation(NAME, **TYPES)

@@ -107,8 +107,8 @@ def failing(*moments: tuple[float, float], error: CallError | None = None) -> Si
     return Simulation(ends_at=3600, fault=away)
 
 
-def test_nothing_but_failures() -> None:
-    """After ten minutes of nothing else, counted from the first, the last failure is raised."""
+def test_failures_for_ten_minutes_end_the_wait() -> None:
+    """Counted from the first; the last one is raised."""
     for since, slack in ((300, 30), (0, 10)):
         simulation = failing((since, 9999))
         with pytest.raises(CallError) as caught:
@@ -177,8 +177,8 @@ def test_with_a_deadline_that_is_the_patience() -> None:
 
 
 @given(st.floats(0, 3000), st.floats(0, 590))
-def test_an_outage_costs_little(since: float, length: float) -> None:
-    """After an outage of less than ten minutes the wait goes on within one delay."""
+def test_wait_continues_after_a_short_outage(since: float, length: float) -> None:
+    """Within one pause, if it lasted less than ten minutes."""
     fault = call_error(lro.Code.INTERNAL)
     simulation = Simulation(
         ends_at=since, fault=lambda now: fault if since <= now < since + length else None

@@ -32,8 +32,8 @@ def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
 
 
 @pytest.mark.parametrize(("seconds", "about", "exactly"), [(10, 25, 23), (600, 61, 58)])
-def test_what_the_default_costs(seconds: float, about: int, exactly: int) -> None:
-    """About 25 polls for 10 s and 61 for 10 minutes, as the specification has it."""
+def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int) -> None:
+    """About 25 in 10 s and 61 in 10 minutes, as the specification has it."""
     simulation = Simulation(ends_at=seconds)
     simulation.wait(PLAIN)
     assert len(simulation.asked) == exactly == pytest.approx(about, rel=0.1)
@@ -51,8 +51,8 @@ def test_the_default_never_asks_too_often(run_time: float) -> None:
 
 
 @given(st.floats(0, 1000), st.floats(0, 1))
-def test_jitter(seconds: float, chance: float) -> None:
-    """A pause is shortened by a tenth at most; switched off, by nothing."""
+def test_jitter_shortens_pauses_by_a_tenth(seconds: float, chance: float) -> None:
+    """At most; switched off, not at all."""
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)
@@ -78,8 +78,8 @@ def test_the_proportional_policy_is_adjustable() -> None:
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 8)[-1] == 3.0
 
 
-def test_the_exponential_policy() -> None:
-    """By default that of public clients: 1 s, half as much more each time, 20 s at most."""
+def test_exponential_policy_has_the_usual_defaults() -> None:
+    """1 s, then 1.5 times as long each time, up to 20 s."""
     assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
     assert pauses(wait_exponential(), 2000)[-1] == 20.0
     assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]

@@ -202,7 +202,7 @@ def test_a_server_that_learns_a_verb_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("way", OFFERS)
-def test_what_is_gone(way: str) -> None:
+def test_deleted_operation_ends_its_watch(way: str) -> None:
     world = World(offers=OFFERS[way])
     numbers = spread(world, 30)
     for number in (0, 7, 29):

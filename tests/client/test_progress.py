@@ -137,12 +137,12 @@ READ: dict[str, list[tuple[Any, Progress | None]]] = {
 
 
 @pytest.mark.parametrize("cases", READ.values(), ids=READ)
-def test_what_is_read(cases: list[tuple[Any, Progress | None]]) -> None:
+def test_fraction_and_message_are_read(cases: list[tuple[Any, Progress | None]]) -> None:
     assert [(found, progress_of(found)) for found, _ in cases] == cases
     assert progress_of(lro.AnyMessage(URL, b"\x08\x03"), lro.TypeRegistry()) is None
 
 
-def test_nesting_has_an_end() -> None:
+def test_recursive_metadata_is_read_to_a_limit() -> None:
     """Metadata that contains itself is not followed for ever."""
     endless: dict[str, Any] = {}
     endless["progress"] = endless
@@ -157,7 +157,7 @@ def test_nesting_has_an_end() -> None:
         {"create_time": datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)},
     ],
 )
-def test_times(found: object) -> None:
+def test_start_time_is_read_from_any_type(found: object) -> None:
     """When it began, whatever the time is made of."""
     assert create_time_of(found) == datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)
 
@@ -166,12 +166,12 @@ def test_times(found: object) -> None:
     "found",
     [None, 3, {}, {"createTime": "soon"}, {"createTime": 5}, {"create_time": datetime(2030, 1, 2)}],
 )
-def test_no_times(found: object) -> None:
+def test_unreadable_start_time_is_none(found: object) -> None:
     """None where there is none, or none that can be read."""
     assert create_time_of(found) is None
 
 
-def test_a_class_that_raises() -> None:
+def test_property_that_raises_is_ignored() -> None:
     """A property of the application's class may fail."""
 
     class Broken:
@@ -202,8 +202,8 @@ JSON = st.recursive(
 
 @settings(max_examples=40)
 @given(JSON)
-def test_never_raises(found: Any) -> None:
-    """Whatever a server says, progress is within its bounds, or not known."""
+def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
+    """Whatever the server sends."""
     read = progress_of(found) or Progress()
     create_time_of(found)
     assert read.fraction is None or 0 <= read.fraction <= 1
@@ -212,8 +212,8 @@ def test_never_raises(found: Any) -> None:
     assert {unicodedata.category(letter) for letter in read.message} & UNSEEN == set()
 
 
-def test_protobuf() -> None:
-    """Fields that were not set are not there; enums are named."""
+def test_progress_is_read_from_protobuf() -> None:
+    """Unset fields are missing; enums are named."""
     pytest.importorskip("google.longrunning.operations_pb2")
     from google.protobuf import descriptor_pb2, struct_pb2
     from google.protobuf.timestamp_pb2 import Timestamp

@@ -49,8 +49,8 @@ def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Upd
     return Update(handle, operation)
 
 
-def test_rich(harness: Harness) -> None:
-    """The bar is full in the end, and the result comes back."""
+def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
+    """The result is returned."""
     where, written = console()
     operation = started(harness, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
     assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
@@ -79,8 +79,8 @@ def test_rich_shows_what_metadata_says(capsys: pytest.CaptureFixture[str]) -> No
     assert "copy [b]x[/b]" in err
 
 
-def test_tqdm(harness: Harness) -> None:
-    """The same with tqdm."""
+def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
+    """The result is returned."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
     operation = started(harness, ResizeMetadata(40), ResizeResponse(7))
@@ -128,7 +128,7 @@ def test_a_failure_ends_the_bar(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("make", [RichBar, TqdmBar])
-def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bar_library_names_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("rich.progress", "tqdm"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(lro.errors.MissingExtra, match=r"lro\[progress\]"):
@@ -139,8 +139,8 @@ def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "text"),
     [(0, "0s"), (59.4, "59s"), (61, "1m 01s"), (7265, "2h 01m"), (200_000, "2d 7h")],
 )
-def test_spans(seconds: float, text: str) -> None:
-    """Two units at most."""
+def test_time_spans_show_two_units(seconds: float, text: str) -> None:
+    """At most."""
     from lro_client.progress._bars import span_text
 
     assert span_text(seconds) == text

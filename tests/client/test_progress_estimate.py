@@ -71,7 +71,7 @@ def test_a_stall_makes_it_grow(estimate: Estimate, clock: Clock) -> None:
     assert seen[-1] > 600
 
 
-def test_going_back_a_little(estimate: Estimate, clock: Clock) -> None:
+def test_progress_that_falls_lengthens_the_estimate(estimate: Estimate, clock: Clock) -> None:
     """What was lost has to be done again."""
     for percent in (0, 40, 30):
         estimate.add(percent / 100)
@@ -81,7 +81,7 @@ def test_going_back_a_little(estimate: Estimate, clock: Clock) -> None:
     assert 30 < left < 60
 
 
-def test_beginning_again(estimate: Estimate, clock: Clock) -> None:
+def test_second_pass_is_estimated_by_its_own_rate(estimate: Estimate, clock: Clock) -> None:
     """A second pass is estimated from its own rate alone."""
     for percent in (0, 90, 0):
         estimate.add(percent / 100)

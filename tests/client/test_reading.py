@@ -81,13 +81,15 @@ DONE = json.dumps(succeeded()).encode()
 
 
 @pytest.mark.parametrize(("coding", "pack"), PACKING)
-def test_packed_bodies(coding: str, pack: Callable[[bytes], bytes], face: Face) -> None:
+def test_packed_bodies_are_unpacked(
+    coding: str, pack: Callable[[bytes], bytes], face: Face
+) -> None:
     client = answering(face, raw(pack(DONE), content_encoding=coding))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
 
 @given(content=st.binary(max_size=3000), case=st.sampled_from(PACKING), size=st.integers(1, 50))
-def test_where_it_is_cut_does_not_matter(
+def test_body_is_unpacked_whatever_the_chunks(
     content: bytes, case: tuple[str, Callable[[bytes], bytes]], size: int
 ) -> None:
     """The same comes out of pieces of any size."""
@@ -111,8 +113,10 @@ def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("codings", ["gzip", "gzip, gzip"])
-def test_a_bomb_is_given_up(codings: str, face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reply unpacks to is bounded, and no more of it is held than that."""
+def test_unpacked_size_is_bounded(
+    codings: str, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than that is held in memory."""
     monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
     bomb = bytes(50_000_000)
     for _ in codings.split(","):
@@ -161,8 +165,8 @@ SPOILT = [b"no gzip at all", gzip.compress(DONE, mtime=0)[:-20] + b"x" * 20]
 
 
 @pytest.mark.parametrize("spoilt", SPOILT, ids=["none", "cut"])
-def test_a_spoilt_body_passes(spoilt: bytes, face: Face) -> None:
-    """It is asked for again, as what was cut short on its way."""
+def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
+    """As a truncated one is."""
     spoilt_once = raw(spoilt, content_encoding="gzip", content_type="application/json")
     client = answering(face, spoilt_once, raw(DONE))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
@@ -270,8 +274,8 @@ def test_names_with_segments(way: str, parent: str, face: Face) -> None:
 # -- errors that help ---------------------------------------------------------------------------
 
 
-def test_what_is_spoilt_later() -> None:
-    """The head was right, the rest is not."""
+def test_body_corrupt_at_its_end_is_retried() -> None:
+    """Its beginning was correct."""
     unpacking = Unpacking("gzip")
     assert b"".join(unpacking.feed(gzip.compress(b"x" * 100)[:10])) == b""
     with pytest.raises(httpx.DecodingError):

@@ -145,10 +145,10 @@ def test_how_faults_are_shown(face: Face, server: respx.Router) -> None:
         (page_of_a_proxy(503, retry_after="7"), 7.0),
     ],
 )
-def test_what_the_server_asks_for(
+def test_server_delay_lengthens_the_pause(
     answer: httpx.Response, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """RetryInfo and Retry-After lengthen a delay, and never shorten it."""
+    """RetryInfo and Retry-After never shorten it."""
     server.get().mock(side_effect=[answer, reply(running())])
     face.client(clock=clock).get(NAME)
     assert clock.sleeps == [pause]
@@ -174,8 +174,8 @@ def test_a_call_that_takes_too_long_is_reported(
     assert clock.sleeps == [caught.value.retry_after]
 
 
-def test_a_policy_of_ones_own(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Codes, delays and attempts are the caller's to choose; any wait of tenacity will do."""
+def test_custom_policy_decides_retries(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Codes, pauses and attempts; any wait of tenacity works."""
     retry = Retry(
         codes=frozenset({lro.Code.ABORTED}),
         wait=tenacity.wait_fixed(3) + wait_exponential(1.0, 2.0),

@@ -54,14 +54,14 @@ def date(seconds: float) -> str:
         *[(text, None) for text in ("", "-5", "+5", "1.5", "1e3", "5s", "5, 6", "soon")],
     ],
 )
-def test_what_is_understood(text: str, seconds: float | None) -> None:
-    """Whole seconds, or an HTTP date by the local clock; anything else is no recommendation."""
+def test_retry_after_is_seconds_or_a_date(text: str, seconds: float | None) -> None:
+    """A date counts by the local clock; anything else is ignored."""
     assert read(retry_after=text) == seconds
     assert read() is None
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f")))
-def test_no_text_is_an_error(text: str) -> None:
+def test_any_text_in_retry_after_is_accepted(text: str) -> None:
     answer = httpx.Response(200, json=running(), headers=[(b"retry-after", text.encode("latin-1"))])
     found = CODER.decode(CALL, answer, answer.content).retry_after
     assert found is None or found <= 1e9
@@ -78,7 +78,7 @@ def test_no_text_is_an_error(text: str) -> None:
         st.sampled_from([" GMT", " +9999", " -99999999", " EST", ""]),
     ).map("".join)
 )
-def test_no_date_is_an_error(text: str) -> None:
+def test_impossible_dates_in_retry_after_are_ignored(text: str) -> None:
     """A date that cannot be is ignored, too."""
     found = read(retry_after=text)
     assert found is None or found <= 1e9
@@ -101,10 +101,10 @@ def test_a_date_is_relative_to_the_servers_own() -> None:
         ({"retry_after": "90"}, 30.0),
     ],
 )
-def test_what_is_followed(
+def test_retry_after_is_the_next_pause(
     headers: dict[str, str], pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A positive interval is the next pause, as far as the caller honours it."""
+    """As far as the policy honours it."""
     answers = [reply(succeeded()), reply(running(), **headers)]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, jitter=0.0, max_retry_after=30.0)

@@ -58,7 +58,7 @@ def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["with Wait", "without Wait"])
-def test_updates(waits: bool, way: Way) -> None:
+def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
     """Progress is shown while the work goes on, and the end at the end."""
     client = way.client(polling=Polling(wait_first=waits))
     operation = way.start(client)
@@ -92,7 +92,7 @@ def test_descriptions(way: Way, client: Any) -> None:
     assert client.batch_get([operation.name]).operations[0].description == basic
 
 
-def test_a_failure(way: Way, client: Any) -> None:
+def test_error_arrives_with_its_details(way: Way, client: Any) -> None:
     """The error that the work ends with arrives with its details."""
     operation = way.start(client)
     violation = lro.types.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
@@ -113,8 +113,8 @@ def test_a_failure(way: Way, client: Any) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_cancelling(way: Way, client: Any) -> None:
-    """Cancel asks; the operation shows when the work has stopped."""
+def test_cancel_stops_the_work(way: Way, client: Any) -> None:
+    """The operation shows when the work has stopped."""
     operation = way.start(client)
     way.harness.say(None)
     operation.cancel()
@@ -123,8 +123,8 @@ def test_cancelling(way: Way, client: Any) -> None:
     assert operation.operation.state == "CANCELLED"
 
 
-def test_deleting(way: Way, client: Any) -> None:
-    """A deleted operation is gone for every caller, and for who waits for it."""
+def test_deleted_operation_is_gone(way: Way, client: Any) -> None:
+    """For every caller, and for those who wait for it."""
     operation, another = way.start(client), way.start(client)
     another.delete()
     steps = operation.updates(timeout=120, every=0.05)
@@ -138,7 +138,7 @@ def test_deleting(way: Way, client: Any) -> None:
     assert list(client.list()) == []
 
 
-def test_waiting_once(way: Way, client: Any) -> None:
+def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
     """The verb gives the state at the timeout, or at the end."""
     operation = way.start(client)
     assert not client.wait(operation.name, timeout=0).done
@@ -162,7 +162,7 @@ def test_a_server_without_wait(way: Way) -> None:
     assert caught.value.code is lro.Code.UNIMPLEMENTED
 
 
-def test_resuming_from_a_name(way: Way, client: Any) -> None:
+def test_name_becomes_a_handle_in_another_client(way: Way, client: Any) -> None:
     """A name, kept anywhere, is a handle in another client."""
     name = way.start(client).name
     client.close()
@@ -173,8 +173,8 @@ def test_resuming_from_a_name(way: Way, client: Any) -> None:
     assert another.metadata == ResizeMetadata(percent=9)
 
 
-def test_the_same_start_twice(way: Way, client: Any) -> None:
-    """A request id makes a repeated start harmless, and another request with it an error."""
+def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
+    """Another request with the same id is an error."""
     request_id = str(uuid.UUID(int=1))
     first = way.start(client, request_id=request_id)
     assert way.start(client, request_id=request_id).name == first.name
@@ -202,8 +202,8 @@ def test_a_start_that_is_refused(way: Way, client: Any) -> None:
     assert list(client.list()) == []
 
 
-def test_listing(way: Way, client: Any) -> None:
-    """A list is filtered and walked over pages; its operations become handles."""
+def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
+    """Its operations become handles."""
     names = [way.start(client).name for _ in range(5)]
     way.harness.say(ResizeResponse(size_bytes=3))
     while not (ended := list(client.list(filter="done = true"))):
@@ -220,8 +220,8 @@ def test_listing(way: Way, client: Any) -> None:
         list(client.list(filter="done ="))
 
 
-def test_names(way: Way, client: Any) -> None:
-    """Names that do not exist and names that cannot exist are different errors; a colon arrives."""
+def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -> None:
+    """A colon in a name arrives."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),
@@ -233,8 +233,8 @@ def test_names(way: Way, client: Any) -> None:
         assert caught.value.code is code, name
 
 
-def test_many_at_once(way: Way, client: Any) -> None:
-    """Threads, or tasks, share a client, and each gets its own result."""
+def test_threads_and_tasks_share_a_client(way: Way, client: Any) -> None:
+    """Each gets its own result."""
     operations = [way.start(client) for _ in range(4)]
     way.harness.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
     found = way.face.together([one.result for one in operations])

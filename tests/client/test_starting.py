@@ -50,8 +50,8 @@ def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
     assert body_of(route.calls.last.request) == expected
 
 
-def test_validation_alone(face: Face, server: respx.Router) -> None:
-    """The reply to a validation is done and has no name; its result needs no call (spec §9.7)."""
+def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
+    """It is done, and its result needs no call (spec §9.7)."""
     answer = {"done": True, "response": packed("google.protobuf.Empty")}
     server.post(TARGET).mock(return_value=reply(answer))
     types = {**TYPES, "response": lro.Empty}

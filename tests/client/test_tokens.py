@@ -49,7 +49,7 @@ def test_a_token_is_compact_json() -> None:
 
 
 @given(texts.filter(bool), texts, texts, texts)
-def test_round_trip(name: str, response: str, metadata: str, trace: str) -> None:
+def test_token_is_read_back(name: str, response: str, metadata: str, trace: str) -> None:
     assume(not dotted(name))
     token = Token(name=name, server="", response=response, metadata=metadata, trace=trace)
     assert read_token(token.text) == token
@@ -104,7 +104,7 @@ def test_no_secret_of_the_server(url: str, public: str) -> None:
         (json.dumps({"lro": 1, "name": "a" * 8192}), "is longer than 8192 bytes: 8"),
     ],
 )
-def test_what_is_no_token(text: str, problem: str) -> None:
+def test_invalid_token_is_refused(text: str, problem: str) -> None:
     """The error says what is wrong with it."""
     with pytest.raises(lro.InvalidArgument, match=problem) as caught:
         read_token(text)
@@ -120,7 +120,7 @@ def test_what_is_no_token(text: str, problem: str) -> None:
         ("a/..", "has a segment"),
     ],
 )
-def test_what_makes_no_token(name: str, problem: str) -> None:
+def test_handle_that_no_token_can_hold_is_refused(name: str, problem: str) -> None:
     """What could not be read again is not written."""
     with pytest.raises(lro.InvalidArgument, match=problem):
         token_of(name, response=None, metadata=None)
@@ -149,8 +149,8 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
         ("grpc://dns:///a:1", "grpc://dns:///b:1", False),
     ],
 )
-def test_servers(one: str, other: str, same: bool) -> None:
-    """Scheme, host and port distinguish them; a path does not."""
+def test_tokens_distinguish_servers_by_origin(one: str, other: str, same: bool) -> None:
+    """By scheme, host and port, not by path."""
     assert (server_of(one) == server_of(other)) is same
 
 

@@ -132,7 +132,7 @@ def test_the_end_is_reported_once(spans: Spans) -> None:
     assert len(spans.ours()) == 1
 
 
-def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_works_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     _tracing._api.cache_clear()
     try:

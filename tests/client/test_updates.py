@@ -93,8 +93,8 @@ def test_the_first_state_is_shown_at_once(face: Face, clock: Clock, server: resp
     steps.close()
 
 
-def test_breaking_out_early(face: Face, clock: Clock, server: respx.Router) -> None:
-    """It asks no more, and the handle can be used as before."""
+def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Router) -> None:
+    """No more calls are made, and the handle still works."""
     route = server.get().mock(side_effect=answers(running(1), running(2), succeeded()))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     steps = handle.updates()
@@ -141,8 +141,8 @@ def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
 
 
 @given(st.floats(0, 200), st.floats(0.2, 30), st.booleans())
-def test_how_often_is_looked(ends_at: float, every: float, waits: bool) -> None:
-    """At most ``every`` seconds pass between looks, whether the server waits or not."""
+def test_updates_poll_within_the_given_interval(ends_at: float, every: float, waits: bool) -> None:
+    """At most ``every`` seconds, whether the server holds calls or not."""
     simulation = Simulation(ends_at=ends_at, max_hold=60 if waits else None)
     simulation.watch(Polling(jitter=0.0), every=every)
     times = [when for when, _ in simulation.asked]

@@ -71,8 +71,8 @@ def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
 
 
 @pytest.mark.parametrize("case", cases("client_poll"))
-def test_polling(case: Any, face: Face, clock: Clock, server: respx.Router) -> None:
-    """The pauses, the number of calls and the outcome are those of the vector."""
+def test_polls_follow_the_vector(case: Any, face: Face, clock: Clock, server: respx.Router) -> None:
+    """Pauses, number of calls and outcome."""
     last = answer(case["replies"][-1])
     replies = iter([answer(said) for said in case["replies"]])
     route = server.get(f"/v1/{NAME}").mock(side_effect=lambda _: next(replies, last))
@@ -106,8 +106,8 @@ def test_code_of_a_bare_status(case: Any, face: Face, server: respx.Router) -> N
 
 
 @pytest.mark.parametrize("case", cases("status_http", "parse_error_body"))
-def test_error_body(case: Any, face: Face, server: respx.Router) -> None:
-    """A body in the form of AIP-193 has code, message and details (spec §11.8(1))."""
+def test_error_body_is_read(case: Any, face: Face, server: respx.Router) -> None:
+    """Code, message and details of the form of AIP-193 (spec §11.8(1))."""
     error = read_error(face, server, case["http"], case["body_text"])
     found = {
         "code": error.status.code,

@@ -93,8 +93,8 @@ def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> No
     ],
     ids=lambda one: f"{one!r:.30}",
 )
-def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
-    """Wait sends its timeout as a duration, and gives whatever state the server answers."""
+def test_wait_sends_its_timeout(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
+    """As a duration; it returns the state in the reply."""
     server.post().mock(return_value=reply(running()))
     if isinstance(timeout, lro.wire.WaitOperationRequest):
         assert not face.client().wait(timeout).done
@@ -119,11 +119,10 @@ FILTER = 'done = true AND metadata.verb = "ü"'
         ("projects/a:b", "/v1/projects/a%3Ab/operations"),
     ],
 )
-def test_list(parent: str, path: str, face: Face, server: respx.Router) -> None:
-    """List asks for the collection of the parent, however the parent is spelled (spec §3.3).
-
-    Query names are in lowerCamelCase; what is at its default is left out.
-    """
+def test_list_asks_for_the_collection(
+    parent: str, path: str, face: Face, server: respx.Router
+) -> None:
+    """However the parent is spelled (spec §3.3)."""
     server.get().mock(return_value=reply({}))
     assert list(face.client().list(parent)) == []
     assert line(sent(server)) == ("GET", path)
@@ -177,8 +176,8 @@ def test_routes_of_another_service(face: Face, server: respx.Router) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_wait_without_a_body(method: str, face: Face, server: respx.Router) -> None:
-    """The binding of Wait can be a GET, or a POST that has no body (spec §4.10)."""
+def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx.Router) -> None:
+    """As a GET, or a POST without a body (spec §4.10)."""
     server.route().mock(return_value=reply(running()))
     routes = Routes(wait="/v1/{name=operations/*}/wait", wait_method=method, wait_body=False)
     face.client(routes=routes).wait(NAME, timeout=1.5)
@@ -222,10 +221,10 @@ def test_a_client_enters_as_itself_and_is_closed_after_its_block(
         (reply({**succeeded(), "error": {"code": 5}}), "not what was asked for: response"),
     ],
 )
-def test_replies_that_are_none(
+def test_reply_that_is_not_an_operation_is_an_error(
     answer: httpx.Response, text: str, face: Face, server: respx.Router
 ) -> None:
-    """A reply that is not an operation is an error that says so, and is not asked for again."""
+    """It is not retried."""
     server.get().mock(return_value=answer)
     with pytest.raises(CallError, match=text) as caught:
         face.client().get(NAME)
@@ -269,7 +268,7 @@ def test_redirects_elsewhere_are_not_followed(there: str, face: Face, server: re
     assert len(server.calls) == 1
 
 
-def test_redirects_in_a_circle(face: Face, server: respx.Router) -> None:
+def test_circular_redirects_are_an_error(face: Face, server: respx.Router) -> None:
     server.get().mock(return_value=page_of_a_proxy(302, location="/v2?key=s3cr3t"))
     with pytest.raises(CallError, match=r"5 redirections, the last one to http://test/v2$"):
         face.client().get(NAME)

@@ -128,7 +128,7 @@ def test_replies_that_come_at_once(
         assert clock.sleeps == [seconds] * pauses
 
 
-def test_the_hold_is_adjustable(face: Face, server: respx.Router) -> None:
+def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -> None:
     """How long a call may be held is part of the policy."""
     route = server.post(WAIT).mock(return_value=reply(succeeded()))
     polling = Polling(hold_seconds=2.5)

@@ -330,7 +330,9 @@ def at(op: str, micros: int) -> str:
         ("name = n name = (n OR o)", "n", "-", "-, -", ""),
     ],
 )
-def test_bounds(text: str, names: str, states: str, span: str, keys: str) -> None:
+def test_filter_gives_bounds_for_its_order(
+    text: str, names: str, states: str, span: str, keys: str
+) -> None:
     """What a filter is sure of, so that the records can be found in some order."""
     found = bounds_of(narrowed(text))
     path, _, values = keys.partition(": ")

@@ -374,7 +374,9 @@ def anonymous(found: Any, name: str) -> Any:
 @pytest.mark.parametrize(
     ("where", "verb", "prepare"), TABLE, ids=[f"{n}-{w}-{v}" for n, (w, v, _) in enumerate(TABLE)]
 )
-def test_the_same(where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]) -> None:
+def test_grpc_and_http_give_equal_results(
+    where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]
+) -> None:
     """Each way gives the same result or error, each asked for an operation of its own."""
     place = places(where)
     found = {}
@@ -387,7 +389,7 @@ def test_the_same(where: str, verb: str, prepare: Prepare, places: Callable[[str
 
 
 @pytest.mark.parametrize("verb", [*REPLIES, "Start"])
-def test_the_same_for_callers(verb: str, places: Callable[[str], Place]) -> None:
+def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], Place]) -> None:
     """A caller who may not call, and one whose check raises, get the same error by each way."""
     name = {List: {"name": "projects/p"}, "Start": {}}
     for caller, wanted in CALLERS.items():

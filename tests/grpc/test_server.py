@@ -118,7 +118,7 @@ def test_path_that_no_service_has_is_unimplemented(kind: str) -> None:
             assert ask(address, path).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_methods_switched_off(kind: str) -> None:
+def test_server_may_serve_operations_alone(kind: str) -> None:
     """Only the operations are served then."""
     with serving(kind, build().service, methods=False) as address:
         assert ask(address, COUNT).code is grpc.StatusCode.UNIMPLEMENTED

@@ -146,7 +146,7 @@ def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
     ]
 
 
-def test_a_protobuf_message(asking: Asking) -> None:
+def test_protobuf_request_is_sent(asking: Asking) -> None:
     odd, client = asking(replying(name=NAME))
     message = struct_pb2.Value(number_value=1.5)
     client.start("a.B.C", message, **TYPES)
@@ -171,8 +171,8 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     assert odd.calls == []
 
 
-def test_what_a_transport_cannot_use(face: Face) -> None:
-    """It is refused when that is made: grpcio would look for a host of that name for ever."""
+def test_invalid_target_is_refused(face: Face) -> None:
+    """When the transport is made: grpcio would look for the host for ever."""
     with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
         transport(face, "here:50051", metadata=[("b-bin", "no bytes")])
     with pytest.raises(lro.DeclarationError, match=r"^target: .* got 'grpc://here:50051'"):
@@ -336,8 +336,8 @@ def test_unknown_fields_are_kept(asking: Asking) -> None:
     assert client.get(NAME).unknown == b"\xa2\x06\x01x"
 
 
-def test_a_channel_of_the_user(face: Face) -> None:
-    """It is used as it is, and outlives the client."""
+def test_channel_of_the_user_is_used(face: Face) -> None:
+    """It outlives the client."""
     with odd_server(replying(name=NAME)) as odd:
         module: Any = grpc if face.name == "sync" else grpc.aio
         channel = face.run(lambda: module.insecure_channel(odd.address))

@@ -185,7 +185,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
     assert replies[0].json()["error"]["status"] == "UNAVAILABLE"
 
 
-def test_what_is_no_application_is_refused() -> None:
+def test_invalid_aiohttp_application_is_refused() -> None:
     """By a sentence, when it is given."""
     operations = Operations(build().service, caller=caller)
     with pytest.raises(lro.DeclarationError, match=r"an aiohttp.web.Application"):

@@ -129,7 +129,7 @@ def test_body_that_cannot_be_read_is_malformed(
     assert (reply.status_code, reply.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
-def test_what_is_no_application_or_function_is_refused(counting: Counting) -> None:
+def test_invalid_flask_application_or_function_is_refused(counting: Counting) -> None:
     """By a sentence, when it is given."""
     with pytest.raises(lro.DeclarationError, match="a Flask application"):
         Operations(counting.service, caller=caller).init_app(object())  # type: ignore[arg-type]

@@ -114,8 +114,8 @@ def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
     assert breaking(numbered(1, method=BARE), numbered(2, method=bare)) == []
 
 
-def test_targets_of_both_sets() -> None:
-    """By default a method may have moved to another file of the set."""
+def test_target_may_be_in_either_set() -> None:
+    """A method may have moved to another file."""
     old, new = packed(proto(GOOD)), packed(proto(GOOD, name="moved.proto"))
     assert breaking(old, new, old_targets=[BOOKS]) == []
     assert codes(old, packed(proto(GOOD)), new_targets=[]) == ["method-removed"]
@@ -203,7 +203,7 @@ def test_single_string_as_allow_list_is_refused() -> None:
         lint(DATA, allow="*:response-type-missing")
 
 
-def test_a_file_of_allowances() -> None:
+def test_file_of_allowances_is_read() -> None:
     """Comments, spaces and empty lines do not count."""
     text = f"# old ones\n\n  {METHOD}  # AIP-151 came later\r\n*:method-removed"
     assert list(read_allowances(text)) == [METHOD, "*:method-removed"]

@@ -254,11 +254,8 @@ def names_of(info: OperationInfo) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
-def test_lint(case: dict[str, Any], base: bytes) -> None:
-    """The findings and the full names of types are those of the case, in its order.
-
-    The registry has the methods with both types.
-    """
+def test_findings_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
+    """In its order."""
     data = base + base64.b64decode(case["files"])
     found = lint(data, targets=case["targets"])
     assert [facts_of(one, "method", "code", "severity") for one in found] == case["expect"][
@@ -278,8 +275,8 @@ def test_lint(case: dict[str, Any], base: bytes) -> None:
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_breaking"))
-def test_breaking(case: dict[str, Any], base: bytes) -> None:
-    """The changes are those of the case, with the old and the new type."""
+def test_changes_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
+    """With the old and the new type."""
     found = breaking(
         base + base64.b64decode(case["old_files"]),
         base + base64.b64decode(case["new_files"]),

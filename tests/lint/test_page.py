@@ -55,8 +55,8 @@ def test_every_kind_is_explained() -> None:
 
 
 @pytest.mark.parametrize("code", LINT_CODES)
-def test_lint_example(code: str, tmp_path: Path, imports: list[str]) -> None:
-    """The first example gives the finding, with its place; one that mends it gives none."""
+def test_lint_example_of_the_page_is_true(code: str, tmp_path: Path, imports: list[str]) -> None:
+    """One that mends it has no finding."""
     wrong, *mended = SECTIONS[code]
     (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
     assert (found.code, found.file, found.line) == (code, NAME, FRAME.count("\n"))
@@ -65,7 +65,9 @@ def test_lint_example(code: str, tmp_path: Path, imports: list[str]) -> None:
 
 
 @pytest.mark.parametrize("code", BREAKING_CODES)
-def test_breaking_example(code: str, tmp_path: Path, imports: list[str]) -> None:
+def test_breaking_example_of_the_page_is_true(
+    code: str, tmp_path: Path, imports: list[str]
+) -> None:
     """The two halves of the example differ in just this."""
     (example,) = SECTIONS[code]
     _, before, after = re.split(r"^// (?:before|after)\n", example, flags=re.M)

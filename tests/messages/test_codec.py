@@ -58,7 +58,7 @@ def test_an_any_is_read_and_printed(case):
 
 
 @cases("parse_error")
-def test_what_is_no_any_is_refused(case):
+def test_invalid_any_is_refused(case):
     """With an error that a caller can read."""
     with pytest.raises((ValueError, InvalidArgument)) as caught:
         read(case)
@@ -123,8 +123,8 @@ class Presence:
     indexed: Mapping[int, object] = attrs.field(factory=dict)
 
 
-def test_fields_with_presence():
-    """Empty and zero print where absence means something else (spec §1.8(1))."""
+def test_present_empty_fields_are_printed():
+    """Where absence means something else (spec §1.8(1))."""
     assert TYPES.dump(Presence()) == {"count": 7, "label": "none"}
     present = Presence(maybe="", count=0, label="", step=Step(), rate=-0.0)
     shown = {"maybe": "", "count": 0, "label": "", "step": {}, "rate": -0.0}
@@ -141,8 +141,8 @@ def test_null_is_absence():
     assert TYPES.load({"anything": None}, Presence).anything is None
 
 
-def test_null_within():
-    """It is a value where the elements are any JSON, else an error (spec §1.8(3))."""
+def test_null_inside_a_list_or_map_is_refused():
+    """Unless the elements are any JSON (spec §1.8(3))."""
     free = {"rows": [None, 1], "indexed": {"1": None}}
     message = Presence(rows=(None, 1), indexed={1: None})
     assert TYPES.load(free, Presence) == message
@@ -239,8 +239,8 @@ def test_a_class_may_contain_itself():
         (Scalars(flags={"true": "a"}), "flags['true']"),
     ],
 )
-def test_the_culprit_has_a_path(value, path):
-    """From the top of the message, in proto spelling where it is a field; both ways."""
+def test_error_names_the_path_of_the_field(value, path):
+    """From the top of the message, in proto spelling."""
     written = attrs.has(type(value))
     with pytest.raises(LroError) as caught:
         TYPES.dump(value) if written else TYPES.load(value, Node)
@@ -277,7 +277,7 @@ class Plain:
     derived: str = dataclasses.field(default="", init=False)
 
 
-def test_a_dataclass():
+def test_dataclass_is_a_message():
     """With defaults, factories, and fields that the constructor does not take."""
     assert TYPES.dump(Plain("a")) == {"text": "a", "count": 3}
     assert TYPES.dump(Plain("", 0)) == {"count": 0}

@@ -50,8 +50,8 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("data", NOT_JSON)
-def test_what_is_no_json(read, data):
-    """Refused as text and as bytes; so are encodings other than UTF-8 (spec §1.8(6))."""
+def test_invalid_json_is_refused(read, data):
+    """As text and as bytes; so are encodings other than UTF-8 (spec §1.8(6))."""
     for form in (data, data.encode()) if isinstance(data, str) else (data,):
         with pytest.raises(ValueError):
             read(form)
@@ -69,16 +69,16 @@ def test_other_threads_have_turns_while_fractions_are_read():
     assert called.count(("_fraction", "call")) == 4
 
 
-def test_equal_keys(library):
-    """A server refuses them, at any depth, by name (spec §1.8(2)); a client takes the last."""
+def test_servers_refuse_duplicate_keys(library):
+    """At any depth, by name (spec §1.8(2)); a client takes the last."""
     for text in ('{"a":1,"b":2,"a":3}', '[{"b":{"a":1,"a":1}}]', '{"a":1,"\\u0061":2}'):
         with pytest.raises(ValueError, match="the key 'a' stands twice"):
             loads_strict(text)
     assert loads('{"a":1,"a":2}') == {"a": 2}
 
 
-def test_depth(read):
-    """32 levels must be read, 100 are, one more is refused (spec §1.8(8))."""
+def test_depth_is_limited_to_a_hundred_levels(read):
+    """32 must be read (spec §1.8(8))."""
     for levels in (1, 32, MAX_DEPTH):
         assert read(nested(levels)) is not None
         assert read(nested(levels, "").encode()) is not None
@@ -147,8 +147,8 @@ def test_what_is_written_can_be_read_again(library):
 
 
 @pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
-def test_what_has_no_json(library, value):
-    """An error, and never half a text."""
+def test_value_without_json_is_an_error(library, value):
+    """Never half a text."""
     with pytest.raises((ValueError, TypeError)):
         dumps(value)
 

@@ -414,8 +414,8 @@ class Lost(BaseModel):
         (OldModel, "message classes are those of pydantic 2"),
     ],
 )
-def test_what_cannot_be_said_is_refused_at_declaration(cls: type, says: str) -> None:
-    """With the field, and what to do."""
+def test_unsupported_field_is_refused_at_declaration(cls: type, says: str) -> None:
+    """The error names the field and says what to do."""
     with pytest.raises(DeclarationError, match=says):
         known(cls)
 

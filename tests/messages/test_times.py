@@ -31,27 +31,27 @@ def cases(*modes):
 
 
 @cases("roundtrip", "parse")
-def test_it_reads(case):
+def test_times_are_read(case):
     """The JSON form gives these seconds and nanoseconds."""
     cls, parse, _ = KINDS[case["type"]]
     assert parse(case.get("input", case["json"])) == cls(case["seconds"], case["nanos"])
 
 
 @cases("roundtrip", "parse", "print")
-def test_it_prints(case):
+def test_times_are_printed(case):
     cls, _, text = KINDS[case["type"]]
     assert text(cls(case["seconds"], case["nanos"])) == case["json"]
 
 
 @cases("parse_error")
-def test_it_refuses(case):
-    """What is none is refused, with what was found in the text."""
+def test_invalid_times_are_refused(case):
+    """The error shows the text."""
     with pytest.raises(InvalidArgument, match="got"):
         KINDS[case["type"]][1](case["input"])
 
 
 @cases("print_error")
-def test_it_does_not_print(case):
+def test_times_out_of_range_are_not_printed(case):
     """What is out of range has no JSON form."""
     cls, _, text = KINDS[case["type"]]
     with pytest.raises(ValueError, match="not a valid"):

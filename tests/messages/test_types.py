@@ -96,8 +96,8 @@ def test_a_class_may_be_named_when_it_is_registered():
 # -- packing --------------------------------------------------------------------------------------
 
 
-def test_packing():
-    """A message, a span, a moment; an Any is passed through."""
+def test_values_are_packed_by_type():
+    """A message, a span, a time; an AnyMessage is passed through."""
     types = TypeRegistry(Thing)
     packed = types.pack(Thing("a"))
     assert packed == AnyMessage("type.googleapis.com/acme.v1.Thing", {"text": "a"})
@@ -117,15 +117,15 @@ def test_packing():
         (timedelta.max, "not a valid duration"),
     ],
 )
-def test_what_cannot_be_packed(thing, error):
+def test_unregistered_value_is_not_packed(thing, error):
     with pytest.raises(EncodingError, match=error):
         TypeRegistry(Thing).pack(thing)
     with pytest.raises(UnknownType):
         TypeRegistry().pack(Thing())
 
 
-def test_unpacking():
-    """Only as what it is, by the name after the last slash (spec §1.14(1))."""
+def test_message_is_unpacked_only_as_its_type():
+    """By the name after the last slash (spec §1.14(1))."""
     types = TypeRegistry(Thing, Book)
     packed = AnyMessage("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
     assert types.unpack(packed, Thing) == Thing("a") == types.unpack_any(packed)
@@ -274,7 +274,7 @@ def test_a_factory_makes_codecs():
             types.pack(Model(count=1, x=wrong))
 
 
-def test_a_codec_of_bytes():
+def test_binary_codec_has_no_json():
     """The payload stays in binary form; there is no JSON of it."""
     codec = ModelCodec(Model)
     codec.dump = lambda message: b"\x08\x01"
@@ -360,7 +360,7 @@ def test_a_field_that_no_message_can_have(annotation, why):
 @pytest.mark.parametrize(
     "field", [lambda default, **more: attrs.field(default=default, **more), dataclasses.field]
 )
-def test_numbers_may_be_given(field):
+def test_field_numbers_may_be_given(field):
     """For classes that must agree with a proto file."""
 
     class Numbered:
@@ -418,8 +418,8 @@ DECLARATIONS = [
 
 
 @pytest.mark.parametrize(("declare", "arguments", "why"), DECLARATIONS)
-def test_what_cannot_be_declared_is_refused_with_the_way_out(declare, arguments, why):
-    """Where it is written, or registered: names, numbers, annotations, other classes."""
+def test_invalid_declaration_is_refused_with_advice(declare, arguments, why):
+    """Where it is written or registered: names, numbers, annotations, other classes."""
     with pytest.raises(DeclarationError, match=why):
         declare(*arguments)
 

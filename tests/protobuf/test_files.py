@@ -406,7 +406,7 @@ def test_message_that_protobuf_cannot_write_is_refused():
 # -- files of descriptors -------------------------------------------------------------------------
 
 
-def test_two_files_of_one_name():
+def test_files_of_one_name_keep_their_descriptors():
     """From different places: each message keeps its own descriptor."""
     types = TypeRegistry()
     name = 'name: "api.proto" syntax: "proto3" package:'

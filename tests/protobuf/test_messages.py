@@ -81,7 +81,7 @@ ATTRS, PROTOBUF = of_attrs(), of_protobuf()
 
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
-def test_attrs_classes(message):
+def test_attrs_class_has_equal_json_and_binary_forms(message):
     """The binary form says the same message, and so does its JSON."""
     packed = ATTRS.pack(message)
     binary = AnyMessage(packed.type_url, ATTRS.binary_payload(packed))

@@ -45,7 +45,7 @@ def value_of(case):
 
 
 @any_cases("roundtrip", "parse")
-def test_an_any_in_both_forms(kind, case):
+def test_any_has_equal_json_and_binary_forms(kind, case):
     """JSON gives these bytes, and these bytes this JSON."""
     types = KINDS[kind]
     packed = types.from_json(value_of(case), strict=True)
@@ -102,8 +102,8 @@ def shown(case, message):
 
 
 @pytest.mark.parametrize("case", vectors("operation_wire")["cases"], ids=by_id)
-def test_the_wire(case):
-    """Decoded, printed, and encoded again; what is unknown comes back (spec §1.7)."""
+def test_wire_bytes_survive_a_round_trip(case):
+    """Unknown fields too (spec §1.7)."""
     expected = case["expect"]
     if expected["decode"] == "error":
         with pytest.raises(InvalidArgument):

@@ -148,8 +148,8 @@ def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, 
     assert numbers.points("lro.operation.max_age") == {}
 
 
-def test_usage_of_each_executor(make_service, numbers, measured):
-    """One without bounds reports none; one that cannot say it reports nothing."""
+def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
+    """One without limits reports none."""
     service = make_service(None, InlineExecutor(), telemetry=measured())
     found: list[Any] = []
 
@@ -175,8 +175,8 @@ def test_what_is_not_known_is_not_read():
     assert ({"lro.method": METHOD, "lro.state": "pending"}, 0) in active
 
 
-def test_usage_of_celery(tmp_path):
-    """What runs in this process; what waits is the broker's."""
+def test_usage_of_celery_is_measured(tmp_path):
+    """What runs in this process."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 

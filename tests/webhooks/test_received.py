@@ -71,7 +71,7 @@ def test_ping_has_no_name() -> None:
     assert (event.type, event.name, event.method) == ("ping", "", "")
 
 
-def test_tolerance_is_an_option() -> None:
+def test_tolerance_of_timestamps_can_be_set() -> None:
     body, headers = signed(STANDARD)
     with pytest.raises(WebhookError, match="at most 300 s are allowed"):
         verify(body, headers, SECRET, clock=lambda: AT + 301)
