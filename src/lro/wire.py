@@ -49,7 +49,7 @@ from lro._model.signatures import (
     verify_webhook,
     webhook_key,
 )
-from lro._model.transcoding import AS_TEXT, FieldPath
+from lro._model.transcoding import AS_TEXT
 
 __all__ = [
     "AS_TEXT",
@@ -59,7 +59,6 @@ __all__ = [
     "BatchGetOperationsResponse",
     "CancelOperationRequest",
     "DeleteOperationRequest",
-    "FieldPath",
     "GetOperationRequest",
     "ListOperationsRequest",
     "ListOperationsResponse",

@@ -24,12 +24,11 @@ from lro.http import (
     parameter_names,
     start_handlers,
 )
-from lro.types import WRAPPED_TYPES, Json, Kind, Label, MethodName, Shape, TypeRegistry
+from lro.types import WRAPPED_TYPES, Field, Json, Kind, Label, MethodName, Shape, TypeRegistry
 from lro.wire import (
     AS_TEXT,
     MAX_NAMES,
     WEBHOOK_HEADERS,
-    FieldPath,
     Literal,
     Route,
     Template,
@@ -38,6 +37,7 @@ from lro.wire import (
     path_template,
 )
 
+_FieldPath: TypeAlias = tuple[Field, ...]
 _Part: TypeAlias = dict[str, Any]
 """A part of the document, as JSON."""
 
@@ -477,7 +477,11 @@ class Describer:
         return {"parameters": [*parameters, *query], **body}
 
     def _query(
-        self, shape: Shape, package: str, above: FieldPath, given: Collection[FieldPath]
+        self,
+        shape: Shape,
+        package: str,
+        above: tuple[Field, ...],
+        given: Collection[tuple[Field, ...]],
     ) -> Iterator[_Part]:
         for field in shape.fields:
             path = (*above, field)
