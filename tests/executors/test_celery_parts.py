@@ -230,7 +230,7 @@ def test_a_child_makes_connections_of_its_own():
         found = 2
         with contextlib.suppress(BaseException):
             broker.check_reachable()
-            found = int(broker._pool in {pool, None} or broker._inherited is not pool)
+            found = int(broker._pool in {pool, None} or broker._parent_pool is not pool)
         os._exit(found)
     assert os.waitpid(child, 0)[1] == 0
 

@@ -451,7 +451,7 @@ def test_an_executor_survives_a_fork(module, name, warm):
 
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
     """Beside an event loop: it is neither lost, nor does it block the others."""
-    monkeypatch.setattr(asyncio_executor, "_PAUSE", 0.0)
+    monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
     executor = AsyncioExecutor(2)
     executor.reserve().release()  # the loop's own thread
     start, refusals = threading.Thread.start, [1, 2]

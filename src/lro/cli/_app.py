@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from lro.cli._commands import breaking, lint, openapi, proto
-from lro.cli._output import INTERRUPTED, Unusable, ending
+from lro.cli._output import INTERRUPTED, Unusable, exit_statuses
 from lro.cli._schedule_commands import schedules
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
@@ -32,7 +32,7 @@ from lro.wire import plain
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
 
-_OWN: Final = "lro"
+_DISTRIBUTION: Final = "lro"
 """The distribution whose commands have their own section in the help."""
 
 
@@ -50,7 +50,7 @@ def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def _is_own(entry: importlib.metadata.EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == _OWN
+    return entry.dist is not None and entry.dist.name == _DISTRIBUTION
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> click.Command:
@@ -118,11 +118,11 @@ class _App(click.Group):
     """The group: reports an error of the library in one line, and loads added commands."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        with ending():  # help and version are printed here
+        with exit_statuses():  # help and version are printed here
             return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> object:
-        with ending():
+        with exit_statuses():
             try:
                 return super().invoke(ctx)
             except LroError as exc:
@@ -178,7 +178,7 @@ def app() -> None:
     """
 
 
-def _shown(error: click.ClickException, *, helps: bool) -> str:
+def _error_text(error: click.ClickException, *, helps: bool) -> str:
     written = io.StringIO()
     error.show(written)
     text = written.getvalue()
@@ -198,6 +198,6 @@ def run(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except click.ClickException as exc:
         with contextlib.suppress(OSError):  # standard error is closed
-            click.echo(_shown(exc, helps=not given), err=True, nl=False)
+            click.echo(_error_text(exc, helps=not given), err=True, nl=False)
         return exc.exit_code
     return found if isinstance(found, int) else 0

@@ -29,7 +29,7 @@ _MAX_PADDED: Final = 120
 
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C, as in shells."""
-CUT_OFF: Final = 141
+BROKEN_PIPE: Final = 141
 """The exit status if the reader of the output has closed it, as in shells."""
 
 
@@ -40,11 +40,11 @@ class Unusable(click.ClickException):
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[None]:
+def exit_statuses() -> Iterator[None]:
     """Flush the output, and turn interrupts and errors of the system into exit statuses.
 
     Raises:
-        Exit: With :data:`INTERRUPTED` or :data:`CUT_OFF`.
+        Exit: With :data:`INTERRUPTED` or :data:`BROKEN_PIPE`.
         Unusable: Something cannot be read or written.
     """
     try:
@@ -53,15 +53,15 @@ def ending() -> Iterator[None]:
     except KeyboardInterrupt:
         raise Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        _write_nowhere()
-        raise Exit(CUT_OFF) from None
+        _discard_output()
+        raise Exit(BROKEN_PIPE) from None
     except OSError as exc:
-        _write_nowhere()
+        _discard_output()
         about = "" if exc.filename is None else f"{exc.filename}: "
         raise Unusable(f"input or output failed: {about}{exc.strerror or exc}") from exc
 
 
-def _write_nowhere() -> None:
+def _discard_output() -> None:
     # Buffered output would fail again at exit, with a message of the interpreter.
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

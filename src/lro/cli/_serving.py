@@ -35,28 +35,28 @@ LINK_BYTE: Final = b"."
 _ASKED_AT_ONCE: Final = 16
 """The most requests to stop that are read at once."""
 
-_LAST_SECONDS: Final = 5
+_CLOSE_SECONDS: Final = 5
 """The time beyond its drain that a service has to close."""
 
-_FRESH_SECONDS: Final = 1.0
+_REUSE_SECONDS: Final = 1.0
 """How long the result of a readiness check is reused, because any caller can ask for it."""
 
 _BACKLOG: Final = 2048
-_ACCEPTED_AT_ONCE: Final = 1
+_SMALL_BACKLOG: Final = 1
 """The backlog that uvicorn and hypercorn get, so that asyncio does not try many failing accepts.
 
 They set it on the socket, so :data:`_BACKLOG` is set again after that.
 """
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """The errors of a system that cannot open more connections: asyncio retries each second."""
-_SAID_SECONDS: Final = 60.0
+_WARNING_SECONDS: Final = 60.0
 """Minimum interval of the warning about that."""
 _DESCRIPTORS: Final = 65_536
 """The most descriptors that a process asks for: some programs iterate over all possible ones."""
 IDLE_SECONDS: Final = 65
 """How long idle connections are kept: longer than clients and most load balancers do."""
 
-_NOBODY: Final = "readyz"
+_NO_WORKER: Final = "readyz"
 """A worker that does not exist."""
 
 R = TypeVar("R")
@@ -87,7 +87,7 @@ async def _serve_by_uvicorn(
         lifespan="on",
         log_config=None,
         workers=1,  # otherwise it reads WEB_CONCURRENCY
-        backlog=_ACCEPTED_AT_ONCE,
+        backlog=_SMALL_BACKLOG,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
     )
@@ -122,7 +122,7 @@ async def _serve_by_hypercorn(
     config.keep_alive_timeout = IDLE_SECONDS
     config.shutdown_timeout = closing_seconds
     config.loglevel = "WARNING"
-    config.backlog = _ACCEPTED_AT_ONCE
+    config.backlog = _SMALL_BACKLOG
 
     async def end() -> None:
         listener.listen(_BACKLOG)
@@ -230,26 +230,26 @@ class Serving:
         self._grpc_address = ""
         self._ending: list[asyncio.Task[None]] = []
         self._health = Health(self._service)
-        self._say_again_at = 0.0
+        self._next_warning_at = 0.0
 
     async def run(self, serve_http: ServeHttp, listener: socket.socket) -> None:
         """Serve on this socket until the process has stopped."""
-        asyncio.get_running_loop().set_exception_handler(self._failed)
+        asyncio.get_running_loop().set_exception_handler(self._log_error)
         if self._edge is not None:
             self._grpc, self._grpc_address = await self._edge.serve(self._service)
         try:
-            closing = self._service.drain.total_seconds() + GRACE_SECONDS + _LAST_SECONDS
+            closing = self._service.drain.total_seconds() + GRACE_SECONDS + _CLOSE_SECONDS
             await serve_http(self, listener, self._stop, closing)
         finally:
             await self._end_grpc(0)
 
-    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error of the loop; warn of exhausted descriptors at most once a minute."""
         error = context.get("exception")
         if not ("socket" in context and isinstance(error, OSError) and error.errno in _EXHAUSTED):
             loop.default_exception_handler(context)
-        elif loop.time() >= self._say_again_at:
-            self._say_again_at = loop.time() + _SAID_SECONDS
+        elif loop.time() >= self._next_warning_at:
+            self._next_warning_at = loop.time() + _WARNING_SECONDS
             warn(f"new connections wait: {error.strerror}; ulimit -n bounds how many are open")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -259,12 +259,12 @@ class Serving:
         elif scope["type"] == "http" and scope["path"] in self._health.paths:
             ready = scope["path"] == Health.READY
             await _answer(await self._health.reply(ready=ready), send)
-        elif scope["type"] == "http" and not self._is_for_us(host := _host(scope)):
-            await _answer(self._health.refusal(PermissionDenied(_FOR_ANOTHER % host[:80])), send)
+        elif scope["type"] == "http" and not self._is_allowed_host(host := _host_header(scope)):
+            await _answer(self._health.refusal(PermissionDenied(_OTHER_HOST % host[:80])), send)
         else:
             await self._app(scope, receive, send)
 
-    def _is_for_us(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         return self._names is None or name_of_host(host) in self._names or is_loopback_host(host)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -279,11 +279,11 @@ class Serving:
         async def sending(message: dict[str, object]) -> None:
             await send(message)
             if message["type"] == "lifespan.startup.complete":
-                self._begun()
+                self._started()
 
         await self._app(scope, receiving, sending)  # type: ignore[arg-type]
 
-    def _begun(self) -> None:
+    def _started(self) -> None:
         # Only now: these handlers replace those that the server has installed.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
@@ -338,8 +338,8 @@ class Health:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._look: asyncio.Future[HttpReply] | None = None
-        self._look_again_at = 0.0
+        self._check: asyncio.Future[HttpReply] | None = None
+        self._next_check_at = 0.0
         self.stopping = False
 
     async def reply(self, *, ready: bool) -> HttpReply:
@@ -349,16 +349,16 @@ class Health:
         if self.stopping:
             return self.refusal(Unavailable("the service is stopping"))
         now = asyncio.get_running_loop().time()
-        if self._look is None or (self._look.done() and now >= self._look_again_at):
-            self._look = asyncio.ensure_future(_in_own_thread(self._looked))
-            self._look_again_at = now + _FRESH_SECONDS
-        return await asyncio.shield(self._look)
+        if self._check is None or (self._check.done() and now >= self._next_check_at):
+            self._check = asyncio.ensure_future(_in_own_thread(self._check_store))
+            self._next_check_at = now + _REUSE_SECONDS
+        return await asyncio.shield(self._check)
 
-    def _looked(self) -> HttpReply:
+    def _check_store(self) -> HttpReply:
         store = self._service.store
         try:
             # A write that changes nothing: a store that can only be read cannot accept a start.
-            store.leave(_NOBODY)
+            store.leave(_NO_WORKER)
         except Exception as exc:
             return self.refusal(exc)
         return _OK
@@ -368,13 +368,13 @@ class Health:
         return error_reply(error, self._service.types, self._service.domain, asked="lro serve")
 
 
-_FOR_ANOTHER: Final = (
+_OTHER_HOST: Final = (
     "without an authenticate hook a server on a loopback address answers calls for this machine"
     " only, and this one is for the host %r: name it by --allow-host"
 )
 
 
-def _host(scope: Scope) -> str:
+def _host_header(scope: Scope) -> str:
     found: bytes = dict(scope["headers"]).get(b"host", b"")
     return found.decode("latin-1")
 

@@ -15,8 +15,8 @@ from lro.cli._output import print_rows
 from lro.wire import datetime_text, plain
 
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
-_FOLDED: Final = ("host", "methods")
-_STEPS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
+_WRAPPED: Final = ("host", "methods")
+_UNITS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
 """For each unit: the seconds below which it is used, its seconds, and its name."""
 _COLOURS: Final = {
     WorkerState.LOST: "red",
@@ -52,14 +52,14 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
 
     service = read_shared(target)
     for method, paused_at in service.paused().items():
-        span = _ago((service.store.now() - paused_at).total_seconds())
+        span = _short_span((service.store.now() - paused_at).total_seconds())
         click.echo(f"{plain(method)}: paused, for {span}", err=True)
     found, now = service.workers(all=everyone), service.store.now()
     nobodys = {work.method for work in service.stranded()}
     for work in service.store.waiting():
         if work.due_time <= now:
             why = "no live worker declares it; " if work.method in nobodys else ""
-            since = _ago((now - work.due_time).total_seconds())
+            since = _short_span((now - work.due_time).total_seconds())
             text = f"{plain(work.method)}: {why}{work.count} wait, for {since}"
             click.echo(text, err=True)
     if as_json:
@@ -137,7 +137,7 @@ def _print_table(found: Sequence[Worker], now: datetime) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in _HEADINGS:
-        table.add_column(heading, no_wrap=heading not in _FOLDED, overflow="fold")
+        table.add_column(heading, no_wrap=heading not in _WRAPPED, overflow="fold")
     for worker in found:
         state = WorkerState.of(worker, now)
         cells = dict(zip(_HEADINGS, _cells(worker, now, "\n"), strict=True))
@@ -163,12 +163,12 @@ def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
         str(WorkerState.of(worker, now)),
         runs,
         plain(worker.version) or "-",
-        _ago((now - worker.seen_time).total_seconds()),
+        _short_span((now - worker.seen_time).total_seconds()),
         between.join(map(plain, worker.methods)) or "-",
     )
 
 
-def _ago(seconds: float) -> str:
+def _short_span(seconds: float) -> str:
     """Format a time span in one unit, rounded down: ``119s``, ``119m``, ``23h``."""
-    unit, name = next((unit, name) for end, unit, name in _STEPS if seconds < end)
+    unit, name = next((unit, name) for end, unit, name in _UNITS if seconds < end)
     return f"{max(0, int(seconds / unit))}{name}"

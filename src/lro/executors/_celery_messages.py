@@ -46,7 +46,7 @@ class CeleryWorkerTask(PerProcess):
         self._work = work
         self._close = close
         self._freed = freed
-        self._quiet = threading.Condition()
+        self._idle = threading.Condition()
         self._running = 0
 
     def run(self, *arguments: object, **named: object) -> None:
@@ -80,13 +80,13 @@ class CeleryWorkerTask(PerProcess):
     @property
     def running(self) -> int:
         """The number of operations that run here."""
-        with self._quiet:
+        with self._idle:
             return self._running
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running work; return True if none is left."""
-        with self._quiet:
-            return self._quiet.wait_for(lambda: self._running == 0, seconds)
+        with self._idle:
+            return self._idle.wait_for(lambda: self._running == 0, seconds)
 
     def _run_in_thread(self, name: str) -> None:
         # Celery ends a process by an exception that a signal handler raises in the main thread. It
@@ -95,11 +95,11 @@ class CeleryWorkerTask(PerProcess):
         if threading.current_thread() is not threading.main_thread():
             self._run_counted(name)
             return
-        apart = SeparateThread(lambda: self._run_counted(name))
+        work_thread = SeparateThread(lambda: self._run_counted(name))
         while True:
             try:
-                apart.start()
-                apart.done.result()
+                work_thread.start()
+                work_thread.done.result()
                 return
             except (Unavailable, InvalidOperationName):
                 raise
@@ -107,23 +107,23 @@ class CeleryWorkerTask(PerProcess):
                 line = "%s: continues; Celery's soft time limit is not for operations"
                 log.warning(line, name, extra=about(name))
             except BaseException as exc:
-                if apart.done.done():  # an error of the work
+                if work_thread.done.done():  # an error of the work
                     raise
-                apart.take()
+                work_thread.take()
                 self._release(name, exc)
                 if isinstance(exc, Exception):  # Celery ends the worker by itself
                     raise Reject(str(exc), requeue=True) from exc
                 raise
 
     def _run_counted(self, name: str) -> None:
-        with self._quiet:
+        with self._idle:
             self._running += 1
         try:
             self._work(name)
         finally:
-            with self._quiet:
+            with self._idle:
                 self._running -= 1
-                self._quiet.notify_all()
+                self._idle.notify_all()
             if self._freed is not None:
                 self._freed()
 
@@ -197,17 +197,17 @@ class NamePublisher(PerProcess):
         self._app = app
         self._seconds = timeout.total_seconds()
         self._connections = connections
-        self._inherited: object = None
+        self._parent_pool: object = None
         self._closed = False
         self._after_fork()
 
     def _after_fork(self) -> None:
         # The parent still uses its connections. They are kept here, because a connection that is
         # dropped is closed, and that may end it for the parent too.
-        self._inherited = getattr(self, "_pool", None)
+        self._parent_pool = getattr(self, "_pool", None)
         self._pool: Any = None
         self._lock = threading.Lock()
-        self._found: tuple[float, str] = (-math.inf, "")
+        self._last_result: tuple[float, str] = (-math.inf, "")
 
     def check_reachable(self) -> None:
         """Check that the broker can be reached, or could a moment ago.
@@ -218,7 +218,7 @@ class NamePublisher(PerProcess):
         Raises:
             Unavailable: It cannot be reached, or could not a moment ago.
         """
-        at, trouble = self._found
+        at, trouble = self._last_result
         if time.monotonic() - at >= FRESH_SECONDS:
             self.publish(_open_channel)
         elif trouble:
@@ -239,13 +239,13 @@ class NamePublisher(PerProcess):
         try:
             self._perform(action, connection, lost)
         except lost as exc:
-            raise self._away(exc) from exc
+            raise self._unreachable(exc) from exc
         finally:
             with self._lock:
                 if self._closed:
                     connection.collect()
                 connection.release()
-        self._found = (time.monotonic(), "")
+        self._last_result = (time.monotonic(), "")
 
     def close(self) -> None:
         """Close the idle connections now, the others when their calls end. Idempotent."""
@@ -287,10 +287,10 @@ class NamePublisher(PerProcess):
             text = f"all {self._connections} connections to the message broker are in use"
             raise Unavailable(text) from exc
 
-    def _away(self, cause: Exception) -> Unavailable:
+    def _unreachable(self, cause: Exception) -> Unavailable:
         first = cause.__cause__ or cause  # it says more than kombu's own error
         trouble = f"the message broker cannot be reached now ({type(first).__name__})"
-        self._found = (time.monotonic(), trouble)
+        self._last_result = (time.monotonic(), trouble)
         return Unavailable(trouble)
 
     def _connect(self) -> Any:

@@ -21,10 +21,10 @@ __all__ = ["AsyncioExecutor"]
 
 log: logging.Logger = logging.getLogger("lro")
 
-_PAUSE: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 """Seconds until the start of a thread is retried."""
 
-_left_behind: Final[list[object]] = []
+_parent_loops: Final[list[object]] = []
 """Event loops of the process that this one was forked from, and their tasks.
 
 They are neither used nor closed here, nor collected, which would close them: the selector of a
@@ -62,7 +62,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def __init__(self, concurrency: int = 1000, *, loop: Literal["own", "running"] = "own") -> None:
         check_count("concurrency", concurrency)
         check("loop", loop, '"own" or "running"', fine=loop in ("own", "running"))
-        self._lent = loop == "running"
+        self._uses_running_loop = loop == "running"
         self._places = Places(concurrency, self.tell_freed)
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,12 +106,12 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
         The loop of a stopped executor ends with its last task.
         """
-        if self._lent and self.loop_runs_here:
+        if self._uses_running_loop and self.loop_runs_here:
             seconds = 0.0  # tasks of the loop that runs here cannot continue meanwhile
         over = self._places.join(seconds)
         if over and self._places.stopped:
             self._ended = True
-            if self._loop is not None and not self._lent:
+            if self._loop is not None and not self._uses_running_loop:
                 with contextlib.suppress(RuntimeError):  # it has ended
                     self._loop.call_soon_threadsafe(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
@@ -120,11 +120,11 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     def _after_fork(self) -> None:
         if self._loop is not None:
-            _left_behind.append((self._loop, self._alive))
+            _parent_loops.append((self._loop, self._tasks))
         self._starting = threading.Lock()
         self._loop = None
         self._thread: threading.Thread | None = None
-        self._alive: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin_here(self) -> None:
         """Use the event loop that runs in this thread, if this executor has ``loop="running"``.
@@ -137,7 +137,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             if not self._needs_loop:
                 return
             left = self._places.end_all()
-            alive, self._alive = self._alive, set()
+            alive, self._tasks = self._tasks, set()
             self._loop = running = _running_loop()
         for task in left:
             task.abandon()
@@ -147,10 +147,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     @property
     def _needs_loop(self) -> bool:
-        return self._lent and (self._loop is None or self._loop.is_closed())
+        return self._uses_running_loop and (self._loop is None or self._loop.is_closed())
 
     def _ensure_loop(self) -> None:
-        if self._lent:
+        if self._uses_running_loop:
             if self._loop is None:
                 raise Unavailable("no event loop of the application has used the service yet")
             return
@@ -206,11 +206,11 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         running = asyncio.get_running_loop().create_task(
             self._run(task), context=contextvars.Context()
         )
-        self._alive.add(running)
+        self._tasks.add(running)
         running.add_done_callback(functools.partial(self._task_done, place))
 
     def _task_done(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
-        self._alive.discard(running)
+        self._tasks.discard(running)
         # A loop that ends would not run another task.
         self._places.end(place, tell=not running.cancelling())
 
@@ -236,7 +236,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             except RuntimeError as exc:  # the process has too many threads
                 line = "%s: waits until a thread can be started: %s"
                 log.warning(line, task.name, exc, extra=about(task.name, task.method))
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_SECONDS)
         await asyncio.wait({over})
 
     async def _run(self, task: Task) -> None:

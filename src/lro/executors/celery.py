@@ -54,7 +54,7 @@ _OPTIONS: Final = {
     "acks_on_failure_or_timeout": True,
 }
 
-_taken: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDictionary()
+_task_names: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDictionary()
 
 
 class CeleryExecutor:
@@ -150,7 +150,7 @@ class CeleryExecutor:
         Raises:
             DeclarationError: The app has a task of this name from another service.
         """
-        names = _taken.setdefault(self._app, set())
+        names = _task_names.setdefault(self._app, set())
         if self._task_name in names:
             text = "is the task of another service on this Celery app; give a task_name of its own"
             raise DeclarationError(self._task_name, text)

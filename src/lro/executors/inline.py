@@ -31,7 +31,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
         self._after_fork()
 
     def _after_fork(self) -> None:
-        self._quiet = threading.Condition()
+        self._idle = threading.Condition()
         self._inside: list[int] = []
 
     @property
@@ -42,7 +42,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
     @property
     def usage(self) -> ExecutorUsage:
         """The number of running tasks; there is no largest number."""
-        with self._quiet:
+        with self._idle:
             return ExecutorUsage(len(self._inside))
 
     def reserve(self) -> _InlineSlot | None:
@@ -65,23 +65,23 @@ class InlineExecutor(PerProcess, LocalExecutor):
 
     def _run(self, task: Task) -> None:
         thread = threading.get_ident()
-        with self._quiet:
+        with self._idle:
             if self._stopped:
                 raise Unavailable(STOPPING)
             self._inside.append(thread)
         try:
             _run(task)
         finally:
-            with self._quiet:
+            with self._idle:
                 self._inside.remove(thread)
-                self._quiet.notify_all()
+                self._idle.notify_all()
             self.tell_freed()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for tasks of other threads; return True if none runs."""
         own = threading.get_ident()
-        with self._quiet:
-            return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)
+        with self._idle:
+            return self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)
 
 
 class _InlineSlot:

@@ -98,7 +98,7 @@ class Places(PerProcess):
         self.size: int = size
         self._freed = freed
         self._lock = threading.Lock()
-        self._quiet = threading.Condition(self._lock)
+        self._idle = threading.Condition(self._lock)
         self._reserved: set[WorkerPlace] = set()
         self._running: dict[WorkerPlace, Task] = {}
 
@@ -149,7 +149,7 @@ class Places(PerProcess):
             if self._running.pop(place, None) is None:
                 return False
             if not self._running:
-                self._quiet.notify_all()
+                self._idle.notify_all()
         if tell:
             self._freed()
         return True
@@ -159,7 +159,7 @@ class Places(PerProcess):
         with self._lock:
             tasks = list(self._running.values())
             self._running.clear()
-            self._quiet.notify_all()
+            self._idle.notify_all()
         return tasks
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class Places(PerProcess):
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         with self._lock:
-            return self._quiet.wait_for(lambda: not self._running, seconds)
+            return self._idle.wait_for(lambda: not self._running, seconds)
 
     @property
     def usage(self) -> ExecutorUsage:
@@ -197,7 +197,7 @@ class WorkerPlace:
         self._places.release(self)
 
 
-_Handed: TypeAlias = tuple[WorkerPlace, Task] | None
+_Assignment: TypeAlias = tuple[WorkerPlace, Task] | None
 """The task of a worker thread, with its place; None: the thread must end."""
 
 
@@ -214,8 +214,8 @@ class WorkerThreads(PerProcess):
         self._work = work
         self._starting = threading.Lock()
         self._started = 0
-        self._short = False
-        self._handed: SimpleQueue[_Handed] = SimpleQueue()
+        self._lacks_threads = False
+        self._assigned: SimpleQueue[_Assignment] = SimpleQueue()
 
     def provide(self, wanted: int) -> bool:
         """Start threads up to ``wanted``; return False if there are some, but fewer.
@@ -232,31 +232,31 @@ class WorkerThreads(PerProcess):
                 except RuntimeError as exc:
                     if not self._started:
                         raise Unavailable(f"no thread can be started: {exc}") from exc
-                    if not self._short:
+                    if not self._lacks_threads:
                         log.warning("%d threads instead of %d: %s", self._started, self._size, exc)
-                    self._short = True
+                    self._lacks_threads = True
                     return False
-            self._short = False
+            self._lacks_threads = False
         return True
 
     def _start(self) -> None:
         name = f"{self._name}-{self._started}"
-        threading.Thread(target=self._serve, args=(self._handed,), name=name, daemon=True).start()
+        threading.Thread(target=self._serve, args=(self._assigned,), name=name, daemon=True).start()
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
         """Give a task to an idle thread: there is a thread for each place that is taken."""
-        self._handed.put((place, task))
+        self._assigned.put((place, task))
 
     def end(self) -> None:
         """Let idle threads end."""
-        self._handed.put(None)
+        self._assigned.put(None)
 
-    def _serve(self, handed: SimpleQueue[_Handed]) -> None:
-        while handed is self._handed:  # otherwise a task has forked, and this is the child
-            next_one = handed.get()
+    def _serve(self, assigned: SimpleQueue[_Assignment]) -> None:
+        while assigned is self._assigned:  # otherwise a task has forked, and this is the child
+            next_one = assigned.get()
             if next_one is None:
-                handed.put(None)  # for the next thread
+                assigned.put(None)  # for the next thread
                 return
             self._work(*next_one)
             del next_one  # do not keep it alive while this thread waits

@@ -53,7 +53,7 @@ Text after a ``#`` would not be sent, which leaves another path; some servers re
 
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
 
-_FIVE: Final = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation")
+_ALWAYS_OFFERED: Final = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation")
 _EXTENSIONS: Final = {"BatchGetOperations": "batchGet", "WatchOperations": "watch"}
 _UNAUTHENTICATED: Final = 401
 _CHECK_SECONDS: Final = 5.0
@@ -187,10 +187,7 @@ class ConsoleProxy:
         return f"/{self.parents[0]}/operations" if self.parents[0] else "/operations"
 
     def _session(self, headers: Mapping[str, str]) -> dict[str, Json]:
-        parents: list[Json] = [*self.parents]
-        actions: list[Json] = [*self.actions]
         offered = [one for one in _EXTENSIONS if self._offers(one, headers)]
-        verbs: list[Json] = [*_FIVE, *offered]
         return {
             "version": importlib.metadata.version("lro"),
             "title": public_address(self.server),
@@ -198,10 +195,10 @@ class ConsoleProxy:
             "api": "v1",
             "server": f"{public_address(self.server).rstrip('/')}{self.prefix}",
             "token": self._authorized,
-            "parents": parents,
-            "actions": actions,
-            "verbs": verbs,
-            "watches": "WatchOperations" in verbs,
+            "parents": [*self.parents],
+            "actions": [*self.actions],
+            "verbs": [*_ALWAYS_OFFERED, *offered],
+            "watches": "WatchOperations" in offered,
             "statistics": False,
             "cancelSupport": "",
             "refreshSeconds": 5,

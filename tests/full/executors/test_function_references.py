@@ -367,7 +367,7 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
 
 def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
     """A process with too many files open is no reason for an operation to fail."""
-    monkeypatch.setattr(_executor, "_PAUSE", 0.0)
+    monkeypatch.setattr(_executor, "_RETRY_SECONDS", 0.0)
     start, refusals = _process.ChildProcess, [errno.EMFILE, errno.EAGAIN]
 
     def process():

@@ -243,8 +243,8 @@ def main(connection: Connection, level: int) -> None:
     those that it has started are killed.
     """
     mark_worker_process()
-    child = ChildMain(connection, _die)
-    signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
+    child = ChildMain(connection, _kill_group)
+    signal.signal(signal.SIGINT, _ignore_signal)  # Ctrl-C: the parent decides
     signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for logger in (log, logging.getLogger()):
@@ -268,11 +268,11 @@ class Shield(enum.Enum):
 class ChildMain(PerProcess):
     """Runs the calls one by one in the main thread, while another thread listens."""
 
-    def __init__(self, connection: Connection, die: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, on_parent_lost: Callable[[], None]) -> None:
         self.forwarding = _Forwarding(self._log)
         """Sends log lines to the parent."""
         self._connection = connection
-        self._die = die
+        self._on_parent_lost = on_parent_lost
         self._attempts: SimpleQueue[CallInChild | None] = SimpleQueue()
         self._sending = threading.Lock()
         self._main = threading.get_ident()
@@ -280,7 +280,7 @@ class ChildMain(PerProcess):
         self._shield = Shield.DOWN
         self._current: CallInChild | None = None
         """The call whose function the main thread is in."""
-        self._heard = False
+        self._parent_reads = False
         """True while the parent reads messages; it does not read between calls."""
 
     def listen(self) -> None:
@@ -302,18 +302,18 @@ class ChildMain(PerProcess):
                 else:
                     attempt.answered(message)
         except (EOFError, OSError):  # the parent has ended
-            self._die()
+            self._on_parent_lost()
         except BaseException:  # such as MemoryError: no thread would listen to the parent any more
-            self._heard = True  # a parent that has sent something reads the answer
+            self._parent_reads = True  # a parent that has sent something reads the answer
             log.exception("a message of the parent process cannot be read")
-            self._die()
+            self._on_parent_lost()
 
     def work(self) -> None:
         """Run calls until the parent ends them."""
         self.send(Ready())
         while (attempt := self._attempts.get()) is not None:
             last: FinalMessage
-            self._heard = True
+            self._parent_reads = True
             try:
                 try:
                     self._current = attempt
@@ -323,7 +323,7 @@ class ChildMain(PerProcess):
                 last = attempt.done(returned)
             except BaseException as exc:  # also SystemExit: it ends the call, not the process
                 last = attempt.failed(exc)
-            self._heard = False
+            self._parent_reads = False
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
@@ -340,10 +340,10 @@ class ChildMain(PerProcess):
             try:
                 self._connection.send_bytes(text)
             except OSError:
-                self._die()
+                self._on_parent_lost()
 
     def _log(self, record: logging.LogRecord, text: str) -> None:
-        if self._heard:
+        if self._parent_reads:
             text = text.encode("utf-8", "backslashreplace").decode()
             self.send(LogLine(record.levelno, text, record.name))
         elif logging.lastResort is not None and record.levelno >= logging.lastResort.level:
@@ -421,12 +421,12 @@ class _Forwarding(logging.Handler):
             self.handleError(record)
 
 
-def _ignored(*_: object) -> None:
+def _ignore_signal(*_: object) -> None:
     # Not SIG_IGN: programs that a function starts would inherit that.
     pass
 
 
-def _die() -> None:
+def _kill_group() -> None:
     with contextlib.suppress(OSError):  # it leads no group if another program has started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

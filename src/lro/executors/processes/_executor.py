@@ -48,7 +48,7 @@ from lro.executors.threads import PooledExecutor, WorkerPlace
 log = logging.getLogger("lro")
 
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 """How often the child is checked to be alive: another process may hold its connection open."""
 
 
@@ -76,7 +76,7 @@ class CallSupervisor:
         self._spec = spec
         self._control = control
         self._grace = grace
-        self._why: StopReason | None = None
+        self._stop_reason: StopReason | None = None
         self._due = 0.0
         self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
@@ -114,15 +114,15 @@ class CallSupervisor:
     def _escalate(self) -> float:
         """Take the next step if it is due; return the seconds until the next check."""
         now = time.monotonic()
-        if self._why is None:
-            self._why, self._due = self._reason(now), now
-        if self._why is None:
+        if self._stop_reason is None:
+            self._stop_reason, self._due = self._reason(now), now
+        if self._stop_reason is None:
             limit = self._call.stop_at
-            return _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, limit - now)
+            return _CHECK_SECONDS if limit is None else min(_CHECK_SECONDS, limit - now)
         if self._due <= now:
             next(self._steps)()
             self._due = now + self._grace
-        return min(_LOOK_SECONDS, self._due - now)
+        return min(_CHECK_SECONDS, self._due - now)
 
     def _reason(self, now: float) -> StopReason | None:
         if self._control.cancel_requested:
@@ -131,20 +131,20 @@ class CallSupervisor:
         return StopReason.OVERDUE if limit is not None and limit <= now else None
 
     def _request_stop(self) -> None:
-        assert self._why is not None  # the first step follows a reason to stop
+        assert self._stop_reason is not None  # the first step follows a reason to stop
         if self._process.still_sending:  # it has not got the whole call yet
             self._kill()
-        self._process.send(Stop(self._why))
+        self._process.send(Stop(self._stop_reason))
 
     def _interrupt(self) -> None:
         line = "%s: attempt %d has not stopped: interrupted"
-        log.warning(line, *self._named, extra=facts_of(self._control))
+        log.warning(line, *self._name_and_attempt, extra=facts_of(self._control))
         self._interrupted = True
         self._process.terminate()
 
     def _kill(self) -> None:
         line = "%s: attempt %d has not stopped: its process is killed"
-        log.warning(line, *self._named, extra=facts_of(self._control))
+        log.warning(line, *self._name_and_attempt, extra=facts_of(self._control))
         self._process.kill()
         raise EOFError
 
@@ -185,19 +185,19 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._why or self._reason(time.monotonic())  # the child may have seen it first
+        why = self._stop_reason or self._reason(time.monotonic())  # the child may see it first
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
-            log.info(line, *self._named, how, extra=facts)
+            log.info(line, *self._name_and_attempt, how, extra=facts)
             return why.error()
         if not self._process.started and not self._process.killed:
             line = "%s: attempt %d: no process for it could start: %s"
-            log.error(line, *self._named, how, extra=facts_of(self._control))
+            log.error(line, *self._name_and_attempt, how, extra=facts_of(self._control))
             return not_callable(self._spec, self._call.domain)
         return WorkerDied(how)
 
     @property
-    def _named(self) -> tuple[str, int]:
+    def _name_and_attempt(self) -> tuple[str, int]:
         return self._call.name, self._call.attempt
 
 
@@ -215,9 +215,9 @@ def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Att
 
 
 _GRACE: Final = timedelta(seconds=5)
-_FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 """Errors of a start that may succeed later: the system, or this process, has too much open."""
-_PAUSE: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 """Seconds until a start is retried."""
 
 
@@ -333,7 +333,7 @@ class ChildLease:
         self._reference = reference
         self._grace = grace
         self._process: ChildProcess | None = None
-        self._spoilt = False
+        self._unusable = False
 
     def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
         """Call the method's function in a child; a ``RemoteCall``."""
@@ -351,23 +351,23 @@ class ChildLease:
         try:
             return supervision.response()
         finally:
-            self._spoilt = supervision.unusable
+            self._unusable = supervision.unusable
 
     def _take_child(self, control: JobControl) -> ChildProcess:
         while True:
             try:
                 return self._pool.take()
             except OSError as exc:
-                if exc.errno not in _FULL:
+                if exc.errno not in _EXHAUSTED:
                     raise
                 line = "%s: waits until a process can be started: %s"
                 log.warning(line, control.name, exc, extra=facts_of(control))
-            control.pause(_PAUSE)
+            control.pause(_RETRY_SECONDS)
 
     def release(self) -> None:
         """Give the child back."""
         if self._process is not None:
-            self._pool.give_back(self._process, spoilt=self._spoilt)
+            self._pool.give_back(self._process, unusable=self._unusable)
 
     def _call(self, spec: MethodSpec, request: object, control: JobControl) -> RunFunction:
         present, left = control.metadata, control.seconds_left

@@ -305,11 +305,11 @@ class ChildPool(PerProcess):
                 return process
             self._end(process)  # it was killed while it was idle
 
-    def give_back(self, process: ChildProcess, *, spoilt: bool) -> None:
+    def give_back(self, process: ChildProcess, *, unusable: bool) -> None:
         """Keep a child for the next task, or end it if it cannot be used again."""
         with self._lock:
             used_up = self._recycle is not None and process.calls >= self._recycle
-            if not (spoilt or used_up or self._closed):
+            if not (unusable or used_up or self._closed):
                 self._idle.append(process)
                 return
         process.shut_down()
