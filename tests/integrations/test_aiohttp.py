@@ -35,7 +35,7 @@ aiohttp = pytest.importorskip("aiohttp")
 
 from aiohttp import web  # noqa: E402
 
-from lro.integrations.aiohttp import Operations  # noqa: E402
+from lro.integrations.aiohttp import AiohttpOperations  # noqa: E402
 
 
 def find_caller(request: Any) -> str:
@@ -56,7 +56,7 @@ def application(counting: Counting, **options: Any) -> Any:
     """An application with handlers of its own beside the operations."""
     app = web.Application(client_max_size=2 << 20)
     options = {"caller": caller, "starts": True, **OPTIONS, **options}
-    operations = Operations(counting.service, **options)
+    operations = AiohttpOperations(counting.service, **options)
 
     async def own(request: web.Request) -> web.Response:
         return await operations.start(request, counting.count)
@@ -82,7 +82,7 @@ def part(counting: Counting) -> Any:
 def unnamed(counting: Counting) -> Any:
     """A console whose callers have no names."""
     app = web.Application()
-    Operations(counting.service, console=CONSOLE).setup(app)
+    AiohttpOperations(counting.service, console=CONSOLE).setup(app)
     return app
 
 
@@ -155,7 +155,7 @@ def test_body_in_pieces_is_put_together() -> None:
 
 
 def test_start_in_an_application_without_our_routes_says_no_place(counting: Counting) -> None:
-    operations = Operations(counting.service, caller=caller, accepted=True)
+    operations = AiohttpOperations(counting.service, caller=caller, accepted=True)
 
     async def own(request: web.Request) -> web.Response:
         return await operations.start(request, counting.count)
@@ -187,8 +187,8 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
 
 def test_invalid_aiohttp_application_is_refused() -> None:
     """By a sentence, when it is given."""
-    operations = Operations(build().service, caller=caller)
+    operations = AiohttpOperations(build().service, caller=caller)
     with pytest.raises(lro.DeclarationError, match=r"an aiohttp.web.Application"):
         operations.setup(object())  # type: ignore[arg-type]
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
-        Operations(build().service)
+        AiohttpOperations(build().service)

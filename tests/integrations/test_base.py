@@ -11,7 +11,7 @@ import pytest
 
 import lro
 from lro.http import OperationsEdge, run
-from lro.integrations._base import error_of, make_edge
+from lro.integrations._base import FrameworkOperations, error_of
 from tests.integrations.counting import Counting, CountRequest
 
 
@@ -27,8 +27,8 @@ def test_missing_caller_is_called_caller(
 ) -> None:
     """In the error, and in the warning of a service with ``authorize`` alone."""
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
-        make_edge(counting.service, caller=None, starts=False, options={})
-    make_edge(make_counting(owner_only=False).service, caller=None, starts=False, options={})
+        FrameworkOperations(counting.service)
+    FrameworkOperations(make_counting(owner_only=False).service)
     assert [record.getMessage() for record in caplog.records if record.name == "lro"] == [
         "the integration has no caller: authorize gets no names of callers"
     ]
@@ -36,12 +36,12 @@ def test_missing_caller_is_called_caller(
 
 def test_console_is_a_path_or_says_more(shared: Counting) -> None:
     """By default there is none; what is neither is named."""
-    integration = pytest.importorskip("lro.integrations.starlette")
-    plain = integration.Operations(shared.service).routes
-    assert len(integration.Operations(shared.service, console="/console/").routes) > len(plain)
+    make = pytest.importorskip("lro.integrations.starlette").StarletteOperations
+    plain = make(shared.service).routes
+    assert len(make(shared.service, console="/console/").routes) > len(plain)
     for wrong in (7, "console", "/"):
         with pytest.raises(lro.DeclarationError):
-            integration.Operations(shared.service, console=wrong)
+            make(shared.service, console=wrong)
 
 
 def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> None:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 import lro
-from lro.integrations._base import make_edge
 from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 from tests.integrations.counting import ANN, START, Counting, CountRequest, Served, served_by
@@ -90,8 +89,8 @@ def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has the project serve another service, whose callers have no names."""
 
     def serve(other: Counting, **options: Any) -> None:
-        edge = make_edge(other.service, caller=None, starts=False, options=options)
-        monkeypatch.setattr(_operations, "edge", lambda: edge)
+        made = _operations.DjangoOperations(other.service, **options)
+        monkeypatch.setattr(_operations, "operations", lambda: made)
 
     return serve
 
@@ -135,8 +134,8 @@ def test_start_in_a_project_without_our_urls_says_no_place(
 
 def ask(caller: Any, user: Any, **more: Any) -> Any:
     """What the hook of the edge gives for a user, with these settings."""
-    with override_settings(LRO={**settings.LRO, **more}):
-        hook = _operations._hook(caller)
+    with override_settings(LRO={**settings.LRO, "CALLER": caller, **more}):
+        hook = _operations.operations.__wrapped__().edge.options.authenticate
     return hook({}, SimpleNamespace(user=user))
 
 
@@ -192,8 +191,9 @@ def test_wrong_settings_are_found_by_the_check(
     wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``manage.py check`` says what is wrong."""
-    for function in (_operations.service, _operations.edges):
-        monkeypatch.setattr(_operations, function.__name__, function.__wrapped__)
+    uncached = _operations.operations.__wrapped__
+    monkeypatch.setattr(_operations, "service", _operations.service.__wrapped__)
+    monkeypatch.setattr("lro.integrations.django.apps.operations", uncached)
     with override_settings(LRO=wrong):
         (found,) = check_settings(None)
     assert text in found.msg

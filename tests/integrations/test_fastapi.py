@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
-from lro.integrations.fastapi import Operation, Operations, RequestOperations
+from lro.integrations.fastapi import FastAPIOperations, Operation, RequestOperations
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.integrations.checks import *  # noqa: F403
@@ -57,7 +57,7 @@ def by_header(counting: Counting) -> FastAPI:
     def caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> str:
         return found_caller(request, authorization)
 
-    operations = Operations(counting.service, caller=caller, **PARENTS)
+    operations = FastAPIOperations(counting.service, caller=caller, **PARENTS)
     router = operations.router(starts=True, console=CONSOLE)
 
     Here = Annotated[RequestOperations, Depends(operations)]
@@ -83,7 +83,7 @@ def by_user(counting: Counting) -> FastAPI:
     async def caller(user: Annotated[str, Depends(user)]) -> str:
         return user
 
-    operations = Operations(counting.service, caller=caller, **PARENTS)
+    operations = FastAPIOperations(counting.service, caller=caller, **PARENTS)
     app = FastAPI()
     app.add_exception_handler(lro.LroError, operations.refuse)
     router = operations.router(starts=counting.starts, console=CONSOLE)
@@ -99,7 +99,7 @@ def by_user(counting: Counting) -> FastAPI:
 def unnamed(counting: Counting) -> FastAPI:
     """A console whose callers have no names."""
     app = FastAPI()
-    app.include_router(Operations(counting.service).router(console=CONSOLE))
+    app.include_router(FastAPIOperations(counting.service).router(console=CONSOLE))
     return app
 
 
@@ -131,7 +131,7 @@ def with_models(counting: Counting) -> FastAPI:
             raise HTTPException(303, headers={"location": "/"})
         return name_of(f"Bearer {token}") if token != "number" else 7  # type: ignore[return-value]
 
-    operations = Operations(counting.service, caller=caller, parents=["projects/*"])
+    operations = FastAPIOperations(counting.service, caller=caller, parents=["projects/*"])
     Here = Annotated[RequestOperations, Depends(operations)]
     router = operations.router(starts=True, tags=["work"])
     other_counting = build()
@@ -256,7 +256,7 @@ def test_other_callers_of_a_dependency(client: TestClient) -> None:
 def test_owner_only_service_without_caller_is_refused(counting: Counting) -> None:
     """The error names the option of the integration."""
     with pytest.raises(lro.DeclarationError, match="caller: is needed"):
-        Operations(counting.service)
+        FastAPIOperations(counting.service)
 
 
 def references(part: Any) -> Iterator[str]:
@@ -372,7 +372,7 @@ def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
         At length.
         """
 
-    router = Operations(service).router(starts=True)
+    router = FastAPIOperations(service).router(starts=True)
     app = FastAPI()
 
     @router.post("/v1/pages:print", openapi_extra={"x-own": 1, "responses": {"200": {"x-a": 2}}})
@@ -413,7 +413,7 @@ class Tag(enum.Enum):
 
 def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) -> None:
     """By their first tag, or by a number; prefixes of each kind are in the paths."""
-    operations = Operations(counting.service, caller=lambda: "ann")
+    operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
     app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")
     app.include_router(operations.router(starts=True, tags=[], prefix="/b"), prefix="/c")
@@ -439,7 +439,7 @@ def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) ->
 def test_verbs_that_the_service_does_not_offer_are_not_in_the_document() -> None:
     service = lro.Service(MemoryStore(), InlineExecutor(), verbs=["GetOperation"])
     app = FastAPI()
-    app.include_router(Operations(service).router())
+    app.include_router(FastAPIOperations(service).router())
     (calls,) = checked(app)["paths"].values()
     assert list(calls) == ["get"]
     assert TestClient(app).post("/v1/operations/a:wait").status_code == 501
@@ -454,7 +454,7 @@ def turn(request: Page) -> Page:
 def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) -> None:
     """FastAPI reads it by the names and aliases of the model, and the request id counts."""
     method = service.method("acme.v1.Books.Turn", path="/v1/pages:turn")(turn)
-    operations = Operations(service)
+    operations = FastAPIOperations(service)
     router = operations.router(starts=True)
     Here = Annotated[RequestOperations, Depends(operations)]
 
@@ -482,7 +482,7 @@ def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> 
     file = tmp_path / "shop.db"
     service = lro.Service(SQLiteStore(file), ThreadExecutor())
     method = service.method("acme.v1.Books.Turn")(turn)
-    operations = Operations(service)
+    operations = FastAPIOperations(service)
     router = operations.router()
     Here = Annotated[RequestOperations, Depends(operations)]
 

@@ -25,7 +25,7 @@ flask = pytest.importorskip("flask")
 
 from werkzeug.exceptions import ClientDisconnected  # noqa: E402
 
-from lro.integrations.flask import Operations  # noqa: E402
+from lro.integrations.flask import FlaskOperations  # noqa: E402
 
 
 def caller() -> str:
@@ -38,7 +38,7 @@ def caller() -> str:
 def application(counting: Counting, **options: Any) -> Any:
     """An application with views of its own beside the operations."""
     app = flask.Flask(__name__)
-    operations = Operations(counting.service, caller=caller, starts=True, **OPTIONS)
+    operations = FlaskOperations(counting.service, caller=caller, starts=True, **OPTIONS)
     operations.init_app(app, **options)
 
     @app.post(OWN)
@@ -58,7 +58,7 @@ def prefixed(counting: Counting) -> Any:
 def unnamed(counting: Counting) -> Any:
     """A console whose callers have no names."""
     app = flask.Flask(__name__)
-    Operations(counting.service, console=CONSOLE).init_app(app)
+    FlaskOperations(counting.service, console=CONSOLE).init_app(app)
     return app
 
 
@@ -110,7 +110,7 @@ def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Countin
 def test_views_have_names_that_extensions_ask_for(counting: Counting) -> None:
     """Flask-WTF knows views by module and name; the blueprint is what it exempts."""
     app = flask.Flask(__name__)
-    routes = Operations(counting.service, caller=caller).init_app(app)
+    routes = FlaskOperations(counting.service, caller=caller).init_app(app)
     views = [view for name, view in app.view_functions.items() if name.startswith(routes.name)]
     assert views
     assert all(f"{view.__module__}.{view.__name__}" for view in views)
@@ -132,12 +132,12 @@ def test_body_that_cannot_be_read_is_malformed(
 def test_invalid_flask_application_or_function_is_refused(counting: Counting) -> None:
     """By a sentence, when it is given."""
     with pytest.raises(lro.DeclarationError, match="a Flask application"):
-        Operations(counting.service, caller=caller).init_app(object())  # type: ignore[arg-type]
+        FlaskOperations(counting.service, caller=caller).init_app(object())  # type: ignore[arg-type]
     with pytest.raises(lro.DeclarationError, match="owner_only"):
-        Operations(counting.service)
+        FlaskOperations(counting.service)
 
     async def wrong() -> str:
         return "ann"
 
     with pytest.raises(lro.DeclarationError, match="a plain function"):
-        Operations(counting.service, caller=wrong)  # type: ignore[arg-type]
+        FlaskOperations(counting.service, caller=wrong)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ except ImportError:  # older versions have names alone
     NamedDependency = Annotated[TypeVar("T"), "by its name"]  # type: ignore[assignment,misc]
 
 import lro
-from lro.integrations.litestar import Operation, Operations, OperationsPlugin
+from lro.integrations.litestar import LitestarOperations, Operation, OperationsPlugin
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
@@ -64,7 +64,7 @@ def plain(counting: Counting) -> Litestar:
 
     @post("/v1/shelves/{shelf:str}/things:count", status_code=200)
     async def start(
-        shelf: str, operations: NamedDependency[Operations]
+        shelf: str, operations: NamedDependency[LitestarOperations]
     ) -> Operation[CountResponse, CountMetadata]:
         assert (shelf, bool(operations.caller)) == ("a", True)
         return await operations.start(counting.count)
@@ -78,7 +78,7 @@ def prefixed(counting: Counting) -> Litestar:
 
     @post("/v1/shelves/a/things:count", status_code=200)
     async def start(
-        operations: NamedDependency[Operations],
+        operations: NamedDependency[LitestarOperations],
     ) -> Operation[CountResponse, CountMetadata]:
         return await operations.start(counting.count)
 
@@ -115,7 +115,7 @@ def guarded(counting: Counting) -> Litestar:
 
     @post("/v1/read:count", status_code=200, exception_handlers=plugin.exception_handlers)
     async def start(
-        data: CountRequest, operations: NamedDependency[Operations]
+        data: CountRequest, operations: NamedDependency[LitestarOperations]
     ) -> Operation[CountResponse, CountMetadata]:
         return await operations.start(
             counting.count, data, parent="projects/p", metadata=CountMetadata(percent=1)

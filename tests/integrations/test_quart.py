@@ -13,7 +13,7 @@ import asyncio
 
 from quart import Quart, Response, abort, redirect, request
 
-from lro.integrations.quart import Operations
+from lro.integrations.quart import QuartOperations
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
@@ -43,7 +43,7 @@ async def caller_awaited() -> str:
 
 def plain(counting: Counting) -> Quart:
     """A plain function gives the caller."""
-    operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
+    operations = QuartOperations(counting.service, starts=True, caller=caller, **OPTIONS)
     app = Quart("plain")
     operations.init_app(app)
 
@@ -61,9 +61,9 @@ def plain(counting: Counting) -> Quart:
 def prefixed(counting: Counting) -> Quart:
     """Below a prefix, with a coroutine function."""
     starts = counting.starts
-    operations = Operations(counting.service, starts=starts, caller=caller_awaited, **OPTIONS)
+    operations = QuartOperations(counting.service, starts=starts, caller=caller_awaited, **OPTIONS)
     app = Quart("prefixed")
-    operations.init_app(app, prefix="/api/<tenant>")
+    operations.init_app(app, url_prefix="/api/<tenant>")
 
     @app.post(OWN)
     async def start() -> Response:
@@ -75,7 +75,7 @@ def prefixed(counting: Counting) -> Quart:
 def unnamed(counting: Counting) -> Quart:
     """A console whose callers have no names."""
     app = Quart("unnamed")
-    Operations(counting.service, console=CONSOLE).init_app(app)
+    QuartOperations(counting.service, console=CONSOLE).init_app(app)
     return app
 
 
@@ -100,12 +100,10 @@ def signed_in(view: Any) -> Any:
 
 def test_decorators_and_aborts_refuse_in_our_form(counting: Counting) -> None:
     """Errors are ours, redirects are left as they are."""
-    operations = Operations(
-        counting.service, starts=True, caller=caller, decorators=[signed_in], max_body=10**8
-    )
+    operations = QuartOperations(counting.service, starts=True, caller=caller, max_body=10**8)
     app = Quart("decorated")
     app.config["MAX_CONTENT_LENGTH"] = 1_000_000  # of Quart's own, which is below ours
-    operations.init_app(app)
+    operations.init_app(app, decorators=[signed_in])
 
     @app.post("/own")
     async def own() -> Response:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from lro.integrations.starlette import Operations
+from lro.integrations.starlette import StarletteOperations
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     CHALLENGE,
@@ -48,7 +48,7 @@ def by_header(counting: Counting) -> Starlette:
         refuse_some(request)
         return name_of(request.headers.get("authorization"))
 
-    operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
+    operations = StarletteOperations(counting.service, starts=True, caller=caller, **OPTIONS)
 
     async def start(request: Request) -> Response:
         return await operations.start(request, counting.count, target="")
@@ -74,7 +74,9 @@ def by_middleware(counting: Counting) -> Starlette:
             return name_of(None)
         return str(request.user.display_name)
 
-    operations = Operations(counting.service, starts=counting.starts, caller=caller, **OPTIONS)
+    operations = StarletteOperations(
+        counting.service, starts=counting.starts, caller=caller, **OPTIONS
+    )
 
     async def start(request: Request) -> Response:
         return await operations.start(request, counting.count)
@@ -88,7 +90,7 @@ def by_middleware(counting: Counting) -> Starlette:
 
 def unnamed(counting: Counting) -> Starlette:
     """A console whose callers have no names."""
-    return Starlette(routes=Operations(counting.service, console=CONSOLE).routes)
+    return Starlette(routes=StarletteOperations(counting.service, console=CONSOLE).routes)
 
 
 served = served_by(
@@ -99,7 +101,7 @@ served = served_by(
 
 def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
     """The endpoint has made the message of it."""
-    operations = Operations(shared.service)
+    operations = StarletteOperations(shared.service)
 
     async def start(request: Request) -> Response:
         async for _ in request.stream():
@@ -119,6 +121,6 @@ def test_caller_that_raises_what_no_coroutine_can_fails(
     def caller(request: Request) -> str:
         raise error
 
-    app = Starlette(routes=Operations(counting.service, starts=True, caller=caller).routes)
+    app = Starlette(routes=StarletteOperations(counting.service, starts=True, caller=caller).routes)
     with TestClient(app) as client:
         assert client.get("/v1/operations").json()["error"]["status"] == "INTERNAL"

@@ -113,7 +113,7 @@ def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
     from fastapi import FastAPI
     from fastapi.testclient import TestClient
 
-    from lro.integrations.fastapi import Operations
+    from lro.integrations.fastapi import FastAPIOperations
 
     options = Telemetry(tracer_provider=spans.provider)
     service = Service(MemoryStore(), ThreadExecutor(1), telemetry=options)
@@ -122,7 +122,7 @@ def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
     if mounted:
         app.mount("/api", AsgiApp(service, starts=True))
     else:
-        operations = Operations(service, caller=lambda: None)
+        operations = FastAPIOperations(service, caller=lambda: None)
         app.include_router(operations.router(starts=True), prefix="/api")
     with TestClient(app) as client:
         reply = client.post(f"/api{PATH}", json={}, headers={"traceparent": REMOTE})

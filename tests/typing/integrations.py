@@ -30,15 +30,15 @@ async def in_fastapi(
 
 
 async def in_litestar(
-    here: lro.integrations.litestar.Operations, resize: ResizeMethod
+    here: lro.integrations.litestar.LitestarOperations, resize: ResizeMethod
 ) -> lro.integrations.litestar.Operation[ResizeResponse, ResizeMetadata]:
     """The same."""
     return await here.start(resize)
 
 
 async def in_others(
-    starlette: lro.integrations.starlette.Operations,
-    quart: lro.integrations.quart.Operations,
+    starlette: lro.integrations.starlette.StarletteOperations,
+    quart: lro.integrations.quart.QuartOperations,
     resize: ResizeMethod,
     request: Request,
 ) -> None:
@@ -52,4 +52,4 @@ def applications(service: lro.Service, mine: Any) -> None:
     Starlette(lifespan=service.lifespan)
     Starlette(lifespan=service.lifespan_around(mine))
     Litestar(plugins=[lro.integrations.litestar.OperationsPlugin(service, parents=["a/*"])])
-    lro.integrations.quart.Operations(service).init_app(Quart("app"))
+    lro.integrations.quart.QuartOperations(service).init_app(Quart("app"))

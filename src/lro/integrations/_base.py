@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack
 
 import attrs
 
@@ -21,8 +21,9 @@ from lro.errors import (
     Unauthenticated,
     Unavailable,
     UnsupportedMediaType,
-    check_function,
     check_instance,
+    check_keywords,
+    check_plain_function,
     got,
 )
 from lro.http import (
@@ -30,7 +31,6 @@ from lro.http import (
     EndpointStartKeywords,
     Flow,
     Hook,
-    HttpReply,
     HttpRequest,
     IntegrationKeywords,
     OperationsEdge,
@@ -48,96 +48,128 @@ if TYPE_CHECKING:
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 T = TypeVar("T")
+Find = TypeVar("Find")
+Reply = TypeVar("Reply")
 
 
-def make_edge(
-    service: Service,
-    *,
-    caller: Authenticate | None,
-    starts: Starts,
-    options: IntegrationKeywords,
-    none: str = "lambda request: None",
-) -> OperationsEdge:
-    """An edge whose errors call the hook that gives the caller ``caller``.
+class FrameworkOperations(Generic[Find, Reply]):
+    """A service in an application of a framework.
 
-    ``caller`` is as ``authenticate`` of the edge: it is asked where an ``HttpRequest`` has no
-    ``caller`` yet. ``none`` is how users of the framework write a function that finds no caller.
+    ``caller`` is the application's function that finds the caller of a native request, be it a
+    coroutine function or not. ``console`` is a path, or an ``lro.console.Console``; without
+    ``caller`` the console answers only callers on the same machine. The other options are those
+    of :class:`lro.http.OperationsEdge`.
 
     Raises:
-        DeclarationError: As for :class:`lro.http.OperationsEdge`.
+        DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
+            no ``caller``.
     """
-    service.access.check_named("the integration", caller, "caller", none)
-    if caller is None:  # checked, and said in the words of the integration
-        caller = _without_name
-    return OperationsEdge(service, authenticate=caller, starts=starts, **options)
 
+    refusal: ClassVar[type[Exception]] = LroError
+    """The exception by which applications of the framework refuse a call."""
+    nobody: ClassVar[str] = "lambda request: None"
+    """The function that users of the framework write if no caller has a name."""
+    dependency: ClassVar[bool] = False
+    """True if the framework calls ``caller`` itself, and each request comes with the name."""
+    blocking: ClassVar[str] = ""
+    """The name of the place that calls the edge, if that place has no event loop."""
 
-def edges_with(
-    edge: OperationsEdge,
-    console: str | Console,
-    caller: Authenticate | None,
-    options: IntegrationKeywords,
-) -> list[OperationsEdge]:
-    """The edge, and that of the console if one is wanted: at a path, or as a ``Console`` says.
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        caller: Find | None = None,
+        console: str | Console = "",
+        **options: Unpack[IntegrationKeywords],
+    ) -> None:
+        check_keywords(type(self).__name__, options, IntegrationKeywords)
+        hook = None if caller is None else self._hook(caller)
+        service.access.check_named("the integration", hook, "caller", self.nobody)
+        self.edge: OperationsEdge = OperationsEdge(
+            service, authenticate=hook or _without_name, starts=starts, **options
+        )
+        self.edges: list[OperationsEdge] = [self.edge]
+        if console:
+            self.edges.append(self._console(console, hook, options))
+        if self.blocking:
+            for edge in self.edges:
+                edge.check_plain(self.blocking)
+                edge.streams = False
 
-    ``caller`` is that of :func:`make_edge`; without it the console answers only callers on the same
-    machine. The arguments are those that the edge was made with.
+    def arguments(self, native: Any) -> tuple[Any, ...]:
+        """Return the arguments of ``caller`` for a request as the server has it."""
+        return (native,)
 
-    Raises:
-        DeclarationError: As for :class:`lro.console.ConsoleEdge`.
-    """
-    if not console:
-        return [edge]
-    import lro.console  # loaded only where it is used
+    def ours(self, error: Any) -> LroError:
+        """Return the error of ours that says what a ``refusal`` says."""
+        raise NotImplementedError
 
-    made = lro.console.Console(console) if isinstance(console, str) else console
-    check_instance("console", made, lro.console.Console, "a path, or an lro.console.Console")
-    shared: Any = {name: options.get(name, ()) for name in ("parents", "trusted_origins")} | dict(
-        made.looks
-    )
-    at = lro.console.ConsoleEdge(edge.service, path=made.path, authenticate=caller, **shared)
-    return [edge, at]
+    def response(self, reply: Any) -> Reply:
+        """Return the reply of an edge as a response of the framework."""
+        raise NotImplementedError
 
+    def refuse(self, asked: HttpRequest, error: Exception) -> Reply:
+        """Return the response to a request that failed."""
+        return self.response(self.edge.refusal(asked, error))
 
-E = TypeVar("E", bound=Exception)
-
-
-def caller_hook(
-    caller: Callable[..., Any],
-    arguments: Callable[[Any], tuple[Any, ...]],
-    refusal: type[E],
-    ours: Callable[[E], LroError],
-) -> Authenticate:
-    """The hook of an edge that asks the application's function, be it a coroutine function or not.
-
-    ``arguments`` gives what the function takes, of the request as the server has it. What it raises
-    of the class ``refusal`` is raised as ``ours`` says it.
-
-    Raises:
-        DeclarationError: ``caller`` cannot be called.
-    """
-    check_function("caller", caller)
-
-    async def ask_awaited(_: Mapping[str, str], native: Any) -> Any:
+    def started(
+        self,
+        asked: HttpRequest,
+        method: Method[Req, Any, Meta],
+        message: Req | None,
+        options: EndpointStartKeywords[Meta],
+    ) -> Flow[Reply]:
+        """Start an operation for an endpoint of the application: see ``OperationsEdge.start``."""
         try:
-            return await caller(*arguments(native))
-        except refusal as exc:
-            raise ours(exc) from exc
+            reply = (yield from self.edge.start(asked, method, message, **options))[1]
+        except LroError as exc:
+            reply = self.edge.refusal(asked, exc)
+        return self.response(reply)
 
-    def ask(_: Mapping[str, str], native: Any) -> Any:  # on an event loop it is asked in a thread
-        try:
-            return caller(*arguments(native))
-        except refusal as exc:
-            raise ours(exc) from exc
+    def _console(
+        self, console: str | Console, hook: Authenticate | None, options: IntegrationKeywords
+    ) -> OperationsEdge:
+        import lro.console  # loaded only where it is used
 
-    return ask_awaited if Hook("caller", caller).awaited else ask
+        made = lro.console.Console(console) if isinstance(console, str) else console
+        check_instance("console", made, lro.console.Console, "a path, or an lro.console.Console")
+        return lro.console.ConsoleEdge(
+            self.edge.service,
+            path=made.path,
+            authenticate=hook,
+            parents=options.get("parents", ()),
+            trusted_origins=options.get("trusted_origins", ()),
+            **made.looks,
+        )
+
+    def _hook(self, caller: Any) -> Authenticate:
+        if self.dependency:
+            return _named_by_framework
+        awaited = Hook("caller", caller).awaited
+        if self.blocking:
+            check_plain_function("caller", caller)
+
+        async def ask_awaited(_: Mapping[str, str], native: Any) -> Any:
+            try:
+                return await caller(*self.arguments(native))
+            except self.refusal as exc:
+                raise self.ours(exc) from exc
+
+        def ask(_: Mapping[str, str], native: Any) -> Any:  # an event loop asks it in a thread
+            try:
+                return caller(*self.arguments(native))
+            except self.refusal as exc:
+                raise self.ours(exc) from exc
+
+        return ask_awaited if awaited else ask
 
 
 def _without_name(headers: Mapping[str, str]) -> None:
     """Every caller is one without a name."""
 
 
-def named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
+def _named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
     """The hook of an edge whose requests all come with the name of their caller."""
 
 
@@ -263,23 +295,6 @@ def path_below(scope: Scope, own: str) -> str:
     """
     raw = wire_text(scope.get("raw_path") or b"").partition("?")[0]
     return below_prefix(raw_form(raw, scope["path"]), scope["path"], own)
-
-
-def start_reply(
-    edge: OperationsEdge,
-    request: HttpRequest,
-    method: Method[Req, Any, Meta],
-    message: Req | None,
-    options: EndpointStartKeywords[Meta],
-) -> Flow[HttpReply]:
-    """Start an operation for an endpoint of the application; return the operation, or the error.
-
-    See ``OperationsEdge.start``.
-    """
-    try:
-        return (yield from edge.start(request, method, message, **options))[1]
-    except LroError as exc:
-        return edge.refusal(request, exc)
 
 
 def gone_away() -> StatusError:

@@ -9,29 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 import attrs
 
-from lro import Method, Service
+from lro import Method
 from lro.asgi import Scope, request_of, respond
 from lro.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge, check_instance
-from lro.http import (
-    EndpointStartKeywords,
-    HttpReply,
-    HttpRequest,
-    IntegrationKeywords,
-    OperationsEdge,
-    Starts,
-    on_loop,
-)
+from lro.http import EndpointStartKeywords, HttpReply, HttpRequest, OperationsEdge, on_loop
 from lro.integrations._base import (
+    FrameworkOperations,
     PathRule,
     below_prefix,
-    caller_hook,
-    edges_with,
     error_of,
     gone_away,
     heard_by,
-    make_edge,
     rules_by_path,
-    start_reply,
 )
 
 try:
@@ -40,7 +29,7 @@ except ImportError as _exc:
     raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from _exc
 
 if TYPE_CHECKING:
-    from lro.console import Console
+    pass
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
@@ -50,7 +39,7 @@ _LOOK_SECONDS: Final = 0.5
 """How often a held call looks whether its caller is still there: aiohttp does not report it."""
 
 
-class Operations:
+class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     """The operations of a service, for an aiohttp application.
 
     ``caller`` gives the name of the caller of a request: a plain function, which is called in a
@@ -64,23 +53,21 @@ class Operations:
         DeclarationError: As for ``OperationsEdge``.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        caller: FindCaller | None = None,
-        console: str | Console = "",
-        **options: Unpack[IntegrationKeywords],
-    ) -> None:
-        hook = None
-        if caller is not None:
-            hook = caller_hook(
-                caller, lambda scope: (scope["aiohttp.request"],), web.HTTPException, _said
-            )
-        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
-        self._edges = edges_with(self.edge, console, hook, options)
-        self._operation: web.Resource | None = None
+    refusal = web.HTTPException
+    _operation: web.Resource | None = None
+
+    def arguments(self, native: Any) -> tuple[Any, ...]:
+        """Return the request."""
+        return (native["aiohttp.request"],)
+
+    def ours(self, error: web.HTTPException) -> LroError:
+        """See the base class."""
+        return error_of(error.status, error.text or error.reason, error.headers)
+
+    def response(self, reply: HttpReply) -> web.Response:
+        """See the base class."""
+        body, status, headers = reply.parts
+        return web.Response(body=body, status=status, headers=headers)
 
     def setup(self, app: web.Application) -> None:
         """Serve the operations in an application, or in one that is made a part of another.
@@ -89,7 +76,7 @@ class Operations:
         call is closed after the service: running work may use it until its end.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
-        for edge in self._edges:
+        for edge in self.edges:
             for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:(?s:.+)}").items():
                 resource = app.router.add_resource(path)
                 if rule.rpc == "GetOperation" and rule.parts[0] == "/v1/operations/":
@@ -121,14 +108,14 @@ class Operations:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge as exc:
             error: LroError = RequestTooLarge("body", exc.text or exc.reason)
-            return _response(self.edge.refusal(request_of(scope, path), error))
+            return self.refuse(request_of(scope, path), error)
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
         except OSError:  # the body has no end
-            return _response(self.edge.refusal(request_of(scope, path), gone_away()))
+            return self.refuse(request_of(scope, path), gone_away())
         asked = attrs.evolve(request_of(scope, path, body), mount=self._mount)
         asked = heard_by(asked, _Exchange(request).receive)
-        return _response(await on_loop(start_reply(self.edge, asked, method, message, options)))
+        return await on_loop(self.started(asked, method, message, options))
 
     def _mount(self, _: HttpRequest) -> str | None:
         """The path before those of the operations, which may be those of a part of the server."""
@@ -150,7 +137,7 @@ class Operations:
 
     def _unreadable(self, scope: Scope, path: str) -> web.Response:
         error = MalformedRequest("body", "could not be read to its end")
-        response = _response(self.edge.refusal(request_of(scope, path), error))
+        response = self.refuse(request_of(scope, path), error)
         response.force_close()  # aiohttp closes it: where does the next request begin?
         return response
 
@@ -160,10 +147,6 @@ class Operations:
 
     async def _end_waits(self, _: web.Application) -> None:
         await asyncio.to_thread(self.edge.service.end_waits)
-
-
-def _said(error: web.HTTPException) -> LroError:
-    return error_of(error.status, error.text or error.reason, error.headers)
 
 
 def _scope(request: web.Request) -> Scope:
@@ -227,9 +210,4 @@ class _Exchange:
             await self.response.write_eof()
 
 
-def _response(reply: HttpReply) -> web.Response:
-    body, status, headers = reply.parts
-    return web.Response(body=body, status=status, headers=headers)
-
-
-__all__ = ["Operations"]
+__all__ = ["AiohttpOperations"]

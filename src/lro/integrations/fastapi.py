@@ -26,12 +26,10 @@ from lro.http import (
 )
 from lro.integrations._base import (
     PAGE,
+    FrameworkOperations,
     PathRule,
     caller_name,
-    edges_with,
     error_of,
-    make_edge,
-    named_by_framework,
     path_below,
     path_rules,
     rules_by_path,
@@ -55,7 +53,7 @@ except ImportError as _exc:
 if TYPE_CHECKING:
     from lro.console import Console
 
-__all__ = ["Operation", "Operations", "RequestOperations"]
+__all__ = ["FastAPIOperations", "Operation", "RequestOperations"]
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -84,7 +82,12 @@ class Operation(Response, Generic[Resp, Meta]):
         return handler.generate_schema(type_with(schemas, schemas.operation_of(*get_args(source))))
 
 
-class Operations:
+class _ServedOperations(FrameworkOperations[Callable[..., Any], Response]):
+    nobody = "lambda: None"
+    dependency = True
+
+
+class FastAPIOperations:
     """A service in a FastAPI application.
 
     ``caller`` is a dependency, plain or async, with or without ``yield``; its value is the caller's
@@ -108,8 +111,8 @@ class Operations:
     ) -> None:
         self.service = service
         self._options = options
-        self._named = caller is not None
-        self._edge = self._make_edge(False)
+        self._caller = caller
+        self._edge = self._served(False, "").edge
         described = self._describer = Describer(service)
         model = type_with(described.schemas, described.error_body)
         self._error = {"model": model, "description": described.error["description"]}
@@ -121,10 +124,9 @@ class Operations:
         # FastAPI reads its dependencies there.
         self.__signature__: inspect.Signature = inspect.Signature(parameters)
 
-    def _make_edge(self, starts: Starts) -> OperationsEdge:
-        hook = named_by_framework if self._named else None
-        return make_edge(
-            self.service, caller=hook, starts=starts, options=self._options, none="lambda: None"
+    def _served(self, starts: Starts, console: str | Console) -> _ServedOperations:
+        return _ServedOperations(
+            self.service, starts=starts, caller=self._caller, console=console, **self._options
         )
 
     async def __call__(self, *, request: Request, caller: Any = None) -> RequestOperations:
@@ -156,7 +158,8 @@ class Operations:
         Raises:
             DeclarationError: As for ``OperationsApp``.
         """
-        edge = self._make_edge(starts)
+        served = self._served(starts, console)
+        edge = served.edge
         options = {"tags": ["Operations"], **options}
         heading = [getattr(tag, "value", tag) for tag in options["tags"] or ["Operations"]]
         self._describer.add(
@@ -179,8 +182,7 @@ class Operations:
                     response_class=Response,
                     **route_options(said),
                 )
-        hook = named_by_framework if self._named else None
-        for one in edges_with(edge, console, hook, self._options):
+        for one in served.edges:
             for path, (rule, methods) in rules_by_path(one, "{*}", "{*:path}").items():
                 endpoint = self._endpoint(one, rule)  # the edge says what it allows here
                 router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
@@ -206,7 +208,7 @@ class Operations:
 
 
 class RequestOperations:
-    """The operations, for the caller of a request: see :class:`Operations`."""
+    """The operations, for the caller of a request: see :class:`FastAPIOperations`."""
 
     def __init__(self, edge: OperationsEdge, request: Request, caller: str) -> None:
         self.request = request

@@ -8,33 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
-from lro import Method, Service
-from lro.errors import (
-    LroError,
-    MalformedRequest,
-    MissingExtra,
-    RequestTooLarge,
-    check_instance,
-    check_plain_function,
-)
-from lro.http import (
-    EndpointStartKeywords,
-    HttpReply,
-    IntegrationKeywords,
-    OperationsEdge,
-    Starts,
-    run,
-)
+from lro import Method
+from lro.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge, check_instance
+from lro.http import EndpointStartKeywords, HttpReply, OperationsEdge, run
 from lro.integrations._base import (
+    FrameworkOperations,
     PathRule,
     below_prefix,
-    caller_hook,
-    edges_with,
     error_of,
-    make_edge,
     mounted_at,
     rules_by_path,
-    start_reply,
 )
 from lro.wsgi import check_whole, declared_length, request_of
 
@@ -45,14 +28,14 @@ except ImportError as _exc:
     raise MissingExtra("lro.integrations.flask", "flask") from _exc
 
 if TYPE_CHECKING:
-    from lro.console import Console
+    pass
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 View: TypeAlias = Callable[..., Any]
 
 
-class Operations:
+class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response]):
     """The operations of a service, for Flask applications.
 
     ``caller`` gives the name of the caller of the present request, such as
@@ -66,26 +49,25 @@ class Operations:
         DeclarationError: As for ``OperationsEdge``; or ``caller`` is not a plain function.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        caller: Callable[[], str | None] | None = None,
-        console: str | Console = "",
-        **options: Unpack[IntegrationKeywords],
-    ) -> None:
-        hook = None
-        if caller is not None:
-            check_plain_function("caller", caller)
-            hook = caller_hook(caller, lambda _: (), HTTPException, _said)
-        self.edge: OperationsEdge = make_edge(
-            service, caller=hook, starts=starts, options=options, none="lambda: None"
-        )
-        self._edges = edges_with(self.edge, console, hook, options)
-        for edge in self._edges:
-            edge.check_plain("a WSGI application")
-            edge.streams = False
+    refusal = HTTPException
+    nobody = "lambda: None"
+    blocking = "a WSGI application"
+
+    def arguments(self, native: Any) -> tuple[Any, ...]:  # noqa: ARG002 - Flask has it in a context
+        """Return nothing: the request is in Flask's context."""
+        return ()
+
+    def ours(self, error: HTTPException) -> LroError:
+        """See the base class."""
+        headers = dict(error.get_headers())
+        return error_of(error.code or 500, error.description or error.name, headers)
+
+    def response(self, reply: HttpReply) -> Response:
+        """See the base class."""
+        response = Response(*reply.parts)
+        if reply.reserved is not None:
+            reply.reserved.release()  # the bytes are the response's now
+        return response
 
     def init_app(
         self,
@@ -108,18 +90,18 @@ class Operations:
         routes = Blueprint("lro", __name__, url_prefix=url_prefix)
         rules = [
             (edge, path, *rest)
-            for edge in self._edges
+            for edge in self.edges
             for path, rest in rules_by_path(edge, "<*>", "<path:*>").items()
         ]
         for number, (edge, path, rule, methods) in enumerate(rules):
             view: View = functools.partial(self._answer, edge, rule)
             for decorate in reversed(decorators):
-                view = decorate(functools.update_wrapper(view, Operations._answer))
+                view = decorate(functools.update_wrapper(view, FlaskOperations._answer))
             routes.add_url_rule(
                 path,
                 endpoint=f"{rule.rpc.replace('.', '_')}_{number}",
                 view_func=functools.update_wrapper(
-                    functools.partial(self._guarded, view), Operations._answer
+                    functools.partial(self._guarded, view), FlaskOperations._answer
                 ),
                 methods=methods,
                 provide_automatic_options=False,
@@ -148,9 +130,9 @@ class Operations:
         try:
             asked = attrs.evolve(asked, body=self._body())
         except LroError as exc:
-            return _response(self.edge.refusal(asked, exc))
+            return self.refuse(asked, exc)
         asked = mounted_at(asked, current_app.blueprints["lro"].url_prefix or "")
-        return _response(run(start_reply(self.edge, asked, method, message, options)))
+        return run(self.started(asked, method, message, options))
 
     def _guarded(self, view: View, **values: Any) -> Any:
         try:
@@ -158,16 +140,16 @@ class Operations:
         except HTTPException as exc:
             if exc.response is not None:  # a redirect, for instance: complete as it is
                 return exc.response
-            return _response(self.edge.refusal(request_of(request.environ), _said(exc)))
+            return self.refuse(request_of(request.environ), self.ours(exc))
 
     def _answer(self, edge: OperationsEdge, rule: PathRule, **values: Any) -> Response:
         asked = request_of(request.environ)
         path = below_prefix(asked.path, request.path, rule.filled(values))
         asked = attrs.evolve(asked, path=path)
         try:
-            return _response(edge.handle(attrs.evolve(asked, body=self._body())))
+            return self.response(edge.handle(attrs.evolve(asked, body=self._body())))
         except LroError as exc:
-            return _response(edge.refusal(asked, exc))
+            return self.response(edge.refusal(asked, exc))
 
     def _body(self) -> bytes:
         """The body of the present request, as long as it is not over the limit.
@@ -193,16 +175,4 @@ class Operations:
         return body
 
 
-def _said(error: HTTPException) -> LroError:
-    headers = dict(error.get_headers())
-    return error_of(error.code or 500, error.description or error.name, headers)
-
-
-def _response(reply: HttpReply) -> Response:
-    response = Response(*reply.parts)
-    if reply.reserved is not None:
-        reply.reserved.release()  # the bytes are the response's now
-    return response
-
-
-__all__ = ["Operations"]
+__all__ = ["FlaskOperations"]

@@ -25,14 +25,12 @@ from lro.http import (
 )
 from lro.integrations._base import (
     EVERY_METHOD,
+    FrameworkOperations,
     PathRule,
     caller_name,
-    edges_with,
     error_of,
     heard_by,
-    make_edge,
     mounted_at,
-    named_by_framework,
     path_rules,
 )
 from lro.types import FieldViolation
@@ -51,7 +49,7 @@ except ImportError as _exc:
 if TYPE_CHECKING:
     from lro.console import Console
 
-__all__ = ["Operation", "Operations", "OperationsPlugin"]
+__all__ = ["LitestarOperations", "Operation", "OperationsPlugin"]
 
 T = TypeVar("T")
 Req = TypeVar("Req")
@@ -89,7 +87,7 @@ Operation: TypeAlias = OperationReply[OperationBody[Resp, Meta]]
 """The return type of a handler that starts operations: ``Operation[Resized, ResizeMetadata]``."""
 
 
-class Operations:
+class LitestarOperations:
     """The operations, for the caller of a request: a dependency of handlers."""
 
     def __init__(self, edge: OperationsEdge, request: AnyRequest, caller: str, prefix: str) -> None:
@@ -119,7 +117,7 @@ class Operations:
         )
 
 
-class OperationsPlugin(InitPlugin):
+class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Response[Any]]):
     """A service in a Litestar application: ``Litestar(plugins=[OperationsPlugin(service)])``.
 
     ``caller`` is a dependency; its value is the caller's name, or None for a caller without a name.
@@ -127,13 +125,15 @@ class OperationsPlugin(InitPlugin):
     ``console`` is a path such as ``"/console"`` below that, at which the console is served, or an
     :class:`lro.console.Console`; without ``caller`` it answers only on this machine. The
     other options are those of :class:`lro.http.OperationsEdge`. A handler that has a parameter
-    ``operations: NamedDependency[Operations]`` gets the operations for its caller. The service is
-    started and closed with the application.
+    ``operations: NamedDependency[LitestarOperations]`` gets the operations for its caller. The
+    service is started and closed with the application.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
             no ``caller``.
     """
+
+    dependency = True
 
     def __init__(
         self,
@@ -146,9 +146,9 @@ class OperationsPlugin(InitPlugin):
         console: str | Console = "",
         **options: Unpack[IntegrationKeywords],
     ) -> None:
-        hook = None if caller is None else named_by_framework
-        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
-        self._edges = edges_with(self.edge, console, hook, options)
+        FrameworkOperations.__init__(
+            self, service, starts=starts, caller=caller, console=console, **options
+        )
         self._caller = _without_name if caller is None else caller
         check_function("caller", self._caller)
         self._guards, self._prefix = guards, prefix
@@ -182,8 +182,8 @@ class OperationsPlugin(InitPlugin):
 
     async def _operations(
         self, request: AnyRequest, operations_caller: Annotated[Any, _INJECTED]
-    ) -> Operations:
-        return Operations(self.edge, request, caller_name(operations_caller), self._prefix)
+    ) -> LitestarOperations:
+        return LitestarOperations(self.edge, request, caller_name(operations_caller), self._prefix)
 
     def _refuse(self, request: AnyRequest, error: Exception) -> Response[Any]:
         scope: Any = request.scope
@@ -204,7 +204,7 @@ class OperationsPlugin(InitPlugin):
         for rule in path_rules(self.edge):
             path = _path(rule)
             described.setdefault(path, {}).setdefault(rule.method, []).append(rule)
-        for edge in self._edges[1:]:
+        for edge in self.edges[1:]:
             for path in (*edge.pages, f"{edge.mount}/{{console_path:path}}"):
                 if path == edge.mount or path[-1] != "/":  # to Litestar a slash there is nothing
                     public = path in edge.pages
@@ -232,7 +232,9 @@ class OperationsPlugin(InitPlugin):
                 below = f"{below.rstrip('/')}/"
             return _EdgeReply(edge or self.edge, below, caller, request)
 
-        async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
+        async def call(
+            request: AnyRequest, operations: Annotated[LitestarOperations, _INJECTED]
+        ) -> Any:
             return answered(request, operations.caller)
 
         async def page(request: AnyRequest) -> Any:

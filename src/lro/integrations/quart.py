@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 
-from lro import Method, Service
+from lro import Method
 from lro.asgi import Scope, raw_path, request_of
 from lro.errors import LroError, MissingExtra
 from lro.http import (
@@ -18,21 +18,16 @@ from lro.http import (
     EventStream,
     HttpReply,
     HttpRequest,
-    IntegrationKeywords,
     OperationsEdge,
-    Starts,
     on_loop,
 )
 from lro.integrations._base import (
+    FrameworkOperations,
     PathRule,
-    caller_hook,
-    edges_with,
     error_of,
-    make_edge,
     mounted_at,
     path_below,
     rules_by_path,
-    start_reply,
 )
 
 try:
@@ -42,9 +37,9 @@ except ImportError as _exc:
     raise MissingExtra("the integration into Quart", "quart") from _exc
 
 if TYPE_CHECKING:
-    from lro.console import Console
+    pass
 
-__all__ = ["Operations"]
+__all__ = ["QuartOperations"]
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
@@ -52,14 +47,13 @@ FindCaller: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
 View: TypeAlias = Callable[..., Any]
 
 
-class Operations:
-    """A service in a Quart application: ``Operations(service, ...).init_app(app)``.
+class QuartOperations(FrameworkOperations[FindCaller, Response]):
+    """A service in a Quart application: ``QuartOperations(service, ...).init_app(app)``.
 
     ``caller`` gives the caller's name, or None for a caller without a name; it is called in the
     context of the request, so that ``quart.request`` and ``current_user`` of Quart-Auth are there.
     A plain function is called in a thread. An HTTPException that it raises, as ``abort`` does,
-    refuses the call. ``decorators`` are put around the views of the operations and ``starts``,
-    such as ``login_required``. ``console`` is a path such as ``"/console"`` at which the console is
+    refuses the call. ``console`` is a path such as ``"/console"`` at which the console is
     served, or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
     The other options are those of :class:`lro.http.OperationsEdge`.
 
@@ -68,36 +62,41 @@ class Operations:
             no ``caller``.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        caller: FindCaller | None = None,
-        decorators: Sequence[Callable[[View], View]] = (),
-        console: str | Console = "",
-        **options: Unpack[IntegrationKeywords],
+    _prefix = ""
+    refusal = HTTPException
+    nobody = "lambda: None"
+
+    def arguments(self, native: Any) -> tuple[Any, ...]:  # noqa: ARG002 - Quart has it in a context
+        """Return nothing: the request is in Quart's context."""
+        return ()
+
+    def ours(self, error: HTTPException) -> LroError:
+        """See the base class."""
+        return error_of(error.code or 500, error.description or "", dict(error.get_headers()))
+
+    def response(self, reply: HttpReply | EventStream) -> Response:
+        """See the base class."""
+        if isinstance(reply, EventStream):
+            response = Response(reply.events, reply.status, dict(reply.headers))
+            response.timeout = None  # it goes on for as long as the operations run
+            return response
+        return Response(*reply.parts)
+
+    def init_app(
+        self, app: Quart, *, url_prefix: str = "", decorators: Sequence[Callable[[View], View]] = ()
     ) -> None:
-        hook = None if caller is None else caller_hook(caller, lambda _: (), HTTPException, _ours)
-        self.edge: OperationsEdge = make_edge(
-            service, caller=hook, starts=starts, options=options, none="lambda: None"
-        )
-        self._edges = edges_with(self.edge, console, hook, options)
-        self._decorators = decorators
-        self._prefix = ""
+        """Add the views, below a prefix, and have the service start and stop with ``app``.
 
-    def init_app(self, app: Quart, prefix: str = "") -> None:
-        """Add the views, below ``prefix``, and have the service start and stop with ``app``.
-
+        ``decorators`` are applied to each view, such as ``login_required``.
         The service is closed before what ``app`` closes by functions that are registered later.
         """
-        self._prefix = prefix
-        for edge in self._edges:
+        self._prefix = url_prefix
+        for edge in self.edges:
             for path, (rule, methods) in rules_by_path(edge, "<*>", "<path:*>").items():
                 app.add_url_rule(
-                    prefix + path,
+                    url_prefix + path,
                     f"lro:{path}",
-                    self._view(edge, rule),
+                    self._view(edge, rule, decorators),
                     methods=sorted(methods),
                     provide_automatic_options=False,
                 )
@@ -120,18 +119,20 @@ class Operations:
             asked = await self._request(raw_path(_scope()))
         except HTTPException as exc:  # the body is too large for Quart, or does not come
             asked = request_of(_scope(), request.path)
-            return _response(self.edge.refusal(asked, _ours(exc)))
+            return self.refuse(asked, self.ours(exc))
         asked = mounted_at(asked, self._prefix)
-        return _response(await on_loop(start_reply(self.edge, asked, method, message, options)))
+        return await on_loop(self.started(asked, method, message, options))
 
-    def _view(self, edge: OperationsEdge, rule: PathRule) -> View:
+    def _view(
+        self, edge: OperationsEdge, rule: PathRule, decorators: Sequence[Callable[[View], View]]
+    ) -> View:
         async def answer(**values: str) -> Response:
             path = path_below(_scope(), rule.filled(values))
             exchange = edge.exchange(await self._request(path))
-            return _response(await on_loop(exchange))
+            return self.response(await on_loop(exchange))
 
         view: View = answer
-        for decorate in self._decorators:
+        for decorate in decorators:
             view = decorate(view)
 
         async def answer_or_refuse(**values: str) -> Any:
@@ -141,7 +142,7 @@ class Operations:
                 if (exc.code or 0) < HTTPStatus.BAD_REQUEST:
                     raise
                 asked = request_of(_scope(), request.path)
-                return _response(self.edge.refusal(asked, _ours(exc)))
+                return self.refuse(asked, self.ours(exc))
 
         return answer_or_refuse
 
@@ -156,18 +157,6 @@ class Operations:
         await asyncio.to_thread(self.edge.service.close)
 
 
-def _ours(error: HTTPException) -> LroError:
-    return error_of(error.code or 500, error.description or "", dict(error.get_headers()))
-
-
 def _scope() -> Scope:
     scope: Any = request.scope
     return cast(Scope, scope)
-
-
-def _response(reply: HttpReply | EventStream) -> Response:
-    if isinstance(reply, EventStream):
-        response = Response(reply.events, reply.status, dict(reply.headers))
-        response.timeout = None  # it goes on for as long as the operations run
-        return response
-    return Response(*reply.parts)

@@ -11,29 +11,25 @@ from urllib.parse import unquote
 
 import attrs
 
-from lro import Method, Service
+from lro import Method
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.errors import LroError, MissingExtra
 from lro.http import (
     EndpointStartKeywords,
+    HttpReply,
     HttpRequest,
-    IntegrationKeywords,
     OperationsEdge,
-    Starts,
     mount_path,
     on_loop,
 )
 from lro.integrations._base import (
+    FrameworkOperations,
     PathRule,
-    caller_hook,
-    edges_with,
     error_of,
     gone_away,
     heard_by,
-    make_edge,
     path_below,
     rules_by_path,
-    start_reply,
 )
 
 try:
@@ -45,16 +41,16 @@ except ImportError as _exc:
     raise MissingExtra("the integration into Starlette", "starlette") from _exc
 
 if TYPE_CHECKING:
-    from lro.console import Console
+    pass
 
-__all__ = ["Operations"]
+__all__ = ["StarletteOperations"]
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
 
 
-class Operations:
+class StarletteOperations(FrameworkOperations[FindCaller, Response]):
     """A service in a Starlette application.
 
     ``caller`` gives the caller's name for a request, or None for a caller without a name; an
@@ -68,29 +64,26 @@ class Operations:
             no ``caller``.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        caller: FindCaller | None = None,
-        console: str | Console = "",
-        **options: Unpack[IntegrationKeywords],
-    ) -> None:
-        hook = (
-            None
-            if caller is None
-            else caller_hook(caller, lambda scope: (Request(scope),), HTTPException, _ours)
-        )
-        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
-        self._edges = edges_with(self.edge, console, hook, options)
+    refusal = HTTPException
+
+    def arguments(self, native: Any) -> tuple[Any, ...]:
+        """Return the request."""
+        return (Request(native),)
+
+    def ours(self, error: HTTPException) -> LroError:
+        """See the base class."""
+        return error_of(error.status_code, error.detail, error.headers)
+
+    def response(self, reply: HttpReply) -> Response:
+        """See the base class."""
+        return Response(*reply.parts)
 
     @property
     def routes(self) -> list[BaseRoute]:
         """The routes of all this, for ``Starlette(routes=...)`` or a ``Mount``."""
         return [
             Route(path, _Endpoint(edge, rule), methods=methods, name=rule.rpc)
-            for edge in self._edges
+            for edge in self.edges
             for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items()
         ]
 
@@ -111,9 +104,8 @@ class Operations:
             wanted = await request_with_body(self.edge, request)
         except LroError as exc:
             asked = request_of(request.scope, raw_path(request.scope))
-            return Response(*self.edge.refusal(asked, exc).parts)
-        steps = start_reply(self.edge, wanted, method, message, options)
-        return Response(*(await on_loop(steps)).parts)
+            return self.refuse(asked, exc)
+        return await on_loop(self.started(wanted, method, message, options))
 
 
 async def request_with_body(
@@ -158,10 +150,6 @@ def _mount(request: Request) -> str | None:
     except NoMatchFound:
         return None
     return mount_path(unquote(path.removesuffix("/v1/operations/-")))
-
-
-def _ours(error: HTTPException) -> LroError:
-    return error_of(error.status_code, error.detail, error.headers)
 
 
 class _Endpoint:

@@ -5,14 +5,14 @@ import signal
 
 from aiohttp import web
 
-from lro.integrations.aiohttp import Operations
+from lro.integrations.aiohttp import AiohttpOperations
 from tests.full.stopping.app import service
 
 
 async def main() -> None:
     """Serve on a free port until SIGTERM, as ``web.run_app`` does."""
     app = web.Application()
-    Operations(service, caller=lambda request: None, starts=True).setup(app)
+    AiohttpOperations(service, caller=lambda request: None, starts=True).setup(app)
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
     runner = web.AppRunner(app)

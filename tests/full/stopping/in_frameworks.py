@@ -15,10 +15,10 @@ def flask() -> Any:
     """Served by WSGI; the others by ASGI."""
     from flask import Flask
 
-    from lro.integrations.flask import Operations
+    from lro.integrations.flask import FlaskOperations
 
     app = Flask(__name__)
-    Operations(service, caller=nobody, starts=True).init_app(app)
+    FlaskOperations(service, caller=nobody, starts=True).init_app(app)
     return app
 
 
@@ -26,10 +26,10 @@ def fastapi() -> Any:
     """The router brings its lifespan along."""
     from fastapi import FastAPI
 
-    from lro.integrations.fastapi import Operations
+    from lro.integrations.fastapi import FastAPIOperations
 
     app = FastAPI()
-    app.include_router(Operations(service, caller=lambda: None).router(starts=True))
+    app.include_router(FastAPIOperations(service, caller=lambda: None).router(starts=True))
     return app
 
 
@@ -37,9 +37,9 @@ def starlette() -> Any:
     """With the lifespan of the service."""
     from starlette.applications import Starlette
 
-    from lro.integrations.starlette import Operations
+    from lro.integrations.starlette import StarletteOperations
 
-    operations = Operations(service, caller=nobody, starts=True)
+    operations = StarletteOperations(service, caller=nobody, starts=True)
     return Starlette(routes=operations.routes, lifespan=service.lifespan)
 
 
@@ -56,8 +56,8 @@ def quart() -> Any:
     """Before and after serving."""
     from quart import Quart
 
-    from lro.integrations.quart import Operations
+    from lro.integrations.quart import QuartOperations
 
     app = Quart(__name__)
-    Operations(service, caller=nobody, starts=True).init_app(app)
+    QuartOperations(service, caller=nobody, starts=True).init_app(app)
     return app

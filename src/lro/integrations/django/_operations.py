@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, Unpack, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, Unpack
 
 import attrs
 from django.conf import settings
@@ -19,29 +19,22 @@ import lro.asgi
 import lro.wsgi
 from lro import Method, Service, errors
 from lro.errors import check_plain_function
-from lro.http import (
-    Authenticate,
-    EndpointStartKeywords,
-    HttpReply,
-    HttpRequest,
-    IntegrationKeywords,
-    OperationsEdge,
-    run,
-)
-from lro.integrations._base import (
-    PathRule,
-    below_prefix,
-    caller_hook,
-    edges_with,
-    make_edge,
-    start_reply,
-)
+from lro.http import EndpointStartKeywords, HttpReply, HttpRequest, OperationsEdge, run
+from lro.integrations._base import FrameworkOperations, PathRule, below_prefix
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 
-_OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS", "ACCEPTED")
-_SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "CONSOLE", "SCHEMA", *_OPTIONS)
+_OPTIONS: Final = (
+    "STARTS",
+    "CONSOLE",
+    "PARENTS",
+    "TRUSTED_ORIGINS",
+    "MAX_BODY",
+    "POLL_SECONDS",
+    "ACCEPTED",
+)
+_SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "SCHEMA", *_OPTIONS)
 
 
 def signed_in_user(request: Request) -> str:
@@ -85,14 +78,28 @@ def service() -> Service:
     return found
 
 
-def edge() -> OperationsEdge:
-    """The edge of the operations, as :func:`edges` has it."""
-    return edges()[0]
+class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], HttpResponse]):
+    """The operations of a project."""
+
+    refusal = PermissionDenied
+    blocking = "a Django view"
+
+    def ours(self, error: PermissionDenied) -> errors.LroError:
+        """See the base class."""
+        return errors.PermissionDenied(*error.args)
+
+    def response(self, reply: HttpReply) -> HttpResponse:
+        """See the base class."""
+        body, status, headers = reply.parts
+        response = HttpResponse(body, status=status, headers=headers)
+        if reply.reserved is not None:
+            reply.reserved.release()  # the bytes are the response's now
+        return response
 
 
 @functools.cache
-def edges() -> Sequence[OperationsEdge]:
-    """The edge of the operations, and that of the console if the settings ask for one.
+def operations() -> DjangoOperations:
+    """The operations as the settings describe them.
 
     Raises:
         ImproperlyConfigured: The settings cannot be read.
@@ -100,17 +107,12 @@ def edges() -> Sequence[OperationsEdge]:
     """
     given = configured()
     caller = given.get("CALLER", signed_in_user)
-    options = {name.lower(): given[name] for name in _OPTIONS if name in given}
-    hook = _hook(import_string(caller) if isinstance(caller, str) else caller)
-    edge_options = cast(IntegrationKeywords, options)
-    made = make_edge(
-        service(), caller=hook, starts=given.get("STARTS", False), options=edge_options
+    options: Any = {name.lower(): given[name] for name in _OPTIONS if name in given}
+    return DjangoOperations(
+        service(),
+        caller=_permitted(import_string(caller) if isinstance(caller, str) else caller),
+        **options,
     )
-    found = edges_with(made, given.get("CONSOLE", ""), hook, edge_options)
-    for one in found:
-        one.check_plain("a Django view")
-        one.streams = False
-    return found
 
 
 def start(
@@ -131,11 +133,11 @@ def start(
     """
     asked = _asked(request)
     try:
-        body = _body(request, edge().options.max_body)
+        body = _body(request, operations().edge.options.max_body)
         asked = attrs.evolve(asked, body=body, mount=_mount_of_operations)
     except errors.LroError as exc:
-        return _response(edge().refusal(asked, exc))
-    return _response(run(start_reply(edge(), asked, method, message, options)))
+        return operations().refuse(asked, exc)
+    return run(operations().started(asked, method, message, options))
 
 
 def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
@@ -162,12 +164,12 @@ def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str
     try:
         body = _body(request, edge.options.max_body)
     except errors.LroError as exc:
-        return _response(edge.refusal(asked, exc))
-    return _response(edge.handle(attrs.evolve(asked, body=body)))
+        return operations().response(edge.refusal(asked, exc))
+    return operations().response(edge.handle(attrs.evolve(asked, body=body)))
 
 
-def _hook(caller: Callable[[Request], str | None]) -> Authenticate:
-    """The hook of the edge that calls the project's function with the request."""
+def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], str | None]:
+    """Return ``caller`` with a check of the permission that the settings name."""
     check_plain_function("CALLER", caller)
     permission = configured().get("PERMISSION", "")
 
@@ -177,11 +179,7 @@ def _hook(caller: Callable[[Request], str | None]) -> Authenticate:
             raise errors.PermissionDenied(f"the user has no permission {permission}")
         return name
 
-    return caller_hook(permitted, lambda request: (request,), PermissionDenied, _denied)
-
-
-def _denied(error: PermissionDenied) -> errors.LroError:
-    return errors.PermissionDenied(*error.args)
+    return permitted
 
 
 def _asked(request: Request) -> HttpRequest:
@@ -246,11 +244,3 @@ def _body_without_length(request: Request, limit: int) -> bytes:
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
     request.META["wsgi.input"] = io.BytesIO(body)  # for another start by the same view
     return body
-
-
-def _response(reply: HttpReply) -> HttpResponse:
-    body, status, headers = reply.parts
-    response = HttpResponse(body, status=status, headers=headers)
-    if reply.reserved is not None:
-        reply.reserved.release()  # the bytes are the response's now
-    return response

@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from lro.errors import LroError
-from lro.integrations.django._operations import edge, service
+from lro.integrations.django._operations import operations, service
 
 _WRONG: Final = (ImproperlyConfigured, LroError, ImportError)
 """What :func:`edge` raises where the settings are wrong."""
@@ -43,7 +43,7 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
 def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:  # noqa: ARG001
     """Whether the settings name a service, and an edge can be made of them."""
     try:
-        edge()
+        operations()
     except _WRONG as exc:
         return [checks.Error(str(exc), hint="See LRO in the settings.", id="lro.E001")]
     return []

@@ -9,7 +9,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from lro.http import OperationsEdge
 from lro.integrations._base import PathRule, rules_by_path
-from lro.integrations.django._operations import answer, edges
+from lro.integrations.django._operations import answer, operations
 
 
 def _view(edge: OperationsEdge, rule: PathRule) -> Any:
@@ -23,6 +23,6 @@ def _view(edge: OperationsEdge, rule: PathRule) -> Any:
 
 urlpatterns: list[Any] = [
     path(text.removeprefix("/"), _view(edge, rule), name=f"lro-{rule.rpc}")
-    for edge in edges()
+    for edge in operations().edges
     for text, (rule, _) in rules_by_path(edge, "<str:*>", "<path:*>").items()
 ]
