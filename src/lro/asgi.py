@@ -32,16 +32,16 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 MAX_HEADERS: Final = 1000
-"""Most headers of a request; one that is given several times counts as often."""
+"""Maximum number of headers of a request; repeated headers count each time."""
 
 _PIECE: Final = 256 * 1024
-"""Bytes of a body that are handed to the server at once, and copied there."""
+"""Bytes of a body that the server gets, and copies, at once."""
 
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
+"""Methods whose body is ignored (spec §5.9(4)), and so is not read."""
 
 _LAST_SECONDS: Final = 1.0
-"""Seconds that the end of a call may take when the server stops: a caller may not read it."""
+"""Seconds that the last send may take when the server stops: the caller may not read it."""
 
 
 class EdgeApp:
@@ -84,7 +84,7 @@ class EdgeApp:
         elif self._fallback is not None:
             await self._fallback(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # before it is accepted: 403 for the caller
+            await send({"type": "websocket.close"})  # before accepting it, so the caller gets 403
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
@@ -112,24 +112,24 @@ class EdgeApp:
         except Exception:
             if answered:
                 raise
-        if not answered:  # it takes no part in start and stop
+        if not answered:  # the application does not implement lifespan
             if received:
                 await send({"type": "lifespan.startup.complete"})
             await live(self.edge.service, receive, send)
 
 
 class OperationsApp(EdgeApp):
-    """The verbs, and the methods that start operations, as an ASGI application.
+    """Serve the verbs, and the methods that callers can start, as an ASGI application.
 
-    ``fallback`` is the application that gets the paths which are not served here, and websockets
-    and the server's start and stop: so frameworks that cannot mount, such as Django, are put behind
-    this one. When the server stops, the service is closed here, before ``fallback`` learns of it
-    and closes what running work may use. Mounted in a framework, this application never hears of
-    the stop: there the framework's application closes the service. The other options are those of
-    :class:`lro.http.OperationsEdge`.
+    ``fallback`` is the application that gets all other paths, websockets, and the server's start
+    and stop. So put frameworks that cannot mount applications, such as Django, behind this one.
+    When the server stops, this application closes the service before ``fallback`` hears of the
+    stop, and closes resources that running work may use. An application that is mounted in a
+    framework does not hear of the stop: there, the framework's application must close the service.
+    The other options are those of :class:`lro.http.OperationsEdge`.
 
-    A caller who goes away frees what it holds (spec §4.8). A call that the server ends, because it
-    stops, is answered UNAVAILABLE if its answer has not begun; a stream comes to its proper end.
+    A caller who disconnects frees its resources (spec §4.8). If the server cancels a call because
+    it stops, the call is answered UNAVAILABLE, unless its answer has begun; a stream ends properly.
 
     Raises:
         DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
@@ -142,7 +142,7 @@ class OperationsApp(EdgeApp):
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:
-    """Answer the server's start and stop: maintenance begins, and the service is closed."""
+    """Answer the server's start and stop: begin maintenance, and close the service."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
@@ -165,11 +165,11 @@ async def respond(
     caller: str | None = None,
     read: Callable[[], Awaitable[bytes | None]] | None = None,
 ) -> None:
-    """Answer a call by an edge, which gets this raw path.
+    """Have an edge answer a call to this raw path.
 
-    ``found`` is what the edge has there, if it was asked; ``caller`` is the caller's name, if a
-    framework has found it. ``read`` reads the body as :func:`read_body` does, by the means of a
-    framework which may have read it already, for a function that checks signatures for instance.
+    ``found`` is the edge's route, if it was asked before. ``caller`` is the caller's name, if a
+    framework has found it. ``read`` replaces :func:`read_body` in a framework, which may already
+    have read the body, to check a signature for instance.
     """
     sender = _Sender(send)
     try:
@@ -178,7 +178,7 @@ async def respond(
         if not bodiless:
             body = await (read() if read else read_body(receive, edge.options.max_body))
         if body is None:
-            return  # the caller went away before the request was complete
+            return  # the caller disconnected before the request was complete
         request = request_of(scope, path, body, caller, receive)
         try:
             answer = await on_loop(edge.exchange(request, found))
@@ -187,13 +187,13 @@ async def respond(
                 return
         except GoneAway as gone:
             if gone.__cause__ is not None:
-                raise gone.__cause__ from None  # the server must know of a broken connection
+                raise gone.__cause__ from None  # the server must see the error of its connection
             return
         if answer.reserved is None:
             await sender.send(answer)
         else:
             await sender.send_reserved(answer, answer.reserved)
-    except asyncio.CancelledError:  # by the server, which stops and waits no longer
+    except asyncio.CancelledError:  # by the server, which stops
         if not sender.begun:
             refusal = edge.refusal(request_of(scope, path, b"", caller), stopping())
             await _in_time(sender.send(refusal))
@@ -202,11 +202,11 @@ async def respond(
 
 
 class GoneAway(BaseException):
-    """The caller has gone away: not for the exchange, which turns errors into replies."""
+    """The caller has disconnected. Not an Exception: the exchange would turn that into a reply."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:
-    """The body, read until it is over the limit at most; None if the caller left."""
+    """Read the body, at most until it exceeds the limit; None if the caller disconnected."""
     body = bytearray()
     while len(body) <= limit:
         message = await receive()
@@ -219,10 +219,10 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
 
 
 class _Headers(Mapping[str, str]):
-    """Names in lower case; a header given several times is one list (RFC 9110 §5.3).
+    """Headers by names in lower case; repeated headers are one list (RFC 9110 §5.3).
 
-    Decoded when one is first asked for: most polls need none. Then more headers than
-    :data:`MAX_HEADERS` raise MalformedRequest.
+    They are decoded at the first access: most polls need none. Then more than :data:`MAX_HEADERS`
+    raise MalformedRequest.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -231,7 +231,7 @@ class _Headers(Mapping[str, str]):
 
     @property
     def _decoded(self) -> dict[str, str]:
-        if self._values is None:  # by hand: functools.cached_property takes a lock
+        if self._values is None:  # functools.cached_property would take a lock
             self._values = self._decode()
         return self._values
 
@@ -285,10 +285,10 @@ def request_of(
 
 
 def _mount(request: HttpRequest) -> str | None:
-    """The path before that of a request of this module, as its caller knows it.
+    """Return the path before that of a request, as its caller knows it.
 
-    ``root_path`` is part of the path or, behind a proxy that cuts it off, stands before it; of the
-    two parts of which it may consist, the mount point is in the path in any case.
+    ``root_path`` is part of the path or, behind a proxy that strips a prefix, comes before it. It
+    may consist of that prefix and of a mount point, which is always in the path.
     """
     scope: Scope = request.native
     root = scope.get("root_path", "")
@@ -303,12 +303,12 @@ def _mount(request: HttpRequest) -> str | None:
 
 
 def raw_path(scope: Scope) -> str:
-    """The raw path below the point where the application is mounted."""
+    """Return the raw path below the mount point of the application."""
     root, path = scope.get("root_path", ""), scope["path"]
     if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):
         return str(path)  # nothing was encoded, and nothing is mounted
     raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
-    # Behind a proxy that cuts off the prefix it serves, only that of the mount is in the path.
+    # Behind a proxy that strips its prefix, only the mount point is in the path.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
         below = strip_mount(raw, mount)
         if below is not None:
@@ -317,10 +317,10 @@ def raw_path(scope: Scope) -> str:
 
 
 async def while_there(receive: Receive, waiting: Awaitable[T]) -> T:
-    """What is awaited, which is given up when the caller goes away.
+    """Await something; cancel it when the caller disconnects.
 
     Raises:
-        GoneAway: The caller has gone away.
+        GoneAway: The caller has disconnected.
     """
     wait = asyncio.ensure_future(waiting)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -342,10 +342,10 @@ async def waited(
     caller: str,
     receive: Receive | None,
 ) -> Operation | None:
-    """The operation when the time is over or it is done; None if the wait ends in another way.
+    """Wait for an operation, and return it when it is done or the time is over.
 
-    Too many may wait, Wait may be refused or switched off, and the caller may go away: ``receive``
-    says so, where it is known.
+    None if the wait fails: too many calls wait, Wait is refused or switched off, or the caller
+    disconnects, as ``receive`` reports.
     """
     service.end_waits_at_signals()
     wait: Awaitable[Operation] = service.wait_async(name, seconds, caller=caller)
@@ -356,10 +356,10 @@ async def waited(
 
 
 async def _disconnected(receive: Receive) -> None:
-    for _ in range(2):  # a middleware may give the end of the body once more
+    for _ in range(2):  # a middleware may repeat the end of the body
         if (await receive())["type"] == "http.disconnect":
             return
-    # A middleware that repeats the body for ever would have us spin here, and never reports an end.
+    # Do not spin: a middleware that repeats the body for ever never reports that the caller left.
     await asyncio.get_running_loop().create_future()
 
 
@@ -376,7 +376,7 @@ async def _in_time(sending: Awaitable[None]) -> None:
 
 
 class _Sender:
-    """Sends the answer to one call, and knows how far that has got."""
+    """Send the answer to one call, and know whether that has begun or is over."""
 
     begun = over = False
 
@@ -396,7 +396,7 @@ class _Sender:
         await self._end(body if len(body) <= _PIECE else body[-(len(body) % _PIECE or _PIECE) :])
 
     async def send_reserved(self, reply: HttpReply, turn: ReplyReservation) -> None:
-        """Send a reply for which bytes are set aside, and free them."""
+        """Send a reply with reserved bytes, and free these."""
         try:
             with contextlib.suppress(GoneAway), _broken_off_if_slow(turn):
                 await self.send(reply)
@@ -404,7 +404,7 @@ class _Sender:
             turn.release()
 
     async def stream(self, reply: EventStream) -> None:
-        """Send a reply piece by piece, as it comes."""
+        """Send a streaming reply piece by piece."""
         headers = [_encoded(header) for header in reply.headers]
         async with contextlib.aclosing(reply.events) as events:
             await self._begin(reply.status, headers)
@@ -413,7 +413,7 @@ class _Sender:
                     with _broken_off_if_slow(reply.held()):
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
                         await self._send(message)
-            except asyncio.CancelledError:  # the caller has gone, or the server stops
+            except asyncio.CancelledError:  # the caller has disconnected, or the server stops
                 await _in_time(self._end(b""))
                 raise
         await self._end(b"")
@@ -429,10 +429,10 @@ class _Sender:
 
 @contextlib.contextmanager
 def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
-    """Let a send be broken off when other calls wait for the bytes that it holds.
+    """Let other calls that wait for its bytes abort a send that takes too long.
 
     Raises:
-        GoneAway: It was broken off.
+        GoneAway: The send was aborted.
     """
     if turn is None:
         yield

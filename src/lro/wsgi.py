@@ -1,9 +1,9 @@
 """The HTTP edge as WSGI applications, to serve beside Flask or Django, or alone.
 
-A Wait holds a thread of the WSGI server, as every WSGI call does; how many callers may wait is the
-server's number of threads, and a caller who goes away is not noticed before the wait is over. Where
-thousands wait, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would hold its thread
-for as long as the operations run.
+Like every WSGI call, a Wait holds a thread of the server. So the number of threads bounds the
+callers who wait, and a caller who disconnects is not noticed until the wait is over. For thousands
+of waiting callers, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would hold its
+thread while the operations run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _DIGITS: Final = 18
-"""Digits of a length that are read: more are over any bound, and int() refuses very many."""
+"""Maximum digits of a length: more exceed any bound, and int() refuses very many."""
 
 
 class EdgeApp:
@@ -54,7 +54,7 @@ class EdgeApp:
         edge.streams = False
         self.edge = edge
         self._fallback = fallback
-        edge.service.end_waits_at_signals()  # its calls may all come in other threads
+        edge.service.end_waits_at_signals()  # here, because its calls may all be in other threads
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
         request = request_of(environ)
@@ -76,7 +76,7 @@ class EdgeApp:
             headers.append(("Content-Length", str(len(reply.body))))
         start_response(reply.status_line, headers)
         if reply.reserved is not None:
-            reply.reserved.release()  # the bytes are the server's now
+            reply.reserved.release()  # now the server has the bytes
         return [reply.body] if reply.body else []
 
     def _reply(self, request: HttpRequest, found: RouteResult, environ: Environ) -> HttpReply:
@@ -88,16 +88,16 @@ class EdgeApp:
 
 
 class OperationsApp(EdgeApp):
-    """The verbs, and the methods that start operations, as a WSGI application.
+    """Serve the verbs, and the methods that callers can start, as a WSGI application.
 
-    ``fallback`` is the application that gets the paths which are not served here. Beside a Flask
-    application: ``app.wsgi_app = OperationsApp(service, fallback=app.wsgi_app)``. The other options
-    are those of :class:`lro.http.OperationsEdge`.
+    ``fallback`` is the application that gets all other paths. Beside a Flask application:
+    ``app.wsgi_app = OperationsApp(service, fallback=app.wsgi_app)``. The other options are those of
+    :class:`lro.http.OperationsEdge`.
 
-    WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
-    REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
-    in an operation's name survives; elsewhere it is read as a separator. No WSGI call reports that
-    the server stops: the service closes itself when the interpreter ends.
+    WSGI hands over a decoded path. If the server also gives the raw path (RAW_URI or REQUEST_URI,
+    as gunicorn, uWSGI, waitress and werkzeug do), that is used, so an encoded slash in the name of
+    an operation survives; otherwise it is read as a separator. WSGI does not report that the server
+    stops: the service closes itself when the interpreter ends.
 
     Raises:
         DeclarationError: A hook is a coroutine function, which a WSGI application cannot await; or
@@ -111,7 +111,7 @@ class OperationsApp(EdgeApp):
 
 
 def request_of(environ: Environ) -> HttpRequest:
-    """The request of an environ, without its body, with the raw path below its mount."""
+    """Return the request of an environ, without its body, with the raw path below its mount."""
     headers = {
         name[5:].replace("_", "-").lower(): value
         for name, value in environ.items()
@@ -133,7 +133,7 @@ def request_of(environ: Environ) -> HttpRequest:
 
 
 def _mount(request: HttpRequest) -> str | None:
-    """The path before that of a request of this module, as its caller knows it."""
+    """Return the path before that of a request, as its caller knows it."""
     below = _path(request.native)
     if not below.endswith(request.path):
         return None
@@ -142,7 +142,7 @@ def _mount(request: HttpRequest) -> str | None:
 
 
 def _path(environ: Environ) -> str:
-    """The raw path below the point where the application is mounted."""
+    """Return the raw path below the mount point of the application."""
     decoded = _text(environ.get("PATH_INFO", "")) or "/"
     whole = _text(environ.get("RAW_URI") or environ.get("REQUEST_URI") or "").partition("?")[0]
     below = strip_mount(whole, _text(environ.get("SCRIPT_NAME", "")))
@@ -150,18 +150,18 @@ def _path(environ: Environ) -> str:
 
 
 def _text(value: str) -> str:
-    """Bytes which WSGI hands over as Latin-1, as the text that they are."""
+    """Decode bytes that WSGI hands over as Latin-1."""
     try:
         return wire_text(value.encode("latin-1"))
-    except UnicodeEncodeError:  # from a server that hands over text as it is
+    except UnicodeEncodeError:  # the server has handed over text already
         return value
 
 
 def read_body(environ: Environ, limit: int) -> bytes:
-    """The body, read until it is over the limit at most.
+    """Read the body, at most until it exceeds the limit.
 
     Raises:
-        MalformedRequest: It ends too early, cannot be read, or has an unknown length.
+        MalformedRequest: The body ends too early, cannot be read, or has an unknown length.
     """
     length, most = declared_length(environ) or 0, limit + 1
     try:
@@ -177,8 +177,8 @@ def declared_length(environ: Environ) -> int | None:
     """Return the number of bytes that a body must have; None without ``Content-Length``.
 
     Raises:
-        MalformedRequest: It is not a number; or there is a body, but the server neither decodes it
-            nor says where it ends.
+        MalformedRequest: The header is not a number; or there is a body, and the server neither
+            decodes it nor says where it ends.
     """
     text = environ.get("CONTENT_LENGTH") or ""
     if text:
@@ -192,10 +192,10 @@ def declared_length(environ: Environ) -> int | None:
 
 
 def check_whole(body: bytes, length: int) -> None:
-    """Refuse a body whose connection ended: what is there may be another request than meant.
+    """Refuse a body that was cut off: its beginning may mean another request.
 
     Raises:
-        MalformedRequest: It has fewer bytes than ``length``.
+        MalformedRequest: The body has fewer bytes than ``length``.
     """
     if len(body) < length:
         raise MalformedRequest("body", f"has {len(body)} of the {length} bytes of Content-Length")

@@ -89,7 +89,7 @@ def test_bytes_that_are_no_message(kind: str) -> None:
             refused = ask(address, path, payload)
             assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
             assert refused.info.reason == "MALFORMED_REQUEST"
-            assert refused.message.startswith(f"{len(payload)} bytes are no ")
+            assert refused.message.startswith(f"{len(payload)} bytes are not a ")
             assert refused.message.endswith(" in binary form")
         for path in (*VERBS, COUNT):  # before it is read, as over HTTP (spec §5.9(4))
             refused = ask(address, path, b"\x0a" + b"\x65" + b"x" * 101)

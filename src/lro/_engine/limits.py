@@ -1,4 +1,4 @@
-"""Limits of what a service holds for callers and workers, and the budget of large replies."""
+"""Limits of the resources that callers and workers can use, and the budget of large replies."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("lro")
 
 WAIT_SECONDS: Final = 10.0
-"""How long a call waits for bytes before it is refused."""
+"""Seconds that a call waits for bytes before it is refused."""
 
 SLOW_SECONDS: Final = 5.0
-"""A reply that takes longer to send is broken off when another call waits for its bytes."""
+"""A reply that takes longer to send is aborted as soon as another call waits for its bytes."""
 
 LARGE_AT_ONCE: Final = 1
-"""How many large replies are made at once: messages that are read may be ten times their text."""
+"""Large replies made at once: in memory, messages may be ten times as large as their text."""
 
 _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """Places of a :class:`CallCount`; freed by ``with``, or when this is collected."""
+    """Places of a :class:`CallCount`; freed by ``with``, or when this object is collected."""
 
     def __init__(self, count: CallCount, caller: str, places: int) -> None:
         self._count: CallCount | None = count
@@ -62,9 +62,9 @@ class HeldCall:
 
 
 class CallCount(PerProcess):
-    """How many of something are held, in all and for each caller who has a name.
+    """Count calls in progress, in all and for each caller who has a name.
 
-    ``each`` bounds those of one caller; callers without a name cannot be distinguished.
+    ``each`` bounds the calls of one caller; callers without a name cannot be distinguished.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class CallCount(PerProcess):
 
     @property
     def held(self) -> int:
-        """How many are held."""
+        """The number of places that are held."""
         return self._held
 
     def take(self, caller: str, places: int = 1) -> HeldCall:
-        """Hold so many places more, until what this returns frees them.
+        """Hold further places until the returned object frees them.
 
         Raises:
             TooManyHeld: As for :meth:`enter`.
@@ -92,10 +92,10 @@ class CallCount(PerProcess):
         return HeldCall(self, caller, places)
 
     def enter(self, caller: str, places: int = 1) -> None:
-        """Hold so many places more, until :meth:`leave`.
+        """Hold further places until :meth:`leave`.
 
         Raises:
-            TooManyHeld: There are too many already, of this caller or of all.
+            TooManyHeld: This caller, or all together, would hold too many.
         """
         with self._lock:
             if self._held + places > self._limit:
@@ -109,7 +109,7 @@ class CallCount(PerProcess):
             self._held += places
 
     def leave(self, caller: str, places: int = 1) -> None:
-        """Free places that :meth:`enter` has given this caller."""
+        """Free places that this caller got from :meth:`enter`."""
         with self._lock:
             self._held -= places
             if caller and self._each is not None:
@@ -119,7 +119,7 @@ class CallCount(PerProcess):
 
 
 class ReplyReservation:
-    """Bytes set aside for one reply, from when it is read until it is sent."""
+    """Bytes reserved for one reply, from its reading until it is sent."""
 
     def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
         self._budget = budget
@@ -127,7 +127,7 @@ class ReplyReservation:
         self._large = large
 
     def resize(self, size: int) -> None:
-        """Keep ``size`` bytes once the reply is made, and free the others."""
+        """Keep ``size`` bytes after the reply is made, and free the others."""
         before, self.bytes = self.bytes, size
         large, self._large = self._large, False
         self._budget.give_back(before - size, large=large)
@@ -138,7 +138,7 @@ class ReplyReservation:
 
     @contextlib.contextmanager
     def sending(self, cut: Callable[[], object]) -> Iterator[None]:
-        """While these bytes are sent, ``cut`` may be called to break that off, by any thread."""
+        """While the reply is sent, let any thread call ``cut`` to abort that."""
         self._budget.sending[self] = (self._budget.clock(), cut)
         try:
             yield
@@ -151,14 +151,15 @@ class ReplyReservation:
 
 
 class ByteBudget(PerProcess):
-    """The bytes of all large replies that are read or sent at once.
+    """Byte budget shared by all List, BatchGet and Watch replies, and large ones, in progress.
 
-    Calls wait in a queue, so that large ones are not passed over for ever. A reader
-    who is slow cannot hold up the others: what has been sent for ``SLOW_SECONDS`` is broken off
-    when another call waits.
+    Calls wait in a queue, so that large ones are not starved. A slow reader cannot hold up others:
+    a reply that has been sent for ``SLOW_SECONDS`` is aborted when another call waits. Without
+    others it may take any time. A semaphore over whole pages has the same bound, but of 50 callers
+    who take a second each to read 200 kB, it refused 30.
 
-    These replies are made in few threads of their own, of which one is left for small ones: the C
-    library keeps for each thread some of what that has freed, a multiple of what is held.
+    These replies are made in few threads of their own, one of which is left for small replies: the
+    C library keeps freed memory for each thread, a multiple of the memory in use.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -170,11 +171,11 @@ class ByteBudget(PerProcess):
         self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes of reservations that were dropped: the garbage collector must not take the lock."""
+        """Bytes of dropped reservations: the garbage collector must not take the lock."""
 
     @property
     def held(self) -> int:
-        """How many bytes are held."""
+        """The number of bytes that are held."""
         self.give_back(0)
         return self._held
 
@@ -189,16 +190,15 @@ class ByteBudget(PerProcess):
             return self._threads
 
     def close(self) -> None:
-        """Let the threads end, when they have done what they were given."""
+        """Let the threads end after their present work."""
         with self._lock:
-            self._threads = None  # a pool ends when it is collected; a late call makes one again
+            self._threads = None  # a pool ends when it is collected; a late call makes a new one
 
     def take(self, least: int, most: int | None = None) -> ReplyReservation:
-        """``most`` bytes, or ``least`` while other large replies are made; waits until they are
-        free.
+        """Wait for ``most`` bytes, or for ``least`` while other large replies are made.
 
         Raises:
-            TooManyHeld: That took too long.
+            TooManyHeld: The wait took more than ``WAIT_SECONDS``.
         """
         woken = threading.Event()
         with self._queued(woken.set) as mine:
@@ -228,7 +228,7 @@ class ByteBudget(PerProcess):
             return reservation
 
     def give_back(self, size: int, *, large: bool = False) -> None:
-        """These bytes are free again, and those of reservations that were dropped."""
+        """Free these bytes, and those of dropped reservations."""
         with self._lock:
             self._held -= size
             self._large -= large
@@ -272,7 +272,7 @@ class ByteBudget(PerProcess):
         return ReplyReservation(self, size, large=large)
 
     def _look_within(self, end: float) -> float:
-        """The seconds until one more look; by then, the slowest reader may be broken off."""
+        """Return the seconds until the next try; abort the slowest reader if that is due."""
         now = self.clock()
         if now >= end:
             raise TooManyHeld("bytes of replies are held", self.limit, "replies_bytes")
@@ -280,7 +280,7 @@ class ByteBudget(PerProcess):
         if sending:
             reservation, (since, cut) = min(sending.items(), key=lambda item: item[1][0])
             if now - since >= SLOW_SECONDS and self.sending.pop(reservation, None) is not None:
-                log.warning("a reply of %d bytes is read too slowly: broken off", reservation.bytes)
+                log.warning("a reply of %d bytes is read too slowly: aborted", reservation.bytes)
                 cut()
         return min(_LOOK_SECONDS, end - now)
 
@@ -291,24 +291,24 @@ _MIB: Final = 1024 * 1024
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What a service holds at most for its callers and workers (docs/reference/limits.md).
+    """The limits of a service for its callers and workers (docs/reference/limits.md).
 
-    The defaults protect a server with 512 MB of memory. Sizes are bytes: of a message in JSON or,
-    where it is kept in binary form, of that.
+    The defaults protect a server with 512 MB of memory. Sizes are in bytes: of a message in JSON,
+    or in binary form if it is kept so.
 
     ``metadata_bytes`` and ``response_bytes`` bound one message of an operation; ``response_bytes``
-    also an error with its details. ``page_bytes`` bounds a page of List, a reply to BatchGet, and
-    what a stream of Watch is sent at once; each has one operation at least. ``replies_bytes``
-    bounds all of these together, and replies with one operation above 64 KiB, from when they are
-    read until they are sent. ``waits`` and ``streams`` bound the calls of Wait and Watch that are
-    held at once, ``watched`` the operations in all streams. The bounds "per caller" are for callers
-    whom ``authenticate`` has named. ``backlog`` bounds how many operations wait in the store for a
-    worker: a start that would have to wait is refused beyond it, with RESOURCE_EXHAUSTED.
+    also bounds an error with its details. ``page_bytes`` bounds a page of List, a reply to
+    BatchGet, and the events that a stream of Watch sends at once; each has at least one operation.
+    ``replies_bytes`` bounds all of these together, and replies with one operation above 64 KiB,
+    from their reading until they are sent. ``waits`` and ``streams`` bound the calls of Wait and
+    Watch in progress, ``watched`` the operations in all streams. The bounds "per caller" apply to
+    callers with a name. ``backlog`` bounds the operations that wait in the store for a worker:
+    beyond it, a start that would have to wait is refused with RESOURCE_EXHAUSTED.
     ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all of
-    an operation; each counts with its key and 100 bytes more.
+    an operation; each counts with its key and 100 more bytes.
 
     Raises:
-        DeclarationError: A number is not one from 1, or ``replies_bytes`` is below ``page_bytes``.
+        DeclarationError: A limit is below 1, or ``replies_bytes`` is below ``page_bytes``.
     """
 
     metadata_bytes: int = 256 * _KIB
@@ -334,23 +334,23 @@ class Limits:
 
     @property
     def least_bytes(self) -> int:
-        """How many bytes are set aside for a page at least, even where many are read at once."""
+        """The bytes reserved for a page at least, even if many pages are read at once."""
         return max(1, min(self.page_bytes, self.replies_bytes // 16))
 
     def check_metadata(self, packed: AnyMessage) -> AnyMessage:
-        """The same message, if it is small enough to be the metadata of an operation.
+        """Return the message if it is small enough to be the metadata of an operation.
 
         Raises:
-            MessageTooLarge: It is not.
+            MessageTooLarge: It is too large.
         """
         _check(packed, self.metadata_bytes, "metadata_bytes")
         return packed
 
     def check_result(self, result: AnyMessage | Status | None) -> None:
-        """Check that a result is small enough, and that the details of an error can be kept.
+        """Check that a result is small enough, and that the details of an error can be stored.
 
         Raises:
-            MessageTooLarge: It is not small enough.
+            MessageTooLarge: It is too large.
             EncodingError: A detail has no JSON form.
         """
         if isinstance(result, AnyMessage):
@@ -378,7 +378,7 @@ def _check(packed: AnyMessage, limit: int, setting: str) -> None:
 
 
 def size_of(packed: AnyMessage) -> int:
-    """The bytes of a packed message; 0 of one that has no JSON text, which the store refuses."""
+    """Return the bytes of a packed message; 0 if it has no JSON text, and the store refuses it."""
     payload = packed.payload
     if isinstance(payload, bytes):
         return len(payload)

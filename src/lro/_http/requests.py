@@ -2,8 +2,8 @@
 
 See spec §5.8, §5.9, §1.6, and RFC 7240 for ``Prefer``.
 
-A raw path is seen from where an application is mounted. An origin is what a browser says of the
-site that a request comes from; see ``docs/explanation/security.md``.
+A raw path begins below the mount point of an application. An origin is the site of a page, as the
+browser reports it; see ``docs/explanation/security.md``.
 """
 
 from __future__ import annotations
@@ -48,42 +48,42 @@ _SAFE: Final = "/:@!$&'()*+,;=-._~"
 
 
 def wire_text(data: bytes) -> str:
-    """Bytes of a request line as text; what is not UTF-8 becomes lone surrogates.
+    """Decode the bytes of a request line; bytes that are not UTF-8 become lone surrogates.
 
-    The readers of paths and queries refuse those (spec §5.3(3)).
+    The readers of paths and queries refuse lone surrogates (spec §5.3(3)).
     """
     return data.decode("utf-8", "surrogateescape")
 
 
 def raw_form(raw: str, decoded: str) -> str:
-    """The raw path of a decoded one: ``raw`` if it says the same, else the decoded one encoded.
+    """Return the raw form of a path: ``raw`` if it means the same, else ``decoded``, encoded.
 
-    They differ where something on the way rewrote the path, or where the server gives no raw one.
-    Bytes that are not UTF-8 may have been decoded in either of two ways. What is too long for any
-    route is not decoded, and given back as it is.
+    They differ if something on the way rewrote the path, or if the server gives no raw path. Bytes
+    that are not UTF-8 may have been decoded in one of two ways. A path that is too long for any
+    route is returned as it is.
     """
     longest = max(raw, decoded, key=len)
     if len(longest) > MAX_PATH:
         return longest
     if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
-    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
+    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused: it is not UTF-8
 
 
 def mount_path(decoded: str) -> str:
-    """A decoded path at which something is mounted, percent-encoded, with no slash at its end.
+    """Encode the decoded path of a mount point, without a slash at its end.
 
-    It begins with one slash, or a browser would take it for the name of a host.
+    It begins with exactly one slash: after two, a browser would expect a host name.
     """
     path = decoded.strip("/")
     return quote(f"/{path}", safe=_SAFE, errors="surrogateescape") if path else ""
 
 
 def checked_prefix(path: object, such_as: str = "/console") -> str:
-    """The path at which a console or the like is, without a slash at the end.
+    """Check the path of a console or the like; return it without a slash at the end.
 
     Raises:
-        DeclarationError: It is not empty, and not a plain path such as ``/console``.
+        DeclarationError: It is neither empty nor a plain path such as ``/console``.
     """
     fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
     check("path", path, f"a path such as {such_as!r}, without escapes", fine=fine)
@@ -91,9 +91,9 @@ def checked_prefix(path: object, such_as: str = "/console") -> str:
 
 
 def strip_mount(path: str, mount: str) -> str | None:
-    """The raw path below a mount point, which is decoded; None if it is not below.
+    """Return the part of a raw path below a (decoded) mount point; None if it is elsewhere.
 
-    The mount point itself is ``/``. A mount point ends at a segment boundary.
+    For the mount point itself that is ``/``. A mount point ends at a segment boundary.
     """
     if not mount:
         return path
@@ -112,13 +112,12 @@ def strip_mount(path: str, mount: str) -> str | None:
 
 
 MAX_QUERY: Final = 128 * 1024
-"""Longest raw query that is read, in characters.
+"""Maximum length of a raw query, in characters.
 
-A filter has at most 8192 code points (spec §7.16), which are at most twelve characters each when
-they are escaped.
+A filter has at most 8192 code points (spec §7.16), each of at most twelve characters when escaped.
 """
 MAX_PARAMETERS: Final = 100
-"""Most parameters of a query, the empty ones included."""
+"""Maximum number of parameters of a query, including empty ones."""
 
 _PARTIAL: Final = "return_partial_success"
 
@@ -126,7 +125,7 @@ _IGNORED: Final = frozenset(
     {"key", "$key", "prettyPrint", "$prettyPrint", "quotaUser", "$quotaUser"}
 )
 _ENUM_NUMBERS: Final[Mapping[str, bool]] = {"json": False, "json;enum-encoding=int": True}
-"""The values of ``alt`` that are taken, and whether enum values then print as numbers."""
+"""The valid values of ``alt``; True if enum values then print as numbers."""
 
 _PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses very long texts
 _INT32: Final = range(-(2**31), 2**31)
@@ -174,7 +173,7 @@ def parse_query(rpc: str, query: str) -> Query:
 
 
 def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
-    """The parameters of a raw query that are fields of a request; the wish for enum numbers.
+    """Return the parameters of a raw query that are fields, and True if it asks for enum numbers.
 
     Raises:
         MalformedRequest: An escape is malformed, or the query is too long.
@@ -195,8 +194,7 @@ def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
 
 
 def _decode(text: str) -> str:
-    """As HTML forms are decoded (spec §5.8(2))."""
-    return percent_decode(text.replace("+", " "), "query")
+    return percent_decode(text.replace("+", " "), "query")  # as HTML forms (spec §5.8(2))
 
 
 def _field(rpc: str, name: str) -> str:
@@ -218,7 +216,7 @@ def _read_alt(value: str) -> bool:
 def _read_page_size(value: str) -> int:
     found = _PAGE_SIZE.fullmatch(value)
     if found is None or int(found[1] + found[2]) not in _INT32:
-        raise InvalidPageSize("page_size", f"{value[:80]!r} is no 32-bit integer")
+        raise InvalidPageSize("page_size", f"{value[:80]!r} is not a 32-bit integer")
     return int(found[1] + found[2])
 
 
@@ -259,16 +257,16 @@ _SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
         _PARTIAL: _PARTIAL,
     },
 }
-"""By RPC: the JSON and the proto name of each field that its query may give."""
+"""By RPC: the JSON and proto names of each field that its query may have."""
 
 
 T = TypeVar("T", str, bool)
 
 MAX_CONTENT_TYPE: Final = 200
-"""Longest Content-Type, in characters (spec §5.9(6))."""
+"""Maximum length of Content-Type, in characters (spec §5.9(6))."""
 
 MANY_BYTES: Final = 64 * 1024
-"""Bytes from which on a body is read in a thread, and not on an event loop."""
+"""Size, in bytes, from which a body is read in a thread instead of on an event loop."""
 
 _Request = CancelOperationRequest | RerunOperationRequest | WaitOperationRequest
 _REQUESTS: Final[dict[str, type[_Request]]] = {
@@ -277,7 +275,7 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "WaitOperation": WaitOperationRequest,
 }
 for _cls in (CancelOperationRequest, RerunOperationRequest, WaitOperationRequest):
-    shape_of(_cls)  # read once, here: not by the first request
+    shape_of(_cls)  # now, and not at the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
@@ -285,10 +283,10 @@ _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
 
 @functools.lru_cache(maxsize=64)
 def media_type(content_type: str) -> tuple[str, str]:
-    """The media type of a Content-Type header and its charset, in lower case; "" for none.
+    """Return the media type of a Content-Type header and its charset ("" for none), in lower case.
 
     Raises:
-        UnsupportedMediaType: The header is longer than any that is taken.
+        UnsupportedMediaType: The header is longer than :data:`MAX_CONTENT_TYPE`.
     """
     if len(content_type) > MAX_CONTENT_TYPE:
         why = f"must have at most {MAX_CONTENT_TYPE} characters, got {len(content_type)}"
@@ -301,14 +299,14 @@ def media_type(content_type: str) -> tuple[str, str]:
 
 
 def check_unread(headers: Mapping[str, str]) -> None:
-    """Refuse an empty body, if the headers show that something else has read the bytes it had.
+    """Refuse an empty body, if the headers show that something else has read its bytes.
 
-    A middleware that looks into forms does so. The defaults of all fields would be another request
-    than was meant. A multipart body has a boundary at least.
+    A middleware that reads forms does so. Without the body, every field would have its default, and
+    the caller meant another request. A multipart body is never empty: it has a boundary.
 
     Raises:
-        UnsupportedMediaType: They show it, and the media type is not JSON.
-        MalformedRequest: They show it, and the media type is JSON or is not given.
+        UnsupportedMediaType: The body was read, and the media type is not JSON.
+        MalformedRequest: The body was read, and the media type is JSON or missing.
     """
     length, content_type = headers.get("content-length", ""), headers.get("content-type", "")
     if length.strip("0") or content_type.lower().startswith("multipart/"):
@@ -324,12 +322,12 @@ def _check_json(content_type: str) -> None:
 
 
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
-    """The JSON object of a body; an empty or blank one is ``{}``.
+    """Return the JSON object of a body; an empty or blank body is ``{}``.
 
-    An empty Content-Type counts as a missing one: in WSGI the two are the same.
+    An empty Content-Type counts as missing: WSGI does not distinguish the two.
 
     Raises:
-        UnsupportedMediaType: The header says something else than JSON in UTF-8, or is too long.
+        UnsupportedMediaType: The header names anything but JSON in UTF-8, or is too long.
         MalformedRequest: The body is not a JSON object.
     """
     if not body.strip():
@@ -343,10 +341,10 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
 
 
 def read_json(body: bytes) -> Json:
-    """The JSON value of a body.
+    """Return the JSON value of a body.
 
     Raises:
-        MalformedRequest: It is not JSON in UTF-8, or has half a character in it.
+        MalformedRequest: It is not JSON in UTF-8, or has an unpaired surrogate.
     """
     try:
         value = loads_strict(body)
@@ -355,8 +353,8 @@ def read_json(body: bytes) -> Json:
     except ValueError as exc:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
     if _SURROGATE.search(body):
-        # No field takes half a character (spec §1.9), and keys and Structs are refused it here:
-        # what holds one could not be stored, or quoted in an error.
+        # Fields refuse unpaired surrogates (spec §1.9). Refuse them in keys and in Structs, too: a
+        # text with one cannot be stored, nor quoted in an error.
         try:
             dumps(value)
         except UnicodeEncodeError:
@@ -367,11 +365,11 @@ def read_json(body: bytes) -> Json:
 def read_request(
     rpc: str, path_name: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> _Request:
-    """The request of ``:cancel``, ``:rerun`` or ``:wait``: the body's fields and the path's name.
+    """Read the request of ``:cancel``, ``:rerun`` or ``:wait``: the fields, and the path's name.
 
     Raises:
-        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown, of
-            the wrong type, or a name that is not the path's.
+        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
+            the wrong type, or the name is not that of the path.
         InvalidTimeout: The timeout is not a duration.
     """
     fields = read_object(content_type, body)
@@ -388,13 +386,13 @@ def read_request(
 def read_names(
     parent: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> tuple[str, ...]:
-    """The names that ``:batchGet`` and ``:watch`` ask for, each once (spec §3.11).
+    """Return the names that ``:batchGet`` or ``:watch`` asks for, each once (spec §3.11).
 
-    All stand under the parent of the path: a proxy may have let the call pass by its path.
+    All must have the parent of the path: a proxy may have allowed the call by its path.
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
-            the wrong type, or there are no names, or too many.
+            the wrong type, or there are no names or too many.
         InvalidOperationName, InvalidParent: One of the names is malformed, or of another parent.
     """
     fields = read_object(content_type, body)
@@ -408,12 +406,12 @@ def read_names(
 def take_field(
     fields: dict[str, Json], name: str, kind: type[T], default: T, shape: Shape | None
 ) -> T:
-    """Take a field that is the library's own out of a body, by its JSON or proto name.
+    """Take a field of the library out of a body, by its JSON or proto name.
 
-    It stays for a message whose ``shape`` has it too, as AIP-155 has a request's ``request_id``.
+    It stays in the body if the message's ``shape`` has it too, like ``request_id`` in AIP-155.
 
     Raises:
-        InvalidArgument: The field is of another kind.
+        InvalidArgument: The field is of the wrong type.
     """
     spelling = _json_name(name)
     if spelling not in fields and name not in fields:
@@ -430,13 +428,13 @@ def take_field(
     return value
 
 
-_json_name: Final = functools.cache(json_name)  # of the two fields that are the library's own
+_json_name: Final = functools.cache(json_name)  # of two names only
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""The methods that the rule is about; the others change nothing."""
+"""The HTTP methods that may change something, and so need the check of the site."""
 
 MAX_ORIGIN: Final = 300
-"""The longest origin that is read: a host name has at most 253 characters."""
+"""Maximum length of an origin: a host name has at most 253 characters."""
 
 _ORIGIN: Final = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
@@ -448,9 +446,9 @@ _SAME_SITE: Final = frozenset({"same-origin", "none"})
 
 
 def read_origin(text: str) -> tuple[str, str] | None:
-    """The scheme and authority of an origin, in lower case and without a default port.
+    """Return the scheme and authority of an origin, in lower case and without a default port.
 
-    None for ``null``, for several origins, and for what is more than an origin: a path, a user.
+    None for ``null``, for several origins, and if there is more, such as a path or a user.
     """
     found = _ORIGIN.fullmatch(text.lower()) if len(text) <= MAX_ORIGIN else None
     if found is None:
@@ -461,7 +459,7 @@ def read_origin(text: str) -> tuple[str, str] | None:
 
 
 def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
-    """The origins that an application trusts, as :func:`read_origin` reads them.
+    """Read the origins that an application trusts, by :func:`read_origin`.
 
     Raises:
         DeclarationError: One is not an origin, ``scheme://host`` or ``scheme://host:port``.
@@ -482,14 +480,14 @@ def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
 def check_site(
     headers: Mapping[str, str], scheme: str, trusted_origins: frozenset[tuple[str, str]]
 ) -> None:
-    """Refuse the call of a page of another site, unless that site is trusted.
+    """Refuse a call by a page of another site, unless that site is trusted.
 
     For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the
-    server knows it. Other programs than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and
-    pass.
+    server knows it. Programs other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``:
+    they pass.
 
     Raises:
-        CrossSiteRequest: The page is of another site, which is not trusted.
+        CrossSiteRequest: The page belongs to another site, which is not trusted.
     """
     site, text = headers.get("sec-fetch-site"), headers.get("origin")
     if site in _SAME_SITE or (site is None and text is None):
@@ -497,7 +495,7 @@ def check_site(
     origin = read_origin(text or "")
     if origin in trusted_origins:
         return
-    # Browsers send Sec-Fetch-Site to https and localhost only, and old ones never do.
+    # Browsers send Sec-Fetch-Site only to https and localhost; old browsers never send it.
     if site is None and origin is not None and _is_own(origin, scheme, headers.get("host", "")):
         return
     raise CrossSiteRequest(text or "")
@@ -505,9 +503,9 @@ def check_site(
 
 def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
     theirs = origin[0]
-    # Behind a proxy that ends TLS, the server knows of http while the page is of https. That is
-    # let pass: it is as safe as the server's own. A page of http never passes at https, since
-    # a person who controls the network of a caller can write such a page.
+    # Behind a proxy that ends TLS, the server sees http while the page has https. Such a page is as
+    # safe as the server's own. A page with http never passes at https: anyone who controls the
+    # network of a caller could have written it.
     if theirs != scheme and (theirs, scheme) != ("https", "http"):
         return False
     return read_origin(f"{theirs}://{host}") == origin
@@ -519,19 +517,19 @@ _PAIR: Final = rf"{_TOKEN}(?:[ \t]*+=[ \t]*+{_WORD})?+"
 _PREFERENCE: Final = re.compile(
     rf"({_TOKEN})(?:[ \t]*+=[ \t]*+({_WORD}))?+[ \t]*+(?:;[ \t]*+(?:{_PAIR})?+[ \t]*+)*+", re.DOTALL
 )
-"""One preference with its parameters, of which none is known here (RFC 7240 §2)."""
+"""One preference with its parameters, none of which is known here (RFC 7240 §2)."""
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+"?+)++', re.DOTALL)
-"""One element of a list; commas within quotes are its own."""
+"""One element of a list; commas in quotes belong to it."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 
 
 @attrs.frozen
 class Preferences:
-    """What is preferred of the reply to a start.
+    """The preferences for the reply to a start.
 
-    ``wait``: to be answered within this number of seconds, in which the operation may end; None:
-    not said. ``respond_async``: not to be kept waiting for the end.
+    ``wait``: wait at most this number of seconds for the end of the operation; None: not given.
+    ``respond_async``: answer before the end of the operation.
     """
 
     wait: int | None = None
@@ -542,10 +540,10 @@ NO_PREFERENCES: Final = Preferences()
 
 
 def read_preferences(header: str) -> Preferences:
-    """Read the header ``Prefer``; several are one list, joined by commas.
+    """Read the header ``Prefer``; several headers are one list, joined by commas.
 
-    Names are compared without regard to letter case, and of a preference that is given twice the
-    first counts. What is malformed or not known is passed over (RFC 7240 §2).
+    Names are case-insensitive. If a preference is given twice, the first counts. Malformed and
+    unknown preferences are ignored (RFC 7240 §2).
     """
     found: dict[str, str] = {}
     for element in _ELEMENT.findall(header):
@@ -560,6 +558,5 @@ def _word(text: str) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    """The seconds of a delta-seconds; what is longer than all waits stays so with nine digits."""
-    found = _SECONDS.fullmatch(text)
+    found = _SECONDS.fullmatch(text)  # nine digits are more than any wait
     return None if found is None else int(found[1] or 0)

@@ -50,31 +50,31 @@ log = logging.getLogger("lro")
 M = TypeVar("M")
 
 MAX_TEXT: Final = 4000
-"""Characters of the message of an error that is sent, and of each text in its details."""
+"""Maximum characters of the message of an error in a reply, and of each text in its details."""
 
 MAX_DETAILS: Final = 128 * 1024
-"""Bytes of all details of an error that is sent: room for an ErrorInfo at least."""
+"""Maximum bytes of all details of an error in a reply: enough for an ErrorInfo."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that mean a fault of the server; OK is not a code of an error."""
+"""Codes that mean a fault of the server; OK is not an error code."""
 
 
 @attrs.frozen
 class PublicError:
-    """An error that may be sent to a caller, and its status."""
+    """An error that is safe to send to a caller, and its status."""
 
     error: LroError
     status: Status
 
 
 def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
-    """The form of an error that a caller gets, with its details.
+    """Return the error that a caller gets, with its details.
 
-    A fault of the server goes into the log: an exception that is not an :class:`LroError`, or one
-    of certain codes. ``asked`` is what the log calls the request. Callers get the code of such a
-    fault and no more, since messages must not disclose internals (spec §6.2). An error that cannot
-    be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and
-    details that do not fit into :data:`MAX_DETAILS` are left out.
+    A fault of the server is logged: an exception that is not an :class:`LroError`, or one with
+    certain codes. ``asked`` names the request in the log. Callers get only the code of such a
+    fault, because messages must not disclose internals (spec §6.2). An error that cannot be read,
+    such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and details that exceed
+    :data:`MAX_DETAILS` are left out.
     """
     code, reason = Code.INTERNAL, ""
     if isinstance(error, LroError):
@@ -124,13 +124,13 @@ def _cut(value: Any) -> Any:
 def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
-    """The error that callers get in place of one that cannot be read; ``error`` says why."""
+    """Return the error that replaces one that cannot be read; ``error`` has the reason."""
     log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
 
 def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
-    """The first detail of this class; None if there is not one that can be read."""
+    """Return the first readable detail of this class, or None."""
     for packed in status.details:
         if packed.type_name == types.name_of(cls):
             with contextlib.suppress(LroError):  # the application may have packed it
@@ -144,7 +144,7 @@ def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> Publi
 
 
 GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
-"""The headers of every reply: not to be stored, and only what its type says (spec §5.14)."""
+"""Headers of every reply: do not cache it, and do not guess its type (spec §5.14)."""
 
 _JSON: Final = ("content-type", "application/json; charset=utf-8")
 _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
@@ -166,7 +166,7 @@ class HttpReply:
 
     @property
     def status_line(self) -> str:
-        """Status and phrase, as WSGI wants it."""
+        """Status and phrase, as WSGI expects them."""
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
         except ValueError:
@@ -174,9 +174,9 @@ class HttpReply:
 
     @property
     def parts(self) -> tuple[bytes, int, dict[str, str]]:
-        """Body, status, headers: what the Response classes of Starlette, FastAPI and Flask take.
+        """Body, status and headers, as Response of Starlette, FastAPI and Flask takes them.
 
-        ``Response(*reply.parts)`` is the reply in their terms.
+        ``Response(*reply.parts)`` makes the response of the framework.
         """
         return self.body, self.status, dict(self.headers)
 
@@ -188,7 +188,7 @@ class HttpReply:
 
 
 def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
-    """A reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
+    """Make a reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
     return _json_reply(status, dumps(value), *more)
 
 
@@ -197,20 +197,20 @@ def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
 
 
 Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
-"""What a caller is shown of an operation: its JSON object -> the one to send, maybe the same."""
+"""Takes the JSON object of an operation and returns the object to send, maybe the same."""
 
 
 def operation_reply_json(
     operation: Operation, types: TypeRegistry, domain: str, *, alone: bool
 ) -> dict[str, Json]:
-    """The canonical JSON object of an operation with stand-ins, as :func:`with_stand_ins` says.
+    """Return the JSON object of an operation, with the stand-ins of :func:`with_stand_ins`.
 
     Raises:
         MessageUnreadable: As for :func:`with_stand_ins`.
     """
     try:
         return operation_to_json(operation, types)
-    except EncodingError:  # seldom: to look at each message first would cost time
+    except EncodingError:  # seldom, so the messages are not checked before
         shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
         return operation_to_json(shown, types)
 
@@ -254,7 +254,7 @@ def with_stand_ins(
 
 
 @functools.lru_cache(maxsize=256)
-def _report(type_name: str, why: str) -> None:  # once: callers list the same again and again
+def _report(type_name: str, why: str) -> None:  # once: callers list the same operations repeatedly
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
 
@@ -269,8 +269,8 @@ def _json_of(
     value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
-    description = value.pop("description", None)  # has none of the operation's messages
-    # A copy, since the messages belong to the record, too.
+    description = value.pop("description", None)  # which has no messages of the operation
+    # A copy, because the messages belong to the record.
     found: object = contained("redact", redact, copy.deepcopy(value))
     if not isinstance(found, dict):
         raise HookFailed("redact", f"must return the JSON object to show, got {got(found)}")
@@ -285,7 +285,7 @@ def shown_together(
     enum_numbers: bool = False,
     redact: Redact | None = None,
 ) -> list[bytes]:
-    """One text of these operations for a reply to many; none if there are none.
+    """Print operations as one text for a reply with many; return [] if there are none.
 
     An ErrorInfo is shown for a message that cannot be printed (spec §1.14(3)).
 
@@ -299,13 +299,13 @@ def shown_together(
 
 
 def page_reply(shown: Sequence[bytes], token: str) -> HttpReply:
-    """A page of operations, as :func:`shown_together` gives them, and the next token."""
+    """Make a page of the texts of :func:`shown_together`, and the next token."""
     beside: dict[str, Json] = {"nextPageToken": token} if token else {}
     return _operations_reply(shown, beside) if shown else json_reply(200, beside)
 
 
 def batch_reply(shown: Sequence[bytes], missing: Sequence[str]) -> HttpReply:
-    """The answer to BatchGet; both lists are always there (spec §3.11)."""
+    """Make the reply to BatchGet, in which both lists are always present (spec §3.11)."""
     return _operations_reply(shown, {"missing": list(missing)})
 
 
@@ -315,7 +315,7 @@ def _operations_reply(shown: Sequence[bytes], beside: dict[str, Json]) -> HttpRe
 
 
 def allow_reply(methods: tuple[str, ...]) -> HttpReply:
-    """The reply to OPTIONS (spec §5.7(4))."""
+    """Make the reply to OPTIONS (spec §5.7(4))."""
     return HttpReply(204, (("allow", ", ".join(methods)), *GUARDS))
 
 
@@ -330,16 +330,16 @@ def operation_reply(
     redact: Redact | None = None,
     domain: str = "",
 ) -> HttpReply:
-    """The reply that carries an operation, with the recommended polling interval (spec §5.13).
+    """Make the reply with an operation and the recommended polling interval (spec §5.13).
 
-    ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)). ``started``: the call
-    has started it, so that a header gives its id (spec §9.8). ``accepted``: the status is 202 while
-    it is not done. ``redact`` gives what is shown of it. ``domain`` names the service in the
-    ErrorInfo that is shown for metadata that cannot be printed (spec §1.14(3)).
+    ``enum_numbers``: print enum values as numbers (spec §5.8(5)). ``started``: the call has started
+    the operation, so a header has its id (spec §9.8). ``accepted``: the status is 202 until the
+    operation is done. ``redact`` changes the JSON that is sent. ``domain`` names the service in the
+    ErrorInfo that replaces metadata which cannot be printed (spec §1.14(3)).
 
     Raises:
         MessageUnreadable: The response of the operation cannot be printed.
-        HookFailed: ``redact`` does not answer as it must.
+        HookFailed: ``redact`` failed, or did not return an object.
     """
     if enum_numbers:
         operation = with_enum_numbers(operation, types)
@@ -355,7 +355,7 @@ def operation_reply(
 def error_reply(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str = "a call"
 ) -> HttpReply:
-    """The reply that reports an error, as :func:`public_error` gives it (spec §5.12, §6.3)."""
+    """Make the reply for an error, as :func:`public_error` returns it (spec §5.12, §6.3)."""
     if isinstance(error, Retryable) and type(error) in _REPEATED:
         text, after = error.description, error.retry_after
         if type(text) is str and type(after) is timedelta:  # an application may have made it
@@ -371,8 +371,8 @@ _REPEATED: Final = frozenset({ResourceExhausted, Unavailable})
 def _refusal(
     kind: type[Retryable], text: str, after: timedelta, types: TypeRegistry, domain: str
 ) -> HttpReply:
-    # Under a flood of calls the same is said again and again, and to put it together takes longer
-    # than all the rest of such a call.
+    # Under a flood of calls, the same error is sent repeatedly, and making it takes longer than
+    # the rest of the call.
     return _described(kind(text, after), types, domain, "a call")
 
 
@@ -380,7 +380,7 @@ def _described(error: Exception, types: TypeRegistry, domain: str, asked: str) -
     public = public_error(error, types, domain, asked=asked)
     try:
         return _error_reply(public, types, asked)
-    except Exception as exc:  # details that the application gave, which may be anything
+    except Exception as exc:  # the application may have given any details
         return _error_reply(internal_error(exc, types, domain, asked=asked), types, asked)
 
 
@@ -411,32 +411,32 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
 HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
     *GUARDS,
-    ("x-accel-buffering", "no"),  # or nginx keeps events back until it has a buffer full
+    ("x-accel-buffering", "no"),  # or nginx holds events until its buffer is full
 )
 HEARTBEAT: Final = b":\n\n"
-"""A comment, so that no proxy on the way takes a quiet connection for a dead one."""
+"""A comment, so that proxies do not close a quiet connection as dead."""
 
 HEARTBEAT_SECONDS: Final = 10.0
 _CHUNK: Final = 64 * 1024
-"""Bytes after which events are sent on, even if further ones are ready."""
+"""Bytes after which events are sent, even if more are ready."""
 
 
 @attrs.frozen(eq=False)
 class EventStream:
-    """A reply that goes on: its headers, and the pieces of its body as they come.
+    """A streaming reply: its headers, and the pieces of its body as they come.
 
-    The sender closes ``events``, which frees what the stream holds.
+    The sender closes ``events``, which frees the resources of the stream.
     """
 
     headers: tuple[tuple[str, str], ...]
     events: AsyncGenerator[bytes, None]
     status: int = 200
     held: Callable[[], ReplyReservation | None] = lambda: None
-    """The bytes that the piece at hand is made of, which a slow reader holds."""
+    """The bytes reserved for the current piece, which a slow reader holds."""
 
     @property
     def headless(self) -> HttpReply:
-        """The reply to HEAD: the same without a body, which has not begun."""
+        """The reply to HEAD: the same headers, without the stream."""
         return HttpReply(self.status, self.headers)
 
 
@@ -449,7 +449,7 @@ def event_stream(
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     redact: Redact | None = None,
 ) -> EventStream:
-    """The reply that sends operations for as long as they are watched."""
+    """Make the reply that sends operations while they are watched."""
 
     def shown(operation: Operation) -> Operation:
         return with_enum_numbers(operation, types) if enum_numbers else operation
@@ -478,7 +478,7 @@ async def _pieces(
 
 
 class _Writer:
-    """Writes events, each with its position."""
+    """Write events, each with its position."""
 
     def __init__(
         self,
@@ -494,12 +494,12 @@ class _Writer:
         self._position = 0
 
     def event(self, one: WatchItem) -> bytes:
-        """The event of a sighting; nothing of an operation that ``redact`` does not give."""
+        """Return the event of a sighting; empty if the operation cannot be printed."""
         if isinstance(one, Operation):
             try:
                 shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
                 data = dumps(shown)
-            except Exception as exc:  # a poll reports it; the stream goes on
+            except Exception as exc:  # a poll reports the error; the stream goes on
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))
                 return b""

@@ -1,4 +1,4 @@
-"""HTTP requests, and the rules by which they ask for an RPC (spec §3.11, §5.5-§5.7)."""
+"""HTTP requests, and the routes from a path to an RPC (spec §3.11, §5.5-§5.7)."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 @attrs.frozen(kw_only=True)
 class HttpRequest:
-    """A request as it stands on the wire: raw path and query, header names in lower case.
+    """A request as it was sent: raw path and query, header names in lower case.
 
-    ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
-    that is given several times is one list, its values joined by commas. ``scheme`` is that of the
-    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
-    what the proxy says and the server believes. ``native`` is the request as the server or the
-    framework has it, for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the
-    caller's name where a framework has found it already; then ``authenticate`` is not asked.
-    ``peer`` is the IP address that the connection comes from; empty where there is none.
-    ``mount`` gives, of the request that it is given, the path before ``path`` as the caller knows
-    it, percent-encoded and without a slash at its end; None where it is not known.
+    ``method`` is ASCII; any other character becomes a question mark, which no method has. A header
+    that is given several times is one list, its values joined by commas. ``scheme`` is ``http`` or
+    ``https``, as the server knows it: behind a proxy that ends TLS, the scheme that the proxy
+    reports and the server trusts. ``native`` is the request as the server or the framework has it,
+    for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the caller's name if a
+    framework has already found it; then ``authenticate`` is not asked. ``peer`` is the IP address
+    of the other end of the connection, or empty. ``mount`` takes the request and returns the path
+    before ``path`` as the caller knows it, percent-encoded and without a slash at its end, or None
+    if it is not known.
     ``while_connected`` awaits what it is given, and cancels that when the caller disconnects; None
     where the server does not report that, or cancels the task of the call itself.
     """
@@ -85,10 +85,10 @@ def _as_template(template: Template | str) -> Template:
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One HTTP rule: this method on paths of this template asks for this RPC.
+    """One HTTP rule: this method, on paths of this template, calls this RPC.
 
-    The template may be given as text. HEAD and OPTIONS are answered for every route by the table
-    itself and cannot be routes (spec §5.7(4)).
+    The template may be text. HEAD and OPTIONS cannot be routes: the table answers them for every
+    route (spec §5.7(4)).
 
     Raises:
         DeclarationError: The template is not valid, or the method cannot be routed.
@@ -105,9 +105,9 @@ class Route:
 
 @attrs.frozen(kw_only=True)
 class Match:
-    """What a request asks for: an RPC, the fields bound by the path, and whether without body.
+    """The route of a request: an RPC, and the fields bound by the path.
 
-    ``head`` is true for HEAD, which asks as GET and is answered without a body (spec §5.7(4)).
+    ``head`` is true for HEAD, which is answered like GET, without a body (spec §5.7(4)).
     """
 
     rpc: str
@@ -124,19 +124,19 @@ class Allowed:
 
 @attrs.frozen(kw_only=True)
 class _Row:
-    """What a group of a :class:`_Dispatch` stands for."""
+    """The route that a group of a :class:`_Dispatch` stands for."""
 
     rpc: str
     groups: tuple[tuple[str, int], ...]
     match: Match | None
-    """What each path gives that matches, if none of it is bound to a field."""
+    """The match of every path of the route, if no part of it is bound to a field."""
 
 
 class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
-    It finds what :meth:`Template.bind` finds, for paths without escapes. An empty group ends each
-    alternative, so that ``lastindex`` says which one matched.
+    For paths without escapes it finds the same as :meth:`Template.bind`. An empty group ends each
+    alternative, so that ``lastindex`` tells which one matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:
@@ -165,7 +165,7 @@ class _Dispatch:
 
 
 class RouteTable:
-    """Finds the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
+    """Find the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_verb: dict[str | None, list[Route]] = {}
@@ -181,7 +181,7 @@ class RouteTable:
                     self._dispatch["HEAD", name] = _Dispatch(chosen, head=True)
 
     def find(self, method: str, path: str) -> Match | Allowed:
-        """The route of this method and raw path without query; :class:`Allowed` for OPTIONS.
+        """Return the route of a method and a raw path without query; :class:`Allowed` for OPTIONS.
 
         Raises:
             RouteNotFound: No template matches the path.
@@ -189,7 +189,7 @@ class RouteTable:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
                 too long to be read.
         """
-        if "%" not in path and len(path) <= MAX_PATH:  # the hot path, which decodes nothing
+        if "%" not in path and len(path) <= MAX_PATH:  # most paths: nothing to decode
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))
             match = dispatch.find(stem) if dispatch is not None else None
@@ -198,12 +198,12 @@ class RouteTable:
         return self._look(method, path)
 
     def _cut(self, path: str) -> tuple[str, str | None]:
-        """A path without escapes, before its last colon and after, if a verb is there."""
+        """Split a path without escapes at its last colon, if a verb follows."""
         stem, _, verb = path.rpartition(":")
         return (stem, verb) if verb in self._by_verb and "/" not in verb else (path, None)
 
     def _look(self, method: str, path: str) -> Match | Allowed:
-        """The rules of spec §5.7 as written, template by template."""
+        """Apply the rules of spec §5.7 as written, template by template."""
         check_path(path)
         parsed = RawPath.parse(path)
         if parsed is None:
@@ -225,7 +225,7 @@ class RouteTable:
 
 
 def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
-    """The five default rules (spec §5.5), and five more under each parent (spec §5.6).
+    """Return the five default routes (spec §5.5), and five more under each parent (spec §5.6).
 
     A parent is a pattern such as ``projects/*/locations/*``: collections are literal, ids are
     ``*`` or literal.
@@ -233,34 +233,34 @@ def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
     Raises:
         DeclarationError: A parent is not such a pattern.
     """
-    routes = _five("/v1/{name=operations}", "/v1/{name=operations/**}")
-    for parent in parents:
-        _check_parent(parent)
-        routes += _five(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
-    return routes
+    return _under_each(parents, _five)
 
 
 def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
-    """The rules of the extensions, and those under each parent (spec §3.11, §3.12).
+    """Return the routes of the extensions, and those under each parent (spec §3.11, §3.12).
 
-    ``parents`` are as :func:`default_routes` takes them.
+    ``parents`` are as for :func:`default_routes`.
 
     Raises:
         DeclarationError: A parent is not such a pattern.
     """
-    routes = _extensions("/v1/{name=operations}", "/v1/{name=operations/**}")
+    return _under_each(parents, _extensions)
+
+
+def _under_each(
+    parents: Sequence[str], make: Callable[[str, str], tuple[Route, ...]]
+) -> tuple[Route, ...]:
+    routes = make("/v1/{name=operations}", "/v1/{name=operations/**}")
     for parent in parents:
         _check_parent(parent)
-        routes += _extensions(
-            f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}"
-        )
+        routes += make(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
     return routes
 
 
 def parameter_names(template: Template) -> Sequence[str]:
-    """Names for what varies in a path, in its order: identifiers, none of them twice.
+    """Return unique identifiers for the varying segments of a path, in order.
 
-    A variable has its own, and else the collection before it gives one.
+    A variable has its own name; other segments are named after the collection before them.
     """
     names: list[str] = []
     fields = {one.start: one.field for one in template.variables if one.single}
@@ -310,7 +310,7 @@ def _check_parent(parent: str) -> None:
         raise _no_parent(parent, "it is made of literals and '*' only")
     if Wild.ONE in pattern.segments[::2]:
         raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
-    # A parent that fits the pattern has to be a parent by spec §3.3(2), or nothing is ever there.
+    # A path that fits the pattern must be a valid parent (spec §3.3(2)), or nothing is ever there.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
     sample = "/".join(map(keep_slashes, written))
     try:
@@ -332,13 +332,13 @@ def _allow(methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _pattern(template: Template) -> str:
-    """A regular expression for the paths of a template without its verb, a group per variable."""
+    """Return a regular expression for the paths of a template, with a group for each variable."""
     text = ""
     for part in template.parts:
         segments = part.segments if isinstance(part, Variable) else (part,)
         body = "/".join(_piece(segment) for segment in segments if segment is not Wild.MANY)
         many = segments[-1] is Wild.MANY
-        optional = many and not body and text != ""  # '**' may be nothing, a path may not
+        optional = many and not body and text != ""  # '**' may be empty, a path may not
         body += (_MORE if body else _ONE + _MORE) if many else ""
         body = f"({body})" if isinstance(part, Variable) else body
         text += f"(?:/{body})?+" if optional else f"/{body}"
@@ -348,5 +348,5 @@ def _pattern(template: Template) -> str:
 def _piece(segment: Segment) -> str:
     if isinstance(segment, Wild):
         return _ONE
-    # A literal with an escaped slash in it is matched by no path without escapes.
+    # A path without escapes never matches a literal with an escaped slash.
     return re.escape(segment.text) if "/" not in segment.text else r"(?!)"

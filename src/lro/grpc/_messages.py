@@ -42,7 +42,7 @@ _PARTIAL_SUCCESS: Final = 5
 
 
 def read_name(cls: type[Message], payload: bytes) -> str:
-    """The name in a request that has nothing else.
+    """Return the name in a request that has no other field.
 
     Raises:
         MalformedRequest: The bytes are not such a request.
@@ -52,14 +52,14 @@ def read_name(cls: type[Message], payload: bytes) -> str:
 
 
 def read_list(payload: bytes) -> ListOperationsRequest:
-    """The request of ListOperations.
+    """Read the request of ListOperations.
 
     Raises:
         MalformedRequest: The bytes are not such a request.
         PartialSuccessNotSupported: It asks for ``return_partial_success`` (spec §1.6(2)).
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
-    # Older versions of the package do not have the field; its number is read in any case.
+    # Older versions of the package lack the field, so it is read by its number.
     asked: Any = _parsed(_PARTIAL, payload)
     if asked.return_partial_success:
         raise PartialSuccessNotSupported()
@@ -67,7 +67,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
 
 
 def read_wait(payload: bytes) -> WaitOperationRequest:
-    """The request of WaitOperation.
+    """Read the request of WaitOperation.
 
     Raises:
         MalformedRequest: The bytes are not such a request.
@@ -77,11 +77,11 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
 
 
 def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any, StartOptions]:
-    """The request message of a method, and what is said beside it.
+    """Read the request message of a method, and the options of the start beside its fields.
 
     Raises:
-        InvalidArgument: The bytes are not such a message, or one that the class does not allow.
-        DeclarationError: The registered classes say what proto cannot say.
+        InvalidArgument: The bytes are not such a message, or the class does not allow it.
+        DeclarationError: Proto cannot express the registered classes.
     """
     name = types.name_of(cls)
     said = _parsed(types.binary.message_class(name), payload)
@@ -93,7 +93,7 @@ def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any
 
 
 def _own(message: Message, name: str, beside: T) -> T:
-    """What a message says in a field of this name that its class has, else what is said beside."""
+    """Return the value of a field if the message's class has it, else the value ``beside``."""
     if name not in message.DESCRIPTOR.fields_by_name:
         return beside
     found = getattr(message, name)
@@ -106,7 +106,7 @@ def _parsed(cls: type[M], payload: bytes) -> M:
     try:
         return cls.FromString(payload)
     except DecodeError:
-        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        text = f"{len(payload)} bytes are not a {cls.DESCRIPTOR.full_name} in binary form"
         raise MalformedRequest("", text) from None
 
 
@@ -134,9 +134,9 @@ STATUS_DETAILS: Final = "grpc-status-details-bin"
 
 MAX_MESSAGE: Final = 2000
 MAX_DETAILS: Final = 4000
-"""Bytes of a status message as it is sent, and of the trailer.
+"""Maximum bytes of a status message as it is sent, and of the trailer.
 
-Clients refuse trailers of more than 8 KiB in all, and then see no error but that.
+Clients refuse trailers of more than 8 KiB in all, and then do not see the error.
 """
 
 _KEPT: Final = 1024
@@ -147,7 +147,7 @@ _PRINTABLE: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 @attrs.frozen
 class Refusal:
-    """An error in the form of gRPC: code, message, and the bytes of the trailer."""
+    """An error as gRPC sends it: code, message, and the bytes of the trailer."""
 
     code: grpc.StatusCode
     message: str
@@ -160,14 +160,14 @@ class Refusal:
 
 
 Answer: TypeAlias = bytes | Refusal
-"""What a call is answered: the response message in binary form, or an error."""
+"""The answer to a call: the response message in binary form, or an error."""
 
 
 class OperationWriter:
-    """Operations in binary form.
+    """Write operations in binary form.
 
-    Those written lately are kept with their bytes, so that a poll for what has not changed converts
-    nothing. A store gives the same object until the operation changes, so identity is enough.
+    A cache has the bytes of recent operations, so a poll of an unchanged operation converts
+    nothing. A store returns the same object until the operation changes, so identity is enough.
     """
 
     def __init__(self, types: TypeRegistry, domain: str) -> None:
@@ -177,15 +177,15 @@ class OperationWriter:
         self._kept: dict[int, tuple[Operation, bytes]] = {}
 
     def operation(self, operation: Operation, *, alone: bool = True) -> bytes:
-        """A ``google.longrunning.Operation``; ``alone`` in its reply, or beside others.
+        """Write a ``google.longrunning.Operation``; ``alone``: the reply has no other operation.
 
-        An ErrorInfo stands for a message without a binary form (spec §1.14(3)).
+        An ErrorInfo replaces a message without a binary form (spec §1.14(3)).
 
         Raises:
             MessageUnreadable: It is ``alone``, and its response has no binary form.
         """
         kept = self._kept.get(id(operation))
-        if kept is not None:  # which keeps the object, so that its id cannot be another's
+        if kept is not None:  # the cache holds the object, so its id is unique
             return kept[1]
         types, shown = self._types, operation
         try:
@@ -204,11 +204,11 @@ class OperationWriter:
         return bytes(written)
 
     def operations(self, operations: Iterable[Operation]) -> list[bytes]:
-        """Each of them as :meth:`operation` writes it beside others."""
+        """Write each of these operations, which share a reply."""
         return [self.operation(one, alone=False) for one in operations]
 
     def page(self, written: Iterable[bytes], token: str) -> bytes:
-        """A ``google.longrunning.ListOperationsResponse`` of operations that are written."""
+        """Make a ``google.longrunning.ListOperationsResponse`` of written operations."""
         made = pb.ListOperationsResponse(next_page_token=token)
         for one in written:
             made.operations.add().MergeFromString(one)
@@ -216,9 +216,9 @@ class OperationWriter:
 
 
 def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
-    """The error that a caller gets: code, message and details, as over HTTP.
+    """Return the error that a caller gets: code, message and details, as over HTTP.
 
-    ``asked`` is what the log calls the request.
+    ``asked`` names the request in the log.
     """
     types = service.types
     status = public_error(error, types, service.domain, asked=asked).status
@@ -235,7 +235,7 @@ def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
 def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
     try:
         return list(status_to_proto(status, types).details)
-    except Exception as exc:  # a registered class that proto cannot say spoils all of them
+    except Exception as exc:  # proto cannot express a registered class
         log.error(
             "the details of the error of %s cannot be described: %s", asked, exc, exc_info=exc
         )
@@ -243,16 +243,14 @@ def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
 
 
 def _shorter(detail: AnyProto) -> Iterator[AnyProto]:
-    if (
-        detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name
-    ):  # which every error must have (spec §6.3(1))
+    if detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name:  # every error needs it (spec §6.3(1))
         info = ErrorInfo.FromString(detail.value)
         info.ClearField("metadata")
         yield AnyProto(type_url=detail.type_url, value=info.SerializeToString())
 
 
 def clipped(message: str) -> str:
-    """A text that takes at most MAX_MESSAGE bytes as a status message."""
+    """Cut a text so that it takes at most MAX_MESSAGE bytes as a status message."""
     if len(quote(message, safe=_PRINTABLE)) <= MAX_MESSAGE:
         return message
     text = message[: MAX_MESSAGE - 3]

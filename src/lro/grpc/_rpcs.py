@@ -1,4 +1,4 @@
-"""What the gRPC edge answers to each call, whatever the server that it arrived at (spec §12)."""
+"""The RPCs of the gRPC edge, for servers of threads and of asyncio alike (spec §12)."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ Req = TypeVar("Req")
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 
 MAX_PAGE: Final = 4 * 1024 * 1024
-"""Bytes of a page of more than one operation: clients take no more, unless configured to."""
+"""Maximum bytes of a page with several operations: by default, clients accept no more."""
 
 SERVICE: Final = "google.longrunning.Operations"
 
 Authenticate: TypeAlias = http.Authenticate
-"""The hook that gives the caller: the call's metadata, keys in lower case -> the caller's name.
+"""The hook that returns the caller's name for the call's metadata (keys in lower case).
 
-A function that needs a second argument gets the call's ``grpc.ServicerContext``. The rules are
-those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
-asyncio server a plain function is called in a thread, and a coroutine function is awaited; a server
-of threads refuses coroutine functions.
+A function with two required arguments also gets the call's ``grpc.ServicerContext``. The rules are
+those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. An asyncio server calls
+plain functions in a thread and awaits coroutine functions; a server of threads refuses those.
 """
 
 Exchange: TypeAlias = Flow[Answer]
@@ -56,7 +55,7 @@ Exchange: TypeAlias = Flow[Answer]
 
 
 class Context(Protocol):
-    """What is asked of the context of a call, be the server one of threads or of asyncio."""
+    """The part of a call's context that both kinds of server have."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """The metadata that the caller sent."""
@@ -69,10 +68,10 @@ class Context(Protocol):
 
 @attrs.frozen(kw_only=True)
 class StartMethod(Generic[Req]):
-    """A method that starts operations, as gRPC offers it.
+    """A method that callers can start over gRPC.
 
-    ``parent`` gives the parent of a new operation for a request and the call's metadata (keys in
-    lower case), ``metadata`` the first metadata of the operation.
+    ``parent`` takes the request and the call's metadata (keys in lower case), and returns the
+    parent of the new operation. ``metadata`` takes the request and returns the first metadata.
     """
 
     method: Method[Req, Any, Any]
@@ -87,7 +86,7 @@ class StartMethod(Generic[Req]):
 
 
 class Rpc(abc.ABC):
-    """One RPC of the edge. ``holds`` says that it waits for an operation."""
+    """One RPC of the edge. ``holds``: True if it waits for an operation."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class Rpc(abc.ABC):
     def exchange(self, payload: bytes, context: Context, most: float | None = None) -> Exchange:
         """Answer a call; every failure becomes a refusal.
 
-        ``most``: the seconds for which it may wait for an operation at most.
+        ``most``: the maximum number of seconds to wait for an operation.
         """
         try:
             return (yield from self._answer(payload, context, most))
@@ -127,9 +126,9 @@ class Rpc(abc.ABC):
             raise RequestTooLarge("request", f"must have at most {self._max_request} bytes")
 
     def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
-        """An operation; a large one is read again when there is room for its reply.
+        """Reply with an operation; a large one is read again when there is room.
 
-        ``started``: the call has started it, so that it is not refused for what comes between.
+        ``started``: the call has started the operation, so it succeeds even if that cannot be read.
         """
         if is_small(operation):
             return self._writer.operation(operation)
@@ -150,7 +149,7 @@ class Rpc(abc.ABC):
 
 
 def texts_of(context: Context) -> dict[str, str]:
-    """The metadata of a call but for what is binary; a key given several times is one list."""
+    """Return the metadata of a call that is not binary; a repeated key is one list."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
@@ -197,7 +196,7 @@ class OperationsRpc(Rpc):
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
-        # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
+        # Not in the threads that make replies: a hook that blocks must not hold one of these.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 
@@ -206,7 +205,7 @@ class OperationsRpc(Rpc):
             while True:
                 found, token = listing.page(most, self._writer.operations)
                 written = self._writer.page(found, token)
-                # In binary form a message may be longer than in JSON.
+                # A message may be longer in binary form than in JSON.
                 if len(written) <= MAX_PAGE or len(found) < 2:
                     return written
                 most //= 2
@@ -229,7 +228,7 @@ class OperationsRpc(Rpc):
 
 
 class StartRpc(Rpc):
-    """A method that starts operations: its request in binary form, an Operation as reply."""
+    """A method that callers can start: its request in binary form, an Operation as reply."""
 
     def __init__(
         self,
@@ -273,5 +272,5 @@ class StartRpc(Rpc):
 
 
 def operations_rpcs(service: Service, **options: Any) -> dict[str, Rpc]:
-    """The five verbs by their paths; ``options`` are those of :class:`OperationsRpc`."""
+    """Return the five verbs by their paths; ``options`` are those of :class:`OperationsRpc`."""
     return {f"/{SERVICE}/{verb}": OperationsRpc(service, verb, **options) for verb in INTERFACE}

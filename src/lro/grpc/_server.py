@@ -27,7 +27,7 @@ from lro.grpc._rpcs import (
 )
 
 _NO_TIME: Final = 1e-6
-"""Seconds: not yet over, and not worth waiting for."""
+"""Seconds: a deadline that is not over yet, but allows no wait."""
 
 Methods = bool | Sequence[StartMethod[Any]]
 
@@ -43,21 +43,21 @@ def add_to(
 ) -> None:
     """Serve ``google.longrunning.Operations``, and the methods of a service, on a gRPC server.
 
-    ``methods``: all of the service's, also those declared later (True), none (False), or these,
-    each with what gives its operations a parent and first metadata. They are called at
-    ``/package.Service/Method``, take their request message and return an Operation.
-    ``authenticate`` gives the caller of a call by its metadata. ``max_request`` bounds requests, in
-    bytes; the server has a bound of its own (``grpc.max_receive_message_length``, 4 MiB).
+    ``methods``: True for all methods of the service, including those declared later; False for
+    none; or a list of :class:`StartMethod`. Callers start them at ``/package.Service/Method`` with
+    the request message, and get an Operation. ``authenticate`` returns the caller for a call's
+    metadata. ``max_request`` bounds requests, in bytes; the server has its own bound
+    (``grpc.max_receive_message_length``, 4 MiB).
 
-    On a ``grpc.Server`` a waiting call holds a thread of its pool, so at most ``max_waiting`` of
-    them wait at once, and others get the present state (spec §4.7, §4.8): choose it below the
-    number of threads. On a ``grpc.aio.Server`` they hold no thread, and it has no effect. The
-    service's maintenance begins here, in the process of the server, which cannot be forked. Closing
-    the service is the application's part.
+    On a ``grpc.Server``, a waiting call holds a thread of the pool. So at most ``max_waiting``
+    calls wait, and others get the present state at once (spec §4.7, §4.8): choose a number below
+    that of the threads. On a ``grpc.aio.Server``, waiting calls hold no thread, and ``max_waiting``
+    has no effect. The service's maintenance begins here, in the process of the server, which cannot
+    be forked. The application must close the service.
 
     Raises:
-        DeclarationError: A registered message class says what proto cannot say, a method is not the
-            service's, an argument is of a wrong type or out of its bounds, a hook is a coroutine
+        DeclarationError: Proto cannot express a registered message class, a method belongs to
+            another service, an argument is of a wrong type or out of bounds, a hook is a coroutine
             function and the server a ``grpc.Server``, or the service has ``owner_only`` and there
             is no ``authenticate``.
     """
@@ -71,7 +71,7 @@ def add_to(
     check("methods", methods, wanted, fine=several or isinstance(methods, bool))
     check_count("max_request", max_request)
     check_count("max_waiting", max_waiting, least=0)
-    _ = service.types.binary  # refuse now what could only fail at each call
+    _ = service.types.binary  # fail now, and not at each call
     serving: Callable[[Rpc], Callable[..., Any]] = _on_asyncio
     if not isinstance(server, grpc.aio.Server):
         serving = _Threaded(max_waiting)
@@ -86,7 +86,7 @@ def add_to(
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Finds what serves a path."""
+    """Find the handler of a path."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Handlers(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """The handler of a path, or None."""
+        """Return the handler of a path, or None."""
         path = handler_call_details.method
         found = self._found.get(path)
         if found is None and self._declared:
@@ -125,7 +125,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return self._add(path_of(name), rpc)
 
     def _add(self, path: str, rpc: Rpc) -> grpc.RpcMethodHandler[bytes, bytes]:
-        # Without (de)serialisers: bytes that are not a message must be distinguished from a defect.
+        # Without (de)serialisers: bytes that are not a message are the fault of the caller.
         made: grpc.RpcMethodHandler[bytes, bytes]
         made = grpc.unary_unary_rpc_method_handler(self._serving(rpc))
         self._found[path] = made
@@ -133,13 +133,13 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 def path_of(full_name: str) -> str:
-    """The path of a method: ``/package.Service/Method``."""
+    """Return the path of a method: ``/package.Service/Method``."""
     service, _, method = full_name.rpartition(".")
     return f"/{service}/{method}"
 
 
 class _Threaded:
-    """Serves RPCs in the threads of a ``grpc.Server``, of which at most ``max_waiting`` wait."""
+    """Serve RPCs in the threads of a ``grpc.Server``, of which at most ``max_waiting`` wait."""
 
     def __init__(self, max_waiting: int) -> None:
         self._room = threading.Semaphore(max_waiting)
@@ -166,12 +166,12 @@ class _Threaded:
 
 
 def _held(exchange: Exchange, context: grpc.ServicerContext) -> Answer:
-    # An event loop of its own, since only that can be woken when the caller goes away (spec §4.8).
+    # With an event loop of its own, because that can be woken when the caller leaves (spec §4.8).
     async def serve() -> Answer:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def ended() -> None:  # in a thread of gRPC's, also after a call that ended well
+        def ended() -> None:  # gRPC calls it in a thread, also after a call that succeeded
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(task.cancel)
 
@@ -182,7 +182,7 @@ def _held(exchange: Exchange, context: grpc.ServicerContext) -> Answer:
     try:
         return asyncio.run(serve())
     except asyncio.CancelledError:
-        return b""  # the caller has gone
+        return b""  # the caller has disconnected
 
 
 def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Any]:
