@@ -1,4 +1,4 @@
-"""Checks of what an application hands to the client, and requests made of it.
+"""Checks of arguments, and the requests that are made from them.
 
 A mistake of the caller is a ``lro.DeclarationError``, which is a ValueError, or a TypeError. It is
 never a ``CallError``: no call was made that could have failed.
@@ -34,10 +34,10 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _HOST: Final = re.compile(r"""[^\s%"<>\\^`{|}]+""")
 _SCHEMES: Final = ("http", "https")
 _NOWHERE: Final = frozenset({"", ".", ".."})
-"""Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
+"""Segments that change the path in HTTP libraries, proxies or servers."""
 
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
-"""What shows a filter, though an id may hold any of these characters by itself (spec §3.1(2))."""
+"""Matches a filter given as a parent; an id can hold each character of it (spec §3.1(2))."""
 
 _MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
 _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMessage"
@@ -103,7 +103,7 @@ def _may_be_message(cls: type, types: TypeRegistry) -> bool:
 
 
 def _way_out(value: object) -> str:
-    """What to write instead, where that is known."""
+    """Return a hint for the error message, if there is one."""
     cls = value if isinstance(value, type) else type(value)
     if not isinstance(value, type) and (is_message_class(cls) or full_name(cls) is not None):
         return f"; give the class itself: {cls.__name__}"
@@ -132,7 +132,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def base_url_of(base_url: object, http: Any) -> str:
-    """A server's address without white space around it, as files and environments have it.
+    """Return a server's address without the white space around it.
 
     It may be empty if the HTTP client ``http`` has one.
 
@@ -186,7 +186,7 @@ MAX_TIMEOUT_SECONDS: Final = 1e8
 
 
 def named(cls: type[R], request: str | R) -> R:
-    """The request of a verb that takes a name, or the whole request (spec §3.8).
+    """Return the request of a verb, given a name or the whole request (spec §3.8).
 
     Raises:
         DeclarationError: It is neither, or the name is not valid.
@@ -202,7 +202,7 @@ def named(cls: type[R], request: str | R) -> R:
 def starting(
     types: TypeRegistry, target: str, message: object, request_id: object, validate_only: bool
 ) -> StartRequest:
-    """The request of a start.
+    """Return the request of a start.
 
     A request id that the message has counts as if it was given here (AIP-155), and so does its
     ``validate_only``.
@@ -231,7 +231,7 @@ def starting(
 
 
 def rerunning(request: str | RerunOperationRequest, request_id: object) -> RerunOperationRequest:
-    """The request of a rerun.
+    """Return the request of a rerun.
 
     Raises:
         DeclarationError: An argument is not of its type.
@@ -263,7 +263,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
 def listing(
     request: str | ListOperationsRequest, wanted: str | Expression, page_size: int, page_token: str
 ) -> ListOperationsRequest:
-    """The request of a list, of the operations that match ``wanted``."""
+    """Return the request of a list of the operations that match ``wanted``."""
     if not isinstance(wanted, str):
         from lro_client.filters import Expression  # is loaded already, if this is one
 
@@ -296,7 +296,7 @@ def _check_page(page_size: object, page_token: object) -> None:
 def waiting(
     request: str | WaitOperationRequest, timeout: timedelta | float | None
 ) -> WaitOperationRequest:
-    """The request of a wait; ``timeout`` in seconds or as a timedelta."""
+    """Return the request of a WaitOperation call."""
     found = named(WaitOperationRequest, request)
     if found is request:
         _refuse_more("WaitOperationRequest", timeout is not None)
@@ -317,7 +317,7 @@ def _refuse_more(cls: str, more: object) -> None:
 
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """A timeout in seconds; None for none.
+    """Return a timeout in seconds, or None.
 
     Raises:
         TypeError: It is neither a timedelta nor a number.

@@ -1,4 +1,4 @@
-"""Three failures kept apart: the operation's, a call's, and the patience's (spec §11.7)."""
+"""Errors of three kinds: the operation failed, a call failed, a timeout expired (spec §11.7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNTRUSTED: Final = re.compile(
     "CERTIFICATE_VERIFY_FAILED"  # perhaps an attack
     "|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"  # a port without TLS
 )
-"""Finds in a failure to connect what connecting again cannot cure."""
+"""Matches failures to connect that a retry cannot cure."""
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
@@ -28,11 +28,11 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
 
 
 class ClientError(Exception):
-    """Base of every error this package raises."""
+    """Base class of all errors of this package."""
 
 
 class CallError(ClientError):
-    """A call failed: the question, not the operation asked about.
+    """A call failed; this says nothing of the operation that it was about.
 
     ``status`` says why, ``verb`` what was asked, ``http_status`` is that of the reply (None: there
     was none), ``retry_after`` the seconds that the server asked to wait, ``passing`` that the
@@ -60,7 +60,7 @@ class CallError(ClientError):
         return Code.of(self.status.code)
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
-        """The details as messages; those of unknown types stay packed."""
+        """Return the details as messages; those of unknown types stay packed."""
         return decoded(self.status, types)
 
     def __str__(self) -> str:
@@ -68,9 +68,9 @@ class CallError(ClientError):
 
 
 def again(error: Exception) -> Exception:
-    """The same error for another waiter to raise, with a traceback of its own.
+    """Copy an error for another waiter to raise, so that it has a traceback of its own.
 
-    Exceptions of other libraries may not be made to be copied; then it is the same one.
+    If an exception of another library cannot be copied, return the same one.
     """
     try:
         return copy.copy(error)
@@ -81,30 +81,30 @@ def again(error: Exception) -> Exception:
 def unreadable(
     verb: str, why: str, http_status: int | None = None, *, passing: bool = False
 ) -> UnreadableReply:
-    """The error of a reply that cannot be read, and why."""
+    """Return the error for a reply that cannot be read."""
     return UnreadableReply(verb, Status(Code.UNKNOWN, why), http_status, passing=passing)
 
 
 def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
-    """The error of a reply that says nothing; ``what`` it is instead."""
+    """Return the error for a reply without content, which is ``what``."""
     status = Status(Code.UNKNOWN, f"the reply says nothing: it is {what}")
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
 
 def spoilt_reply(verb: str, why: str) -> UnreadableReply:
-    """The error of a reply that cannot be unpacked, and why."""
+    """Return the error for a reply that cannot be unpacked."""
     status = Status(Code.UNKNOWN, f"the reply cannot be unpacked: {why}")
     return UnreadableReply(verb, status, passing=True, spoilt=True)
 
 
 def too_late(verb: str, seconds: float) -> CallError:
-    """The error of a call whose time was over before its reply was complete."""
+    """Return the error for a call whose budget ended before the reply was complete."""
     text = f"no complete answer within {seconds:.3g} s"
     return CallError(verb, Status(Code.DEADLINE_EXCEEDED, text), passing=True)
 
 
 def too_many_bytes(error: CallError) -> bool:
-    """Whether a server refuses a call since its operations are too large together."""
+    """Return True if a server refused a batch because its operations are too large together."""
     if error.code is not Code.RESOURCE_EXHAUSTED:
         return False
     infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
@@ -112,22 +112,21 @@ def too_many_bytes(error: CallError) -> bool:
 
 
 class OperationGone(CallError):
-    """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
+    """The operation was deleted or has expired while it was waited for (spec §11.5(5))."""
 
 
 class PathNotServed(CallError):
-    """Nothing is served at the path that was called: NOT_FOUND that says nothing of an operation.
+    """The server serves nothing at the path of the call; the operation may exist.
 
-    The client's base URL or routes, or the place where the server is mounted, is another one.
+    Check the base URL and the routes of the client, and where the server is mounted.
     """
 
 
 class UnreadableReply(CallError):
-    """The server's reply is not what the interface says: a reply of another kind, or too large.
+    """The server's reply is not valid for the call, or too large.
 
-    Its code is UNKNOWN, which a server's own errors may have too; hence the class. ``passing`` says
-    that asking again may cure it (spec §11.5(2)): the reply ended too early, was ``empty``, or was
-    ``spoilt``, so that it cannot be unpacked.
+    Its code is UNKNOWN. If ``passing`` is true, a retry can help (spec §11.5(2)): the reply ended
+    too early, was ``empty``, or was ``spoilt``, so that it cannot be unpacked.
     """
 
     def __init__(
@@ -155,16 +154,16 @@ class OperationFailed(ClientError):
 
     @property
     def status(self) -> Status:
-        """The error it ended with."""
+        """The error of the operation."""
         return self.operation.error or Status(Code.UNKNOWN)
 
     @property
     def code(self) -> Code:
-        """Its canonical code; UNKNOWN for 0 and for numbers outside the list (spec §11.7)."""
+        """The canonical code of the error; UNKNOWN for 0 and for unknown numbers (spec §11.7)."""
         return Code.of(self.status.code or Code.UNKNOWN)
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
-        """The details as messages; those of unknown types stay packed."""
+        """Return the details as messages; those of unknown types stay packed."""
         return decoded(self.status, types)
 
     def __str__(self) -> str:
@@ -177,10 +176,10 @@ class OperationCancelled(OperationFailed):
 
 
 class PollTimeout(ClientError):
-    """The patience ended before the operation; it goes on, and so can you, with its ``name``.
+    """The timeout expired before the operation ended. It goes on; wait again by its ``name``.
 
-    ``timeout`` in seconds, ``polls`` the replies and failures counted together, ``operation`` the
-    last state seen, ``last_error`` the last failed poll since then.
+    ``timeout`` is in seconds, ``polls`` counts replies and failures, ``operation`` is the last
+    known state, ``last_error`` the last failed poll since then.
     """
 
     def __init__(
@@ -205,9 +204,9 @@ class PollTimeout(ClientError):
 
 
 class GroupTimeout(PollTimeout):
-    """The patience with a group ended before all its operations; ``pending`` are their names.
+    """The timeout of a group expired; ``pending`` names the operations that are not done.
 
-    The other fields are those of the first of them.
+    The other fields are about the first of these.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class GroupTimeout(PollTimeout):
 
 
 class DecodingError(ClientError):
-    """A message is not what was declared; ``packed`` is it, as it came (spec §11.6)."""
+    """A message is not of the declared class; ``packed`` is the message (spec §11.6)."""
 
     def __init__(self, name: str, description: str, packed: AnyMessage | None = None) -> None:
         super().__init__(name, description, packed)
@@ -242,7 +241,7 @@ class DecodingError(ClientError):
 
 
 def decoded(status: Status, types: TypeRegistry | None = None) -> tuple[object, ...]:
-    """The details of a status as messages; those that cannot be read stay as they came."""
+    """Return the details of a status as messages; unreadable ones stay packed."""
     return (types or _details_alone()).details_of(status)
 
 

@@ -19,7 +19,7 @@ MAX_TOKEN: Final = 8 * 1024
 
 
 def message_name(cls: type | None) -> str:
-    """What a class is called in tokens: its message's full name, or else its simple one."""
+    """Return the name of a class in tokens: its full name if it has one, else the simple one."""
     if cls in (None, dict):
         return ""
     return full_name(cls) or simple_name(cls)
@@ -27,7 +27,7 @@ def message_name(cls: type | None) -> str:
 
 @attrs.frozen(kw_only=True)
 class Token:
-    """What a token says: an operation's ``name``, and the address of the ``server`` that has it.
+    """The content of a token: an operation's ``name``, and the address of its ``server``.
 
     ``response`` and ``metadata`` are full names of messages, or simple ones of classes without;
     ``trace`` is the W3C traceparent of the start. What a token does not say is empty.
@@ -81,7 +81,7 @@ def token_of(
 
 
 def read_token(text: str) -> Token:
-    """What a token says; members that this version does not know are left out.
+    """Read a token; ignore members that this version does not know.
 
     Raises:
         InvalidArgument: It is not a token, of another version, too long, or without a name, or the

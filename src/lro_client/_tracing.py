@@ -71,7 +71,7 @@ class Trace:
 
     @classmethod
     def of_token(cls, text: str) -> Trace | None:
-        """The same for an operation that was started elsewhere, by the ``trace`` of its token."""
+        """Return the trace of an operation that was started elsewhere, from its token."""
         api = _api()
         return None if api is None else cls(api, "", {_TRACEPARENT: text} if text else {})
 

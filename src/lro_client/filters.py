@@ -36,7 +36,7 @@ from lro.errors import EncodingError
 Plain: TypeAlias = (
     str | bool | int | float | Decimal | datetime | timedelta | Timestamp | Duration | enum.Enum
 )
-"""What has a literal."""
+"""The types of values that have a literal form."""
 
 _ALLOWED: Final = (
     "str, bool, int, float, Decimal, datetime, timedelta, lro.Timestamp, lro.Duration,"
@@ -93,7 +93,7 @@ def not_a_value(value: object) -> TypeError:
 
 
 def text_of(value: str, wanted: str = "a text") -> str:
-    """The same text as a plain str.
+    """Return the text as a plain str.
 
     Raises:
         TypeError: It is not a text; ``wanted`` says what should stand here.
@@ -109,7 +109,7 @@ def pattern(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """What stands between double quotes for this text, stars included.
+    """Return the text as it stands between double quotes, with stars escaped.
 
     Raises:
         TypeError: It is not a text.
@@ -131,7 +131,7 @@ def step(key: str | int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may stand unquoted, for every service: no keyword in any letter case."""
+    """Return True if every service accepts the text unquoted: it is not a keyword in any case."""
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
@@ -173,7 +173,7 @@ def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
 
 
 def _aware(value: datetime) -> datetime:
-    """The same moment as a plain datetime, whose time zone is its offset."""
+    """Return the moment as a plain datetime, with its offset as the time zone."""
     plain = datetime.fromisoformat(datetime.isoformat(value))
     if plain.tzinfo is None:
         raise ValueError(
@@ -209,7 +209,7 @@ __all__ = [
 
 
 class _Kind(enum.Enum):
-    """How an expression was made, which says where it needs parentheses."""
+    """The operator of an expression, which decides where parentheses are needed."""
 
     TEST = ""
     NOT = "NOT "
@@ -237,7 +237,7 @@ class Expression:
         return any_of(self, other) if isinstance(other, Expression) else NotImplemented
 
     def __invert__(self) -> Expression:
-        """What this does not match, for whatever reason (spec §7.5).
+        """Return the expression that matches everything that this one does not match (spec §7.5).
 
         Raises:
             ValueError: This matches everything, and no filter matches nothing.
@@ -262,7 +262,7 @@ class Expression:
         return f"<Expression {self.text}>"
 
     def _inside(self) -> str:
-        """How it is written as a part: AND and OR never meet without parentheses."""
+        """Return the text inside another expression; AND and OR get parentheses in each other."""
         return f"({self.text})" if self._kind in (_Kind.AND, _Kind.OR) else self.text
 
 
@@ -277,7 +277,7 @@ def _refusing(advice: str) -> Any:
 
 @attrs.frozen(eq=False, repr=False)
 class Operand:
-    """What a filter compares: a field or a function; ``text`` is how it is written.
+    """The left side of a comparison: a field or a function, written as ``text``.
 
     ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` give an
     :class:`Expression`. So do the methods. A comparison with something that an operation does not
@@ -395,7 +395,7 @@ class FunctionCall(Operand):
 
 
 Value: TypeAlias = Plain | FunctionCall
-"""What a filter compares with.
+"""The values that a filter can compare with.
 
 An enum's member is written by its name, as messages have it; a :class:`lro.Code` by its number, as
 ``error.code`` has it. A datetime must know its time zone, and is written in UTC to the microsecond.
@@ -454,12 +454,12 @@ def state() -> FunctionCall:
 
 
 def create_time() -> FunctionCall:
-    """When the operation was created; our function (spec §7.14)."""
+    """The time of creation; a function of our servers (spec §7.14)."""
     return FunctionCall("create_time()")
 
 
 def end_time() -> FunctionCall:
-    """When the operation ended, absent while it is in progress; our function (spec §7.14)."""
+    """The time of the end, absent before it; a function of our servers (spec §7.14)."""
     return FunctionCall("end_time()")
 
 

@@ -121,7 +121,7 @@ class GoogleAuth(_Auth):
             yield request
 
     async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
-        """The same on an event loop, which goes on while a thread fetches a token."""
+        """Authenticate on an event loop; a thread fetches the token."""
         await request.aread()
         if not self._apply(request):
             await self._afetch(request)

@@ -1,4 +1,4 @@
-"""Waiting for many operations together, written once for both faces."""
+"""The flows that wait for many operations together, for both clients."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ H = TypeVar("H", bound=HandleBase[Any, Any])
 
 @attrs.frozen
 class GroupResult(Generic[H]):
-    """The handles that a wait has found done, in the order of their end, and the others."""
+    """The handles that are done, in the order of their ends, and the pending ones."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
 
 
 class GroupWatch(Generic[H]):
-    """Handles whose ends, or changes, come into one channel. A context, which ends that."""
+    """Watches handles: their ends, or all changes, come through one channel."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last event of each name: an end for good, others while the name is in the channel."""
+        """The last event of each name; all but an end leave when the name leaves the channel."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -70,11 +70,11 @@ class GroupWatch(Generic[H]):
 
     @property
     def pending(self) -> tuple[H, ...]:
-        """The handles that are not known to be over."""
+        """The handles whose operations are not known to have ended."""
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[Sequence[H]]:
-        """The next handles that have changed; none if all are over, or the time is."""
+        """Return the next handles that changed; none if all have ended or the timeout expired."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -121,7 +121,7 @@ class GroupWatch(Generic[H]):
             self._channel.put(news.name)
 
     def timeout_error(self) -> GroupTimeout:
-        """The error of a group that is not over in time."""
+        """Return the error for a group whose timeout expired."""
         pending = self.pending
         first = self._entries[pending[0].name]
         return GroupTimeout(
@@ -138,7 +138,7 @@ def _is_end(news: WatchEvent) -> bool:
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:
-    """The handles of a group.
+    """Return the handles of a group.
 
     Raises:
         TypeError: One is not a handle.
@@ -153,7 +153,7 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
 
 
 def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Emit each handle when its operation is over, the first one first."""
+    """Yield each handle when its operation ends."""
     with GroupWatch(state, handles, timeout) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
@@ -165,7 +165,7 @@ def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None
 def wait(
     state: ClientState, handles: Sequence[H], count: int | None, timeout: float | None
 ) -> Flow[GroupResult[H]]:
-    """Wait until ``count`` operations are over (None: all), or the time is."""
+    """Wait until ``count`` operations have ended (None: all), or the timeout expires."""
     if not (count is None or isinstance(count, int)):
         raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
@@ -179,7 +179,7 @@ def wait(
 def results(
     state: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
 ) -> Flow[list[Any]]:
-    """The results in the order of the handles; the first failure is raised, unless collected."""
+    """Return the results in the order of the handles; raise the first failure, or collect all."""
     found: dict[int, Any] = {}
     with GroupWatch(state, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):
@@ -196,7 +196,7 @@ def results(
 
 
 def updates(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Emit each change of each operation, the end included, until all are over."""
+    """Yield each change of each operation, until all have ended."""
     with GroupWatch(state, handles, timeout, wants_progress=True) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:

@@ -1,4 +1,4 @@
-"""What handles do, written once for both faces: start, wait, give the result, cancel."""
+"""The flows of handles, for both clients: start, wait, return the result, cancel."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def rerun(state: ClientState, request: RerunOperationRequest) -> Flow[Operation]
 def wait(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
-    """Wait until an operation is done; its last state.
+    """Wait until an operation is done, and return its last state.
 
     Raises:
-        PollTimeout: ``timeout`` seconds are over.
-        OperationGone: There is no such operation any more.
-        CallError: A poll failed for a reason that does not pass.
+        PollTimeout: The timeout expired.
+        OperationGone: The operation does not exist any more.
+        CallError: A poll failed with an error that is not retried.
     """
     if not handle.done:
         handle._check_exists()
@@ -124,7 +124,7 @@ def _with_others(
 def result(
     state: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
 ) -> Flow[Resp]:
-    """Wait as :func:`wait` does, then give the response.
+    """Wait as :func:`wait` does, and return the response.
 
     Raises:
         OperationFailed: The operation ended with an error.
@@ -152,7 +152,7 @@ def cancel(
 def cancel_and_wait(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
-    """Ask for the work to stop, and wait until it has, or has ended before (spec §2.6).
+    """Ask for the work to stop, and wait until it is cancelled or ends otherwise (spec §2.6).
 
     Raises:
         CallError: The cancel failed.
@@ -212,7 +212,7 @@ def cancel_unfinished(
 
 
 def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:
-    """A future for threads. Its callbacks are called in a lent thread: they may take their time."""
+    """Return a future for threads. Its callbacks run in a thread for calls."""
     made: Future[Resp] = Future()
 
     def hear(news: WatchEvent) -> None:
@@ -223,7 +223,7 @@ def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[R
 
 
 def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> asyncio.Future[Resp]:
-    """A future of the running event loop."""
+    """Return a future of the running event loop."""
     import asyncio  # is loaded where an event loop runs
 
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The values of a handle that need no call: a name, the message classes, the last state."""
+"""The part of a handle that makes no calls: name, message classes, last known state."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EMPTY: Final = "google.protobuf.Empty"
 
 @attrs.frozen
 class KnownOperation:
-    """An operation, and the trace of its start, if this client knows it."""
+    """An operation, with the trace of its start if this client knows it."""
 
     operation: Operation
     trace: Trace | None = None
 
 
 class HandleBase(Generic[Resp, Meta]):
-    """The cached half of an operation handle. Nothing here does I/O."""
+    """The part of a handle that makes no calls."""
 
     __slots__ = (
         "__weakref__",
@@ -71,22 +71,22 @@ class HandleBase(Generic[Resp, Meta]):
 
     @property
     def name(self) -> str:
-        """The operation's name: all that is needed to find it again."""
+        """The name of the operation, by which it can be found again."""
         return self._name
 
     @property
     def operation(self) -> Operation:
-        """The last state seen, as the server sent it."""
+        """The last known state, as the server sent it."""
         return self._operation
 
     @property
     def done(self) -> bool:
-        """Whether the last state seen is a final one."""
+        """True if the last known state is final."""
         return self._operation.done
 
     @property
     def token(self) -> str:
-        """A short JSON text by which any client, or the command line, finds the operation again.
+        """A short JSON text with which any client, or the command line, can find the operation.
 
         It holds the name, the server's address and the names of the message classes; no secret.
 
@@ -103,10 +103,10 @@ class HandleBase(Generic[Resp, Meta]):
 
     @property
     def metadata(self) -> Meta | None:
-        """The metadata of the last state seen; None where the server sent none.
+        """The metadata of the last known state, or None.
 
         Raises:
-            DecodingError: It is not of the declared type; ``operation.metadata`` has it raw.
+            DecodingError: It is not of the declared class; ``operation.metadata`` has it packed.
         """
         return _decode(
             self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
@@ -114,15 +114,15 @@ class HandleBase(Generic[Resp, Meta]):
 
     @property
     def response(self) -> Resp | None:
-        """The response of the last state seen; None while there is none.
+        """The response of the last known state, or None.
 
         Raises:
-            DecodingError: It is not of the declared type; ``operation.response`` has it raw.
+            DecodingError: It is not of the declared class; ``operation.response`` has it packed.
         """
         return self._decoded(self._operation.response)
 
     def _fits(self, operation: Operation) -> bool:
-        """Whether the result of an operation that is done is as it was declared."""
+        """Return True if the result of an operation is of the declared class."""
         if isinstance(operation.result, Status):
             return True
         if operation.result is None or not operation.result.type_url:
@@ -147,7 +147,7 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     def _check_exists(self) -> None:
-        """Refuse to ask for what has no name, as after a start that was only to be checked."""
+        """Refuse an operation without a name, as a validate-only start returns."""
         if not self.name:
             check_name(self.name)
 
@@ -179,13 +179,13 @@ class HandleBase(Generic[Resp, Meta]):
 
 
 class Update(Generic[Meta]):
-    """One changed state of an operation: its metadata decoded, and the whole."""
+    """A changed state of an operation."""
 
     def __init__(self, handle: HandleBase[Any, Meta], operation: Operation) -> None:
         self._handle = handle
         self.operation = operation
         self.error: Exception | None = handle._error
-        """Why the operation can no longer be watched; None while it can."""
+        """The reason why the operation cannot be watched any more, or None."""
 
     @property
     def name(self) -> str:
@@ -194,7 +194,7 @@ class Update(Generic[Meta]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far the work is, by common fields of metadata; None where there are none."""
+        """The progress, read from common fields of metadata; None if there are none."""
         from lro_client.progress._reading import Progress, progress_of  # seldom needed
 
         try:
@@ -210,15 +210,15 @@ class Update(Generic[Meta]):
 
     @property
     def done(self) -> bool:
-        """Whether the operation is over."""
+        """True if the operation has ended."""
         return self.operation.done
 
     @property
     def metadata(self) -> Meta | None:
-        """The metadata of this state; None where the server sent none.
+        """The metadata of this state, or None.
 
         Raises:
-            DecodingError: It is not of the declared type.
+            DecodingError: It is not of the declared class.
         """
         handle = self._handle
         return _decode(
@@ -260,7 +260,7 @@ def _decode(
 
 
 def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> dict[str, Json]:
-    """What a message says in JSON, without its type; what is no object stands under ``value``."""
+    """Return the JSON of a message without its type; ``value`` has one that is not an object."""
     try:
         _check_values(packed, types)
         payload = copy.deepcopy(types.json_payload(packed))
@@ -272,7 +272,7 @@ def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> di
 
 
 def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
-    """Refuse a payload in binary form that would take much memory; JSON is looked at before.
+    """Refuse a binary payload that would need much memory; JSON is checked before.
 
     Raises:
         InvalidArgument: It has too many values.
@@ -299,7 +299,7 @@ def register(
     metadata: type | None,
     message: type | None = None,
 ) -> None:
-    """Make message classes known that have a full name; others go by their simple name.
+    """Register message classes that have a full name; others are matched by their simple name.
 
     Raises:
         DeclarationError: A class is not one of messages, or has a field that no message can have.
@@ -314,9 +314,9 @@ def register(
 
 
 def known(operation: Operation | str, address: str) -> KnownOperation:
-    """The operation of a handle that is made of a state, a name or a token.
+    """Return the operation of a handle, given a state, a name or a token.
 
-    ``address`` is that of the server which the client asks; empty where it knows none.
+    ``address`` is the client's server, or empty.
 
     Raises:
         InvalidArgument: The token is not valid, or is one of another server.

@@ -1,4 +1,4 @@
-"""What both faces of a client hold: settings, types, the registry of waits."""
+"""The state that both clients have: configuration, types, the registry of waits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ClientState:
 
     @property
     def registry(self) -> WatchRegistry:
-        """The operations that are waited for together, in this place."""
+        """The registry of this process or event loop."""
         # In a forked process no thread goes on with the waits, and locks may be held.
         here = self._driver.place()
         found = self._registries.get(here)
@@ -108,12 +108,12 @@ class ClientState:
         return found
 
     def channel(self) -> Channel:
-        """A channel that the driver can receive from."""
+        """Return a channel that the driver can receive from."""
         return self._driver.channel()
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
-        """Whether a wait may have a call of its own, rather than join all others."""
+        """Give True if a wait can have calls of its own; otherwise it joins all others."""
         registry = self.registry
         with registry.lock:
             has = registry.own_calls < self._max_own_calls

@@ -1,4 +1,4 @@
-"""The driver that obeys flows on an event loop."""
+"""The driver that runs flows on an event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lro_client._flow.steps import (
 R = TypeVar("R")
 
 _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
-"""Whether a call is owed when a block is left: a close waits for it."""
+"""True in the flow that runs when a block is left: closing the client waits for it."""
 
 
 class LoopChannel:
@@ -50,7 +50,7 @@ class LoopChannel:
             self._waiter.set_result(None)
 
     async def take(self, seconds: float | None) -> Any:
-        """The next item; None if there is none within ``seconds``."""
+        """Return the next item, or None after ``seconds`` without one."""
         if not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             await wait_at_most(self._waiter, seconds, self._sleep)
@@ -77,7 +77,7 @@ async def wait_at_most(
 
 
 class _Loop:
-    """What runs and pauses on one event loop."""
+    """The tasks and pauses of one event loop."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
@@ -86,14 +86,14 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls, also those that still connect, which HTTP libraries leave."""
+        """End all pauses and calls, also those that still connect, unlike HTTP libraries."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def stop(self) -> None:
-        """End all background flows, after what is owed."""
+        """Finish the flows of blocks that are left, then end all background flows."""
         await asyncio.gather(*self.leaving, return_exceptions=True)
         for task in list(self.tasks):
             task.cancel()
@@ -101,7 +101,7 @@ class _Loop:
 
 
 class AsyncDriver:
-    """Obeys flows on the running event loop, and background flows as tasks of it.
+    """Runs flows on the running event loop, and background flows as tasks of it.
 
     Several loops may run at once, each in a thread of its own.
     """
@@ -122,18 +122,18 @@ class AsyncDriver:
         return made
 
     def place(self) -> object:
-        """Where background flows run: on another event loop none of them goes on."""
+        """Return the running event loop: background flows do not go on on another one."""
         try:
             return asyncio.get_running_loop()
         except RuntimeError:  # none runs where something is cleaned away
             return None
 
     def is_past(self, place: object) -> bool:
-        """Whether nothing runs in a place any more."""
+        """Return True if the place is an event loop that was closed."""
         return not isinstance(place, asyncio.AbstractEventLoop) or place.is_closed()
 
     def at(self, place: object, act: Callable[[], object]) -> None:
-        """Do this in that place."""
+        """Call ``act`` in that place."""
         if place is self.place():
             act()
         elif isinstance(place, asyncio.AbstractEventLoop) and place.is_running():
@@ -145,7 +145,7 @@ class AsyncDriver:
         self._loops.everywhere(_Loop.close)
 
     async def run(self, flow: Flow[R]) -> R:
-        """What the flow returns in the end."""
+        """Run a flow, and return its result."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
@@ -153,7 +153,7 @@ class AsyncDriver:
             return step.value
 
     async def iterate(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
-        """The values that the flow emits."""
+        """Run a flow, and yield the values that it yields."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
@@ -268,7 +268,7 @@ class AsyncDriver:
 
 
 def shielded() -> contextlib.AbstractContextManager[object]:
-    """A block that a cancelled scope of anyio leaves alone.
+    """Return a context in which a cancelled scope of anyio does not cancel.
 
     Elsewhere such a scope cancels each ``await`` anew, without a pause.
     """

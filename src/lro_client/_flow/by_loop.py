@@ -1,4 +1,4 @@
-"""What belongs to an event loop, for clients that are used on several of them."""
+"""Values for each event loop, for clients that are used on several loops."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class ByLoop(Generic[T]):
-    """One thing for each event loop that is open. Thread-safe.
+    """One value for each open event loop. Thread-safe.
 
-    ``make`` makes one on its loop; what is ``ready`` is that of the first loop.
+    ``make`` makes a value on its loop; the first loop gets the one that is ``ready``.
     """
 
     def __init__(self, make: Callable[[], T], ready: T | None = None) -> None:
@@ -23,7 +23,7 @@ class ByLoop(Generic[T]):
         self._lock = threading.Lock()
 
     def here(self) -> T:
-        """The one of the running event loop.
+        """Return the value of the running event loop.
 
         Raises:
             RuntimeError: No event loop runs in this thread.
@@ -40,7 +40,7 @@ class ByLoop(Generic[T]):
         return made
 
     def everywhere(self, act: Callable[[T], object]) -> None:
-        """Act on each of them, on its own loop; on loops of other threads as soon as they can."""
+        """Call ``act`` with each value on its loop; do not wait for loops of other threads."""
         with self._lock:
             found = list(self._found.items())
         here = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class ByLoop(Generic[T]):
                 loop.call_soon_threadsafe(act, one)
 
     async def end_all(self, end: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-        """End each of them, on its own loop; those of other threads are not waited for."""
+        """End each value on its loop; do not wait for loops of other threads."""
         with self._lock:
             found, self._found = self._found, {}
             ready, self._ready = self._ready, None

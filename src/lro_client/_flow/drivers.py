@@ -33,21 +33,21 @@ from lro_client._flow.steps import (
 
 R = TypeVar("R")
 AnswerQueue: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
-"""Receives what a function returned or raised: (value, None) or (None, error)."""
+"""A queue for the outcome of a function: (value, None) or (None, error)."""
 
 MAX_IDLE_THREADS: Final = 8
 """Number of idle threads that are kept for the next calls."""
 
 MAX_IDLE_SECONDS: Final = 10.0
-"""How long an idle thread is kept."""
+"""Seconds for which an idle thread is kept."""
 
 
 class CallTimedOut(Exception):
-    """The time was over first. The thread goes on alone, and its result is dropped."""
+    """The budget ended before the function. Its thread goes on, and its result is dropped."""
 
 
 class CallDeadline(threading.local):
-    """The moment at which the exchange of this thread must be over."""
+    """The deadline of the exchange in this thread."""
 
     until: float | None = None
 
@@ -57,10 +57,10 @@ CALL_DEADLINE: Final = CallDeadline()
 
 @contextlib.contextmanager
 def ending_at(until: float) -> Iterator[None]:
-    """Let this thread use no connection that was made here after this moment.
+    """Give the exchanges of this thread a deadline.
 
     Raises:
-        CallTimedOut: The moment came first.
+        CallTimedOut: The deadline passed.
     """
     before, CALL_DEADLINE.until = CALL_DEADLINE.until, until
     try:
@@ -85,9 +85,9 @@ class CallThreads:
         self._idle, self._process = [], os.getpid()
 
     def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
-        """What the function returns or raises, if it does so within ``seconds``.
+        """Call a function in another thread, for at most ``seconds``, and return its result.
 
-        Meanwhile the queue of the answer is in ``waiting``: a closing client puts an error there.
+        Until then, its queue is in ``waiting``: a client that is closed puts an error there.
 
         Raises:
             CallTimedOut: The function took longer.
@@ -170,7 +170,7 @@ class _CallThread:
 
 
 CALL_THREADS: Final = CallThreads()
-"""Those of this process: however many clients there are, few threads are idle."""
+"""The threads of this process, shared by all clients."""
 
 
 log: Final = logging.getLogger("lro_client")
@@ -178,15 +178,15 @@ log: Final = logging.getLogger("lro_client")
 
 @attrs.frozen
 class Finished(Generic[R]):
-    """The flow is over: this is what it returned."""
+    """The result of a flow that has ended."""
 
     value: R
 
 
 def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
-    """Send a flow the outcome of its last step, and get the next one.
+    """Send a flow the outcome of its last step, and return the next step.
 
-    The end is a value here, since a StopIteration cannot pass through a coroutine (PEP 479).
+    The end is a value, because a StopIteration cannot pass through a coroutine (PEP 479).
     """
     try:
         return flow.throw(found) if isinstance(found, Exception) else flow.send(found)
@@ -200,11 +200,11 @@ def log_ended(found: tuple[object, BaseException | None]) -> None:
 
 
 _CLOCK_CHECK_SECONDS: Final = 0.01
-"""How often a thread reads a clock that does not go by itself."""
+"""Seconds between two looks at a clock that only moves when somebody sleeps."""
 
 
 class ThreadChannel:
-    """A channel to a thread, whose clock may be another than that of the machine."""
+    """A channel to a thread; the clock can be a virtual one."""
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -212,7 +212,7 @@ class ThreadChannel:
         self.put: Callable[[Any], None] = self._items.put
 
     def take(self, seconds: float | None) -> Any:
-        """The next item; None if there is none within ``seconds``."""
+        """Return the next item, or None after ``seconds`` without one."""
         if self._clock is None or seconds is None:
             return self._take(seconds)
         end = self._clock() + seconds
@@ -230,7 +230,7 @@ class ThreadChannel:
 
 
 class Driver:
-    """Obeys flows in the thread that calls, and background flows in threads for calls."""
+    """Runs flows in the calling thread, and background flows in threads for calls."""
 
     def __init__(
         self, transport: Transport, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -243,18 +243,18 @@ class Driver:
         self._process = os.getpid()
 
     def place(self) -> object:
-        """Where background flows run: in a forked process none of them goes on."""
+        """Return the process: background flows do not go on in a fork of it."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._woken, self._closed = threading.Event(), threading.Event()
         return self._process
 
     def is_past(self, place: object) -> bool:
-        """Whether nothing runs in a place any more: in a process, of which this one is a fork."""
+        """Return True if the place is another process, of which this one is a fork."""
         return place != os.getpid()
 
     def at(self, place: object, act: Callable[[], object]) -> None:
-        """Do this in that place."""
+        """Call ``act`` in that place."""
         if not self.is_past(place):
             act()
 
@@ -264,7 +264,7 @@ class Driver:
         self._closed.set()
 
     def run(self, flow: Flow[R]) -> R:
-        """What the flow returns in the end."""
+        """Run a flow, and return its result."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
@@ -272,7 +272,7 @@ class Driver:
             return step.value
 
     def iterate(self, flow: Flow[R]) -> Iterator[Any]:
-        """The values that the flow emits."""
+        """Run a flow, and yield the values that it yields."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):

@@ -1,4 +1,4 @@
-"""When to ask again: policies are values, which take tenacity's ``wait_*`` (spec §11.2, §11.5)."""
+"""Policies of polling and retrying, which are values (spec §11.2, §11.5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PASSING: Final = frozenset(
 
 
 def is_number(value: object, least: float) -> bool:
-    """Whether a value is a finite number, and not a bool, from ``least`` on."""
+    """Return True if a value is a finite number of at least ``least``, and not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and least <= value < math.inf  # type: ignore[operator]  # a number, as was asked
 
@@ -28,7 +28,7 @@ def _is_count(value: object) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """Which failures of a call are worth asking again, how soon, and how often.
+    """Which failed calls are retried, when, and how often.
 
     ``codes``: these, where the server says so; a connection that failed before a reply is
     UNAVAILABLE. ``transport``: also whatever was spoilt on the way, whatever its code: pages of
@@ -62,7 +62,7 @@ class Retry:
             check(name, seconds, "seconds from 0, or None", fine=fine)
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
-        """Seconds to wait at least before asking again after a failed attempt; None: give up."""
+        """Return the minimum pause before the next attempt; None: give up."""
         said = error.code in self.codes and not isinstance(error, UnreadableReply)
         if not (said or (self.transport and error.passing)):
             return None
@@ -74,12 +74,12 @@ class Retry:
 
 
 NO_RETRY: Final = Retry(codes=frozenset())
-"""Every failure is raised at once."""
+"""A policy that never retries."""
 
 
 @attrs.frozen(kw_only=True)
 class Polling:
-    """How to wait for an operation.
+    """How a client waits for an operation.
 
     ``wait``: the pause between polls. ``jitter``: each is shortened at random, by up to this share.
     ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
@@ -118,7 +118,7 @@ class Polling:
         check("connections", self.connections, "a number from 1", fine=connections)
 
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
-        """Seconds until the next poll, after ``polls`` of them in ``seconds``.
+        """Return the pause until the next poll, after ``polls`` polls in ``seconds``.
 
         ``retry_after`` is what the server recommends (spec §11.3), ``random`` from 0 to 1.
         """
@@ -129,7 +129,7 @@ class Polling:
         return plain * (1 - self.jitter * random)  # never longer: the share is a promise
 
     def server_delay(self, retry_after: float | None) -> float:
-        """What of a server's Retry-After is followed, in seconds; 0 for none."""
+        """Return the part of a server's Retry-After that is followed, in seconds; 0 for none."""
         asked = max(retry_after or 0.0, 0.0)
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
 

@@ -1,4 +1,4 @@
-"""What the polls of one operation have shown, and what follows (spec §11.2-§11.5).
+"""The outcome of the polls of one operation, and the next steps (spec §11.2-§11.5).
 
 Both ways to wait use it: ``polling``, for one operation by itself, and the poller, which asks
 for many together.
@@ -18,7 +18,7 @@ from lro_client._flow.policy import Polling
 from lro_client._flow.single import WAIT, FlowConfig, ServerState, is_gone
 
 GRACE_SECONDS: Final = 0.03
-"""How long after a deadline the last poll, made at the deadline, may take (spec §11.4)."""
+"""Seconds that the last poll can take, which is made at the deadline (spec §11.4)."""
 
 MARGIN_SECONDS: Final = 0.2
 """A Wait ends at least this long before a deadline, so that its reply arrives in time."""
@@ -28,29 +28,29 @@ _RESERVE_SHARE: Final = 0.25
 """With more time left more of it is kept: half for the Wait's reply, half for a Get without one."""
 
 _MAX_ANSWER_SECONDS: Final = 5.0
-"""A Wait without a reply this long after its hold has been lost on the way."""
+"""A Wait without a reply this many seconds after its hold is lost."""
 
 _MAX_AT_ONCE_SECONDS: Final = 0.5
 _MAX_AT_ONCE_TIMES: Final = 3
-"""A server that answers so many Waits in a row at once does not hold them: it is polled."""
+"""A server that answers this many Waits in a row at once does not hold them: poll it."""
 
 _FAIR_SECONDS: Final = 1.0
-"""A server that had less time than this for an answer is not blamed for giving none."""
+"""A server that had less time than this is not blamed for a missing answer."""
 
 _WHOLE_BUDGET: Final = 0.9
 """A call that took this share of its budget was ended by it; timers may be a little early."""
 
 _MAX_USELESS_REPLIES: Final = 3
-"""How often a reply that is empty or spoilt is asked for again."""
+"""Number of retries after a reply that is empty or spoilt."""
 
 _STRANGER_SECONDS: Final = 60.0
-"""How long a server is asked that has never said anything: its address may be wrong."""
+"""Seconds for which a server that never replied is called: its address may be wrong."""
 
 _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED)
-"""What a server answers whatever the verb."""
+"""Codes that do not depend on the verb."""
 
 Fits: TypeAlias = Callable[[Operation], bool]
-"""Whether an operation that is done has a result as it was declared."""
+"""Returns True if the result of an operation is of the declared class."""
 
 
 def any_fits(_: Operation) -> bool:
@@ -65,13 +65,13 @@ class Failures:
     count: int = 0
     since: float = 0.0
     last: CallError | None = None
-    """The last failure that says something of the server; an unfair one if there is no other."""
+    """The last failure that tells about the server; an unfair one if there is no other."""
     useless_replies: int = 0
     answered: bool = False
-    """Whether there was a good reply before them."""
+    """True if a good reply came before them."""
 
     def with_one_more(self, error: CallError, now: float, *, fair: bool) -> Failures:
-        """These and another; ``fair`` says that the server had the time to answer."""
+        """Return these and another failure; ``fair``: the server had enough time to answer."""
         useless = isinstance(error, UnreadableReply) and (error.empty or error.spoilt)
         return Failures(
             self.count + 1,
@@ -84,10 +84,10 @@ class Failures:
     def pause(
         self, config: FlowConfig, error: CallError, now: float, *, patient: bool
     ) -> float | None:
-        """Seconds until the next poll after the latest ``error``; None: the error is final.
+        """Return the pause until the next poll after an ``error``; None: the error is final.
 
-        ``patient``: a deadline bounds the wait, instead of the policy's own patience, or of that
-        with a server that has never said anything.
+        ``patient``: a deadline bounds the wait, instead of the patience of the policy, or of that
+        with a server that has never replied.
         """
         if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
@@ -106,17 +106,17 @@ class Failures:
 
 _NO_FAILURES: Final = Failures()
 ANSWERED: Final = Failures(answered=True)
-"""After a good reply. Thousands of operations share it."""
+"""No failures after a good reply. Thousands of operations share this object."""
 
 
 @attrs.frozen
 class UnconfirmedWait:
-    """A Wait that failed, or whose reply may be wrong: a Get decides (spec §11.2(4))."""
+    """A Wait that failed, or whose reply can be wrong; a Get decides (spec §11.2(4))."""
 
     reply: Operation | None = None
 
     def settle(self, server: ServerState, found: Operation, now: float) -> None:
-        """Take in the reply of the Get. If it differs, the server has no usable Wait."""
+        """Compare with the reply of the Get. If it differs, the server has no usable Wait."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):
             server.lacks(WAIT, now)
@@ -124,32 +124,32 @@ class UnconfirmedWait:
 
 @attrs.define(eq=False, kw_only=True)
 class PollState:
-    """What the polls of one operation have shown. Times are in seconds by the client's clock."""
+    """The state of the polls of one operation. Times are in seconds by the client's clock."""
 
     name: str
     since: float
-    """When the operation was first waited for."""
+    """When the wait began."""
     operation: Operation | None = None
-    """The last state seen."""
+    """The last known state."""
     polls: int = 0
-    """Replies and failures together."""
+    """Number of replies and failures."""
     failures: Failures = _NO_FAILURES
     doubt: UnconfirmedWait | None = None
     """A Wait that a Get has to confirm."""
     _at_once: int = 0
-    """Number of Waits in a row that came back at once, and not done."""
+    """Number of Waits in a row that returned at once, and not done."""
 
     def may_hold(self, config: FlowConfig) -> bool:
-        """Whether the next poll may be a Wait rather than a Get.
+        """Return True if the next poll can be a Wait.
 
-        After a failure it is a Get: a proxy on the way may cut every call that is held.
+        After a failure it is a Get: a proxy may cut every call that is held.
         """
         if not config.polling.wait_first or self.doubt is not None or self.failures.count:
             return False
         return config.server.offers(WAIT, config.clock())
 
     def accept(self, config: FlowConfig, found: Operation, fits: Fits, *, waited: bool) -> bool:
-        """Take in a good reply to a Wait or a Get; False where a Get has to confirm it."""
+        """Take a good reply to a Wait or a Get; return False if a Get must confirm it."""
         config.server.heard = True
         config.server.seen(self.name)
         if waited:
@@ -162,12 +162,12 @@ class PollState:
         return True
 
     def may_come(self, config: FlowConfig) -> bool:
-        """Whether what is not found may only be too young."""
+        """Return True if a missing operation may be too new."""
         server, now = config.server, config.clock()
         return not self.failures.answered and server.may_come(self.name, now)
 
     def holds_again(self, hold: float, took: float) -> bool:
-        """Whether a Wait may follow, without a pause, one that came back before the end."""
+        """Return True if another Wait can follow without a pause."""
         at_once = took < min(_MAX_AT_ONCE_SECONDS, hold / 2)
         self._at_once = self._at_once + 1 if at_once else 0
         return self._at_once < _MAX_AT_ONCE_TIMES
@@ -181,10 +181,10 @@ class PollState:
         took: float,
         budget: float,
     ) -> bool:
-        """Take in a failed poll; whether a Get follows at once, since the Wait may be at fault.
+        """Take a failed poll; return True if a Get follows at once, to check the Wait.
 
-        ``hold`` is that of a Wait, None for another verb; ``took`` and ``budget`` are the seconds
-        that the call took and might have taken.
+        ``hold`` is that of a Wait, or None; ``took`` and ``budget`` are the seconds that the call
+        took, and could have taken.
         """
         config.server.hear(error)
         if hold is not None and _may_lack_wait(config.polling, error):
@@ -202,23 +202,23 @@ class PollState:
 
 
 def hold_within(hold: float, left: float) -> float | None:
-    """Seconds to hold a Wait for, given those left to the deadline; None: there is no time."""
+    """Return the hold of a Wait with this time left to the deadline; None: there is no time."""
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 
 def wait_budget(config: FlowConfig, hold: float, left: float) -> float:
-    """Seconds that a Wait may take in all, so that there is time for a Get if it takes them."""
+    """Return the budget of a Wait, so that time for a Get is left."""
     answered = hold + min(config.call_seconds, _MAX_ANSWER_SECONDS)
     return min(answered, left - _reserve(left) / 2)
 
 
 def wait_request(name: str, hold: float) -> WaitOperationRequest:
-    """The request that holds a Wait for ``hold`` seconds."""
+    """Return the request of a Wait that is held ``hold`` seconds."""
     return WaitOperationRequest(name, Duration(*divmod(round(hold * 1e9), 1_000_000_000)))
 
 
 def final_error(error: CallError) -> CallError:
-    """The error of a wait that a failed poll has ended: perhaps the operation is gone."""
+    """Return the error of a wait that a failed poll has ended."""
     if not is_gone(error):
         return error
     gone = OperationGone(error.verb, error.status, error.http_status)
@@ -231,9 +231,9 @@ def _reserve(left: float) -> float:
 
 
 def _may_lack_wait(polling: Polling, error: CallError) -> bool:
-    """Whether a Wait failed so that a Get decides whether it is the verb or the operation.
+    """Return True if a Get must decide if a Wait failed because of the verb or the operation.
 
-    Every final failure is such a one, unless the server would say it to any call.
+    That is every final failure, except those that any verb would get.
     """
     if error.code in (Code.UNIMPLEMENTED, Code.NOT_FOUND):
         return True
@@ -244,7 +244,7 @@ def _may_lack_wait(polling: Polling, error: CallError) -> bool:
 
 
 def _is_unanswered(error: CallError, took: float, budget: float) -> bool:
-    """Whether a call failed because its budget was over before anything was received."""
+    """Return True if a call failed because nothing was received within its budget."""
     local = error.passing and error.http_status is None
     silent = error.code in (Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE)
     return local and silent and took >= budget * _WHOLE_BUDGET

@@ -26,7 +26,7 @@ from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
-"""How much earlier than asked a sleep may end without one more poll for it."""
+"""A sleep that ends this much too early needs no more polls."""
 
 
 def until_done(
@@ -92,7 +92,7 @@ def until_done(
 
 @attrs.define(eq=False, kw_only=True)
 class _SingleWait(PollState):
-    """One wait for an operation: what bounds it, and when it polls; ``every`` as for the flow."""
+    """The wait for one operation: its bounds, and the times of its polls."""
 
     config: FlowConfig
     timeout: float | None
@@ -107,7 +107,7 @@ class _SingleWait(PollState):
         return self.since + self.timeout - self.config.clock()
 
     def hold(self) -> float | None:
-        """Seconds that the server may hold the next poll; None for a Get."""
+        """Return the hold of the next poll; None for a Get."""
         if not self.may_hold(self.config):
             return None
         hold = self.config.polling.hold_seconds
@@ -117,7 +117,7 @@ class _SingleWait(PollState):
         return hold_within(hold, self.left)
 
     def call(self, hold: float | None) -> Call:
-        """The next poll."""
+        """Return the next poll."""
         request: Request = GetOperationRequest(self.name)
         seconds, left = self.config.call_seconds, self.left
         if hold is not None:
@@ -127,11 +127,11 @@ class _SingleWait(PollState):
         return Call(request=request, budget=min(seconds, max(left + GRACE_SECONDS, 0.001)))
 
     def sleep(self, seconds: float) -> Sleep:
-        """A pause, which ends at the deadline at the latest."""
+        """Return a pause, which ends at the deadline at the latest."""
         return Sleep(max(0.0, min(seconds, self.left)))
 
     def after_reply(self, reply: Reply, hold: float | None, took: float) -> float | None:
-        """Seconds to sleep before the next poll; None: it follows at once."""
+        """Return the pause before the next poll; None: it follows at once."""
         self.check_deadline()
         if hold is not None and self.holds_again(hold, took):
             return None
@@ -141,7 +141,7 @@ class _SingleWait(PollState):
     def after_failure(
         self, error: CallError, call: Call, hold: float | None, took: float
     ) -> float | None:
-        """As :meth:`after_reply`, for a failed poll; raises what is final."""
+        """Return the pause after a failed poll, as :meth:`after_reply`; raise a final error."""
         config = self.config
         if self.fail(config, error, hold=hold, took=took, budget=call.budget):
             self.check_deadline()

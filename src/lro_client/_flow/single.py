@@ -29,23 +29,23 @@ LIST: Final = "list"
 """The verbs that a server may offer for waiting. LIST: lists that are filtered by names."""
 
 RELEARN_SECONDS: Final = 600.0
-"""When a verb that was not offered is tried again: the server may be another release by then."""
+"""Seconds after which a missing verb is tried again: the server may have been upgraded."""
 
 YOUNG_SECONDS: Final = 10.0
-"""How long after its start an operation may be unknown to another replica of the server."""
+"""Seconds for which a replica of the server may not know a new operation."""
 
 YOUNG_PAUSE_SECONDS: Final = 0.5
-"""When to ask for such an operation again."""
+"""Seconds until such an operation is read again."""
 
 _MAX_PAUSE_SECONDS: Final = 30.0
 _FORGET_PRESSURE_SECONDS: Final = 10.0
 _MAX_FORBIDDEN_TIMES: Final = 12
-"""Enough to find one name among a thousand by halves."""
+"""Enough to find one of a thousand names by bisection."""
 
 
 @attrs.define
 class ServerState:
-    """What a client has learned of a server: which verbs it offers, and whether it is overloaded.
+    """The knowledge of a client about its server: the verbs that it offers, and its load.
 
     Times are in seconds by the client's clock. Used under the lock of the client's registry, or by
     one flow at a time, except for what is written in one step.
@@ -54,22 +54,22 @@ class ServerState:
     proven: set[str] = attrs.field(factory=set)
     """The verbs that have worked."""
     lacking: dict[str, float] = attrs.field(factory=dict)
-    """The verbs that are not offered, and until when that is assumed."""
+    """The verbs that are missing, and until when that is assumed."""
     paused_until: float = 0.0
     """The server asked for no calls before this moment."""
     last_pause: float = 0.0
-    """The last pause that was made because it was overloaded."""
+    """The last pause because of overload."""
     overloaded_at: float = -math.inf
-    """When it last said that it is overloaded."""
+    """When the server last reported overload."""
     refused: dict[str, int] = attrs.field(factory=dict)
-    """How often in a row a verb was forbidden, perhaps only for some of the names."""
+    """How often in a row a verb was forbidden, which may be because of some names."""
     heard: bool = False
-    """Whether it has ever said something, so that it is there."""
+    """True once the server has replied."""
     _young: dict[str, float] = attrs.field(factory=dict)
-    """When this client started each operation that it has not seen since; the first one first."""
+    """Start times of operations that were not seen since, in the order of the starts."""
 
     def offers(self, verb: str, now: float) -> bool:
-        """Whether a verb is offered, as far as is known."""
+        """Return True unless a verb is known to be missing."""
         return now >= self.lacking.get(verb, now)
 
     def has(self, verb: str) -> None:
@@ -85,7 +85,7 @@ class ServerState:
         self.lacking[verb] = now + seconds
 
     def forbids(self, verb: str) -> bool:
-        """Note that a verb was forbidden; whether it now seems to be for every name."""
+        """Note that a verb was forbidden; return True if it seems to be for all names."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
@@ -104,7 +104,7 @@ class ServerState:
         )
 
     def hear(self, error: CallError) -> None:
-        """Note that a failed call may have been answered."""
+        """Note that the server may have answered a failed call."""
         self.heard = self.heard or error.http_status is not None or not error.passing
 
     def started(self, name: str, now: float) -> None:
@@ -119,11 +119,11 @@ class ServerState:
         self._young.pop(name, None)
 
     def may_come(self, name: str, now: float) -> bool:
-        """Whether an operation that is not found may only be too young for this replica."""
+        """Return True if a missing operation may be too new for this replica."""
         return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
 
     def answered(self, now: float) -> None:
-        """Note that a call went well, which ends the pauses unless they were a moment ago."""
+        """Note that a call succeeded, which ends the pauses, except recent ones."""
         self.heard = True
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
@@ -135,9 +135,9 @@ _MAX_WAIT_SECONDS = 86_400.0
 
 @attrs.frozen(kw_only=True)
 class FlowConfig:
-    """What flows need: the clock, chance, the policies, the memory of the server.
+    """The configuration of flows: clock, randomness, policies, and knowledge of the server.
 
-    ``call_seconds`` bounds each attempt at a call, of which a Wait may last its hold longer.
+    ``call_seconds`` bounds each attempt of a call; a Wait gets its hold in addition.
     """
 
     clock: Callable[[], float]
@@ -229,9 +229,9 @@ def pages(
     within: float | None = None,
     view: View = "BASIC",
 ) -> Flow[None]:
-    """Emit each page of a list, fetched when it is asked for (spec §11.9).
+    """Yield each page of a list, which is fetched when it is needed (spec §11.9).
 
-    All are fetched within so many seconds: a list may have any number of pages.
+    ``within`` bounds all calls together, in seconds.
     """
     asked = {hash(request.page_token)}
     until = math.inf if within is None else config.clock() + within
@@ -257,13 +257,13 @@ def pages(
 
 
 def read(reply: Reply) -> Operation:
-    """The operation of a reply that must hold one."""
+    """Return the operation of a reply."""
     assert isinstance(reply.value, Operation)
     return reply.value
 
 
 def check_operation(call: Call, operation: Operation, http_status: int | None = None) -> None:
-    """Refuse the operation of a reply that says nothing, or that could not be asked for again.
+    """Refuse a reply without content, or with an operation that cannot be read again.
 
     Raises:
         UnreadableReply: It has no field, or an error though it is not done (spec §2.4), or comes

@@ -1,4 +1,4 @@
-"""The steps that flows yield, and what they get for them: calls, pauses, replies."""
+"""The steps that flows yield, such as calls and pauses, and the replies that they get."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 @attrs.frozen(kw_only=True)
 class StartRequest:
-    """Starts an operation: ``target`` is the method's path (its full name for a local service)."""
+    """Starts an operation; ``target`` is the path of the method, or its full name locally."""
 
     target: str
     message: object
@@ -37,7 +37,7 @@ class StartRequest:
 class BatchGetOperationsRequest:
     """Reads many operations of one collection, which is "operations" or ends so (spec §3.11).
 
-    With ``ended`` only those that are done matter: the others need not be read.
+    With ``ended``, the caller only needs the operations that are done.
     """
 
     collection: str
@@ -49,7 +49,7 @@ class BatchGetOperationsRequest:
 class WatchOperationsRequest:
     """Watches many operations of one collection for changes (spec §3.11).
 
-    With ``ended`` only those that are done matter: of the others the name is enough.
+    With ``ended``, the caller only needs the operations that are done, and names of others.
     """
 
     collection: str
@@ -58,7 +58,7 @@ class WatchOperationsRequest:
 
 
 STARTS: Final = (StartRequest, RerunOperationRequest)
-"""The requests that each begin an operation, unless one with their request id has done so."""
+"""The requests that start an operation."""
 
 Request: TypeAlias = (
     GetOperationRequest
@@ -87,16 +87,16 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """The RPC's name, as errors give it."""
+        """The name of the RPC, as it stands in errors."""
         return type(self.request).__name__.removesuffix("Request")
 
 
 @attrs.frozen(kw_only=True)
 class Stream:
-    """Ask the server, and give ``sink`` each item of its stream until that ends.
+    """A streaming call; ``sink`` gets each item until the stream ends.
 
     An item is an operation, or the name of one that is gone; None is a sign of life.
-    ``call.budget`` is how many seconds it may be silent.
+    ``call.budget`` is the maximum number of seconds without an item.
     """
 
     call: Call
@@ -105,28 +105,28 @@ class Stream:
 
 @attrs.frozen
 class Gather:
-    """Ask the server all of this at once: a list of replies, and of errors in their places."""
+    """Several calls at once; the outcome is a list of replies and errors, in the same order."""
 
     calls: Sequence[Call]
 
 
 @attrs.frozen
 class Sleep:
-    """Pause the flow."""
+    """A pause."""
 
     seconds: float
 
 
 @attrs.frozen
 class SleepUntilWoken:
-    """Pause the flow until the time is over or the registry has more to do."""
+    """A pause that ends early when the registry has more to do."""
 
     seconds: float
 
 
 @attrs.frozen
 class Receive:
-    """The next item of a channel; None if none comes within ``seconds`` (None: no limit)."""
+    """Receives an item of a channel, or None after ``seconds`` without one (None: no limit)."""
 
     box: Channel
     seconds: float | None
@@ -134,21 +134,21 @@ class Receive:
 
 @attrs.frozen
 class YieldValue:
-    """Give this value to the iterator of the flow."""
+    """Gives a value to whoever iterates over the flow."""
 
     value: Any
 
 
 @attrs.frozen
 class Reply:
-    """What the server said, and after how many seconds it recommends to ask again."""
+    """The server's reply, and the seconds after which it recommends the next call."""
 
     value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None
     retry_after: float | None = None
 
 
 class Channel(Protocol):
-    """Items from other threads or tasks for one receiver. ``put`` never blocks."""
+    """A queue from other threads or tasks to one receiver. ``put`` never blocks."""
 
     def put(self, item: Any, /) -> None:
         """Add an item, and wake the receiver."""
@@ -170,7 +170,7 @@ class Transport(Protocol):
     """
 
     def send(self, call: Call) -> Reply:
-        """The server's reply.
+        """Make a call, and return the server's reply.
 
         Raises:
             CallError: The call failed.
@@ -178,7 +178,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the transport holds."""
+        """Close the connections."""
         ...
 
 
@@ -186,11 +186,11 @@ class AsyncTransport(Protocol):
     """Carries calls to a server, on an event loop."""
 
     async def send(self, call: Call) -> Reply:
-        """As :meth:`Transport.send`."""
+        """Make a call, as :meth:`Transport.send` does."""
         ...
 
     async def close(self) -> None:
-        """As :meth:`Transport.close`."""
+        """Close the connections."""
         ...
 
 

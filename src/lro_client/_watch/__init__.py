@@ -1,1 +1,1 @@
-"""Waiting for many operations at once: what is known, what is due, who asks."""
+"""Waiting for many operations at once: their states, due times and pollers."""

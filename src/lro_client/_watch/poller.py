@@ -1,8 +1,8 @@
 """Polling many operations at once (spec §3.11, §11.2-§11.5).
 
-A poller is a flow that takes batches from the registry, one at a time, makes the call of each, and
-puts its outcome into the registry. All pollers share one registry, and there are as many pollers as
-calls may be in flight, so that ten thousand operations need at most eight connections.
+A poller is a flow: it takes a batch from the registry, makes its call, and stores the outcome in
+the registry. All pollers share one registry. There is one poller for each call that can be in
+flight, so ten thousand operations need at most eight connections.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lro_client._watch.strategy import (
 
 _RETRY_VERB_SECONDS: Final = 30.0
 _MAX_EMPTY_PAGES: Final = 10
-"""Maximum number of empty pages in a row, each with a token, that are followed at once."""
+"""Maximum number of empty pages in a row whose next page is read at once."""
 
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
@@ -48,12 +48,12 @@ _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation"
 
 
 def _too_large(batch: PollBatch, error: CallError) -> bool:
-    """Whether a server refuses a batch because its operations are too large together."""
+    """Return True if a server refused a batch because its operations are too large together."""
     return batch.strategy is Strategy.BATCH and too_many_bytes(error)
 
 
 class Pollers:
-    """Runs pollers, and decides what follows from each reply and failure."""
+    """Runs pollers, and handles each reply and failure."""
 
     def __init__(self, config: FlowConfig, registry: WatchRegistry, scheduler: Scheduler) -> None:
         self._config = config
@@ -62,13 +62,13 @@ class Pollers:
         self._scheduler = scheduler
 
     def poller(self) -> Flow[None]:
-        """Make the calls that are due, until other pollers see to all that is left."""
+        """Make the calls that are due, until other pollers can do the rest."""
         registry, failed = self._registry, None
         with registry.lock:
             registry.poller_started()
         try:
             yield from self._poller()
-        except Exception as exc:  # no waiter must wait for ever for a poller that has failed
+        except Exception as exc:  # waiters must not wait for a poller that has failed
             failed = exc
             raise
         finally:
@@ -97,9 +97,7 @@ class Pollers:
                     reply = yield self._scheduler.step(batch, self._stream_item)
             except CallError as exc:
                 self._failed(batch, exc)
-            except (
-                Exception
-            ) as exc:  # of a transport, or of a listener: no waiter must wait for ever
+            except Exception as exc:  # of a transport or a listener: end the waits
                 self._broken(batch, exc)
             else:
                 self._succeeded(batch, reply)
@@ -117,9 +115,8 @@ class Pollers:
                     if registry.next_due < math.inf:
                         registry.ensure_poller()
                     return batch
-                due = (
-                    now + MAX_UNREPORTED_SECONDS
-                )  # the call that tries the verb will be over by then
+                # The call that tries the verb will have ended by then.
+                due = now + MAX_UNREPORTED_SECONDS
             if due == math.inf or not registry.try_sleep(due):
                 return None
             return SleepUntilWoken(due - now)
@@ -127,7 +124,7 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Make the batch ask for the page after an empty one (spec §3.4(8)), if somebody waits."""
+        """Let the batch read the page after an empty one (spec §3.4(8)), if it has listeners."""
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
@@ -186,7 +183,7 @@ class Pollers:
         return notifications
 
     def _take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
-        """Take in a state of one of many; an unlawful one ends the wait, as that of a Get does."""
+        """Take a state from a batch; an invalid one ends the wait, as after a Get."""
         if why := unlawful(operation):
             return self._registry.give_up(entry, unreadable("GetOperation", why))
         return self._registry.take_state(entry, operation)
@@ -198,7 +195,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Whether the server lists by names; one that it left out gets its own call."""
+        """Return True if the server lists by names; a name that it left out gets its own call."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)
@@ -312,7 +309,7 @@ class Pollers:
         return [one for entry in waiting for one in self._fail_one(entry, error, now, batch)]
 
     def _refused(self, batch: PollBatch, error: CallError, passes: bool, now: float) -> None:
-        """Handle a failed batch: the server lacks the verb, or refuses some of the names."""
+        """Handle a failed batch: the server lacks the verb, or refuses some names."""
         verb = batch.strategy.value
         known = verb in self._server.proven
         if passes:  # the server may have the verb all the same
@@ -364,12 +361,12 @@ class Pollers:
     # -- parts --------------------------------------------------------------------------------
 
     def _watched(self, batch: PollBatch) -> list[WatchedOperation]:
-        """The operations of the batch that still have listeners."""
+        """Return the operations of the batch that still have listeners."""
         known = self._registry.entries
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Whether an operation of the batch still has a listener; removes those that have none."""
+        """Return True if an operation of the batch has a listener; remove those that have none."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

@@ -1,4 +1,4 @@
-"""The operations that are waited for together: their listeners, states and due times."""
+"""The registry of operations that are waited for: their listeners, states and due times."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lro_client._flow.poll_state import ANSWERED, Fits, PollState, any_fits
 from lro_client._tracing import log
 
 MAX_BATCH_NAMES: Final = 1000
-"""The names in one BatchGet or Watch (spec §3.11)."""
+"""Maximum number of names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
-"""Delay of new names, so that many that come together are asked for together."""
+"""Delay of new names, so that names which come together share a call."""
 
 
 @attrs.frozen
 class StateChanged:
-    """An operation has changed; perhaps it is done."""
+    """An operation has changed, or is done."""
 
     name: str
     operation: Operation
@@ -33,7 +33,7 @@ class StateChanged:
 
 @attrs.frozen
 class WatchFailed:
-    """An operation is gone, or cannot be asked for any more."""
+    """An operation is gone, or cannot be read any more."""
 
     name: str
     error: Exception
@@ -46,9 +46,9 @@ Notifications: TypeAlias = list[tuple[Sequence[Listener], WatchEvent]]
 
 @attrs.frozen
 class WatchOptions:
-    """What a listener wants: each change or only the end, and until when.
+    """The options of a listener: every change or only the end, and a deadline.
 
-    ``fits`` says whether the result of an operation that is done is as it was declared.
+    ``fits`` returns True if the result of an operation is of the declared class.
     """
 
     wants_progress: bool = False
@@ -57,20 +57,20 @@ class WatchOptions:
 
 
 class Listeners:
-    """Listeners of one operation, or of thousands that are watched alike. Never changed."""
+    """The listeners of one operation, or of thousands with the same ones. Immutable."""
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
     def __init__(self, wants: Mapping[Listener, WatchOptions]) -> None:
         self.wants: Mapping[Listener, WatchOptions] = wants
         self.wants_progress: bool = any(want.wants_progress for want in wants.values())
-        """Whether one of them wants each change."""
+        """True if one of them wants every change."""
         deadlines = [want.deadline for want in wants.values()]
         self.first_deadline: float = min(deadlines, default=math.inf)
         self.last_deadline: float = max(deadlines, default=math.inf)
 
     def deadline(self, now: float) -> float:
-        """The next deadline, at which one last poll is made."""
+        """Return the next deadline, at which a last poll is made."""
         ends = (want.deadline for want in self.wants.values())
         return min((end for end in ends if end > now), default=math.inf)
 
@@ -83,7 +83,7 @@ class WatchedOperation(PollState):
     """An operation with listeners. Times are in seconds by the client's clock."""
 
     due: float = math.inf
-    """When to look at it next; infinite while a call asks for it."""
+    """When the next poll is due; infinite during a call."""
     listeners: Listeners = _NO_LISTENERS
     """Replaced, never changed."""
     collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
@@ -91,14 +91,14 @@ class WatchedOperation(PollState):
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """Whether it needs a call of its own: a batch was refused, or it has no collection."""
+    """True if it needs a call of its own: a batch was refused, or it has no collection."""
     streamed: bool = False
-    """Whether it is in a stream."""
+    """True while it is in a stream."""
     reported: bool = False
-    """Whether that stream has reported it."""
+    """True once that stream has reported it."""
 
     def fits_all(self, operation: Operation) -> bool:
-        """Whether its result is as all who wait for it have declared it."""
+        """Return True if the result is of the class that each listener has declared."""
         return all(want.fits(operation) for want in self.listeners.wants.values())
 
 
@@ -132,22 +132,22 @@ class WatchRegistry:
         """Number of entries of each collection."""
         self.closed: Exception | None = None
         self.own_calls: int = 0
-        """How many waits have a call of their own now."""
+        """Number of waits that have calls of their own."""
         self._max_pollers = max_pollers
         self._start_poller = start_poller
         self._wake_poller = wake_poller
         self._moments: list[float] = []
-        """A heap of the moments at which something may be due."""
+        """A heap of the moments at which an entry may be due."""
         self._due: dict[float, collections.deque[WatchedOperation]] = {}
-        """What is due at each moment: all of a batch together, rather than each by itself."""
+        """The entries that are due at each moment; those of a batch are together."""
         self._pollers = 0
         self._starting = 0
-        """Number of pollers that were started and have not yet taken anything."""
+        """Number of pollers that were started and have no batch yet."""
         self._sleeping_until: float | None = None
-        """When the one poller that sleeps will wake; None: no poller sleeps."""
+        """When the sleeping poller wakes up; None if no poller sleeps."""
 
     def max_calls(self, connections: int) -> int:
-        """Maximum number of calls in flight for all that is waited for together."""
+        """Return the maximum number of calls in flight for all entries."""
         return max(1, connections - self.own_calls)
 
     # -- for those who wait -------------------------------------------------------------------
@@ -155,13 +155,13 @@ class WatchRegistry:
     def subscribe(
         self, name: str, listener: Listener, want: WatchOptions, known: Operation | None = None
     ) -> WatchedOperation:
-        """Notify ``listener`` of the end, or, if it wants progress, of each change."""
+        """Notify ``listener`` of the end or, if it wants progress, of every change."""
         return self.subscribe_all(listener, want, {name: known})[name]
 
     def subscribe_all(
         self, listener: Listener, want: WatchOptions, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
-        """The same for many names; no poller takes one before all of them are there."""
+        """Subscribe to many names; no poller takes one before all are there."""
         news: list[WatchEvent] = []
         with self.lock:
             now, alone = self.clock(), Listeners({listener: want})
@@ -194,9 +194,8 @@ class WatchRegistry:
             )
             self._count_of(entry, 1)
         elif want.wants_progress:
-            entry.due = min(
-                entry.due, now
-            )  # a Wait may be held for it, which cannot be ended early
+            # A Wait that is held for it cannot be ended early.
+            entry.due = min(entry.due, now)
             if entry.polls and entry.operation is not None:
                 news.append(StateChanged(name, entry.operation))
         others = entry.listeners.wants
@@ -206,7 +205,7 @@ class WatchRegistry:
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:
-        """Notify ``listener`` no more."""
+        """Remove a listener."""
         with self.lock:
             entry = self.entries.get(name)
             if entry is None or listener not in entry.listeners.wants:
@@ -217,7 +216,7 @@ class WatchRegistry:
                 self._drop(entry)
 
     def close(self, error: Exception) -> None:
-        """Notify all listeners that there will be no more events."""
+        """Notify all listeners that no more events will come."""
         with self.lock:
             self.closed = error
             entries = list(self.entries.values())
@@ -234,7 +233,7 @@ class WatchRegistry:
         self.push_all((entry,), due)
 
     def push_all(self, entries: Iterable[WatchedOperation], due: float) -> None:
-        """The same for many, which stay in their order."""
+        """Make entries due, in their order."""
         together = self._due_at(due)
         for entry in entries:
             entry.due = due
@@ -252,9 +251,9 @@ class WatchRegistry:
         return found
 
     def due(self, until: float) -> Iterator[tuple[WatchedOperation, float]]:
-        """Take out the entries that are due by then, the first ones first, each with its time.
+        """Remove and yield the entries that are due until then, in order, each with its time.
 
-        What is taken out is not due again before it is pushed.
+        An entry is not due again before it is pushed.
         """
         known = self.entries
         while (moment := self.next_due) <= until:
@@ -267,7 +266,7 @@ class WatchRegistry:
 
     @property
     def next_due(self) -> float:
-        """When the next entry is due."""
+        """The moment at which the next entry is due."""
         while self._moments:
             moment = self._moments[0]
             together = self._due[moment]
@@ -281,7 +280,7 @@ class WatchRegistry:
         return math.inf
 
     def ensure_poller(self) -> None:
-        """Make sure that a poller takes what is due next."""
+        """Make sure that a poller takes the next entry."""
         if self._sleeping_until is not None:
             if self.next_due < self._sleeping_until:
                 self._wake_poller()
@@ -291,15 +290,15 @@ class WatchRegistry:
             self._starting += 1
 
     def poller_started(self) -> None:
-        """Note that a poller has begun."""
+        """Note that a poller has started."""
         self._starting = max(0, self._starting - 1)
 
     def poller_woke(self) -> None:
-        """Note that the poller that slept goes on."""
+        """Note that the sleeping poller has woken up."""
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a poller sleep until then; False: another one sleeps already, and this one ends."""
+        """Let a poller sleep until then; return False if another one sleeps, so this one ends."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
                 self._wake_poller()
@@ -308,13 +307,13 @@ class WatchRegistry:
         return True
 
     def poller_exited(self) -> None:
-        """Note that a poller ends; without entries, the poller that sleeps ends too."""
+        """Note that a poller ends; without entries, the sleeping poller ends too."""
         self._pollers -= 1
         if not self.entries:
             self._wake_poller()
 
     def take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
-        """Take in a state; returns the notifications to send."""
+        """Store a state, and return the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         entry.failures = ANSWERED
@@ -330,14 +329,14 @@ class WatchRegistry:
         return [(interested, StateChanged(entry.name, operation))]
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
-        """Give an operation up; returns the notifications to send."""
+        """Give up an operation, and return the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
         return [(tuple(entry.listeners.wants), WatchFailed(entry.name, error))]
 
     def give_up_all(self, error: Exception) -> Notifications:
-        """Give up every operation; returns the notifications to send."""
+        """Give up all operations, and return the notifications to send."""
         return [one for entry in list(self.entries.values()) for one in self.give_up(entry, error)]
 
     def _drop(self, entry: WatchedOperation) -> None:

@@ -1,4 +1,4 @@
-"""The choice of the next call: by which verb, for which operations, and when again."""
+"""The choice of the next call: its verb, its operations, and its time."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_UNREPORTED_SECONDS: Final = 5.0
 """Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""
 
 _MAX_WAITS_HELD: Final = 4
-"""Maximum number of operations for which a Wait each is held."""
+"""With at most this many operations, each gets a Wait of its own."""
 
 _MAX_FILTER_CHARS: Final = 4000
 _MAX_LISTED_NAMES: Final = 100
-"""The names in one List: as many as fit into an address that every proxy takes."""
+"""Maximum number of names in one List: they must fit into a URL that every proxy accepts."""
 
 _MAX_SET_ASIDE: Final = 100
 _GATHER_AHEAD_SECONDS: Final = 0.05
@@ -49,13 +49,13 @@ _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
 """Maximum delay of a change that is not the end."""
 
 _MAX_BROKEN_STREAMS: Final = 2
-"""An operation that this many streams did not report before they broke is read in batches."""
+"""After this many broken streams that did not report it, an operation is read in batches."""
 
 RECHECK_SECONDS: Final = 60.0
-"""How often an operation that a stream reported as running is asked for by other means."""
+"""Seconds after which an operation that a stream reported as running is polled."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
-"""A stream with no sign of life for this time is given up: servers send one each 15 s."""
+"""A stream without a sign of life for this time is closed: servers send one each 15 s."""
 
 
 _SINCE: Final = operator.attrgetter("since")
@@ -89,7 +89,7 @@ class PollBatch:
     budget: float = 0.0
     request: Request | None = None
     left_out: set[str] = attrs.field(factory=set)
-    """Names that a good reply has left for the next call."""
+    """Names that a good reply did not include; they go into the next call."""
 
 
 class Scheduler:
@@ -106,7 +106,7 @@ class Scheduler:
         self._began: dict[Strategy, float] = {}
 
     def next_batch(self, now: float) -> PollBatch | None:
-        """The batch that is due; None: a call in flight will show which verb to use."""
+        """Return the next batch; None if a call in flight will show which verb to use."""
         first, due = next(self._registry.due(now))
         how = self._strategy(first, now)
         if how is None:
@@ -134,14 +134,14 @@ class Scheduler:
         return batch
 
     def finished(self, batch: PollBatch) -> None:
-        """Note that a call has ended, well or not."""
+        """Note that a call has ended."""
         self._in_flight[batch.strategy] -= 1
         if batch.strategy is Strategy.STREAM:
             for entry in batch.entries.values():
                 entry.streamed = entry.reported = False
 
     def step(self, batch: PollBatch, sink: Sink) -> Call | Stream:
-        """The step that makes the call."""
+        """Return the step that makes the call."""
         assert batch.request is not None
         if batch.strategy is Strategy.STREAM:
             call = Call(request=batch.request, budget=_MAX_STREAM_SILENCE_SECONDS)
@@ -171,12 +171,11 @@ class Scheduler:
         most = self._registry.max_calls(polling.connections) - 2
         if not polling.wait_first or entry.streamed or self._in_flight[Strategy.STREAM] >= most:
             return False
-        return (
-            entry.failures.count < _MAX_BROKEN_STREAMS
-        )  # one that breaks too soon must not keep some from us
+        # So operations on a stream that keeps breaking are still polled.
+        return entry.failures.count < _MAX_BROKEN_STREAMS
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
-        """Seconds to hold a Wait for; negative: there is no time for one."""
+        """Return the hold of a Wait; negative if there is no time for one."""
         hold = self._config.polling.hold_seconds
         if entry.listeners.wants_progress:
             hold = min(hold, _MAX_PROGRESS_DELAY_SECONDS) if entry.polls else 0.0
@@ -184,7 +183,7 @@ class Scheduler:
         return -1.0 if found is None else found
 
     def _gather(self, batch: PollBatch, first: WatchedOperation, until: float) -> None:
-        """Add what is due until then and can be asked for in the same call."""
+        """Add the entries that are due until then and fit into the same call."""
         aside: list[tuple[WatchedOperation, float]] = []
         entries, collection = batch.entries, first.collection
         most = min(first.max_batch, capacity(batch.strategy))
@@ -229,7 +228,7 @@ def _request(batch: PollBatch, *, ended: bool) -> Request:
 
 
 def capacity(how: Strategy) -> int:
-    """How many names one call takes."""
+    """Return the maximum number of names in one call."""
     return {Strategy.LIST: _MAX_LISTED_NAMES, Strategy.GET: 1, Strategy.WAIT: 1}.get(
         how, MAX_BATCH_NAMES
     )
@@ -242,7 +241,7 @@ def pause_after(
     registry: WatchRegistry,
     retry_after: float | None,
 ) -> float:
-    """Seconds until the next call for the operations that are still watched."""
+    """Return the pause until the next call for the operations that are still watched."""
     polling = config.polling
     asked = polling.server_delay(retry_after)
     if asked > 0:

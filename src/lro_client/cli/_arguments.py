@@ -1,4 +1,4 @@
-"""What the arguments of a command stand for: operations, and the message of a start."""
+"""Arguments of commands: operations, and the message of a start."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ from lro_client.cli._terminal import (
 F = TypeVar("F", bound=Callable[..., object])
 
 _AT_ONCE: Final = 8
-"""How many calls there are at once for all that match a filter."""
+"""Number of calls at once for the operations that match a filter."""
 _MAX_LIMIT: Final = 1_000_000_000
 _MAX_PAGE: Final = 1000
 """The most operations that one call lists."""
@@ -429,7 +429,7 @@ _follow_options = (
 
 @attrs.frozen
 class FollowOptions:
-    """How a command shows the operations that it has started."""
+    """The options that say how a command shows the operations that it has started."""
 
     waits: bool
     watches: bool

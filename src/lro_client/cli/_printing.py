@@ -1,4 +1,4 @@
-"""What the client's commands print: lines, JSON and tables of operations."""
+"""Output of the client's commands: lines, JSON and tables of operations."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class StateLine:
 
     @property
     def percent(self) -> str:
-        """How far it is; empty where that is not known."""
+        """Return the progress, or the empty text if it is not known."""
         fraction = self.progress.fraction
         return "" if fraction is None else percent_text(fraction)
 
@@ -326,7 +326,7 @@ class LiveTable:
 
 
 def can_redraw() -> bool:
-    """Whether the terminal can draw a table over the one before."""
+    """Return True if the terminal can redraw a table."""
     return not Console().is_dumb_terminal
 
 

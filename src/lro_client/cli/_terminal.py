@@ -34,7 +34,7 @@ def plain_json(text: str) -> str:
 
 
 def safe_in_shells(word: str) -> bool:
-    """Whether every shell takes a word as it is, wherever it stands.
+    """Return True if no shell needs quotes around a word.
 
     Not safe are quotes, white space, what some shell expands, such as ``~``, ``=`` and ``:``, and
     a hyphen in front, which makes an option.

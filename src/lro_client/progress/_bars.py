@@ -89,7 +89,7 @@ class Estimate:
 
 
 class ShownUpdate(Protocol):
-    """What a bar shows: an ``Update`` of either face, or what looks like one."""
+    """The state that a bar shows: an ``Update``, or an object like it."""
 
     @property
     def operation(self) -> Operation:
@@ -107,7 +107,7 @@ class ShownUpdate(Protocol):
 
 
 class Running(Protocol[R_co]):
-    """What a bar is drawn for: an ``OperationHandle``."""
+    """The operation of a bar: an ``OperationHandle``, or an object like it."""
 
     @property
     def name(self) -> str:
@@ -249,7 +249,7 @@ def show_tqdm(
     progress_of: ProgressOf = progress_of,
     **options: Any,
 ) -> R:
-    """The same with a bar of tqdm, to which ``options`` go.
+    """Show the progress with a bar of tqdm, which gets the ``options``.
 
     Raises:
         MissingExtra: tqdm is not installed.

@@ -1,4 +1,4 @@
-"""How far an operation is, read from the metadata that services commonly have (spec §9.6)."""
+"""The progress of an operation, read from common fields of metadata (spec §9.6)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def first_number(look: Lookup, names: Iterable[str]) -> float | None:
 
 @attrs.frozen
 class Progress:
-    """How far an operation is, as far as its metadata says.
+    """The progress of an operation, as its metadata reports it.
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` of ``total`` are its own units:
     files, bytes, rows. Each is None where it is not known; ``total`` is more than 0, the others are

@@ -85,7 +85,7 @@ class VirtualClock:
             self.now += passed
 
     async def aadvance(self, seconds: float) -> None:
-        """The same for this task, while the others go on.
+        """Sleep in this task, while the others go on.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.

@@ -1,4 +1,4 @@
-"""What the pytest plugin's fixtures are made of: a service in memory, and a client of it."""
+"""The parts of the pytest fixtures: a service in memory, and its client."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
 
 
 def client_of(service: Service, clock: VirtualClock) -> Client:
-    """A client of a service of this process, which sleeps on a virtual clock."""
+    """Return a client of a local service, which sleeps on a virtual clock."""
     return Client(transport=LocalTransport(service), clock=clock, sleep=clock.sleep)

@@ -1,4 +1,4 @@
-"""What a test scripts: how operations go, which faults calls have, and the store that plays it."""
+"""Scripts of tests: the course of operations, faults of calls, and the store that plays them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ServerCall:
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """What is wrong with an answer.
+    """A fault of an answer.
 
     ``error`` is what the HTTP library raises instead, for instance ``httpx.ConnectError``.
     ``status`` and ``body`` replace the answer's: a status alone comes with the interface's error
@@ -65,7 +65,7 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """When a fault happens: for this verb, these numbers of its calls, in this span of time."""
+    """A fault with its conditions: the verb, the numbers of its calls, and a span of time."""
 
     fault: Fault
     verb: str
@@ -74,7 +74,7 @@ class Rule:
     until: float
 
     def applies(self, call: ServerCall, earlier: list[ServerCall]) -> bool:
-        """Whether it happens to a call; ``earlier`` are all calls before it."""
+        """Return True if the fault happens to a call; ``earlier`` are all calls before it."""
         if self.verb not in ("", call.verb) or not self.since <= call.at < self.until:
             return False
         number = 1 + sum(1 for one in earlier if self.verb in ("", one.verb))
@@ -83,7 +83,7 @@ class Rule:
 
 @attrs.define(kw_only=True)
 class Script:
-    """How one operation goes: see :meth:`ScriptedServer.operation`. The response is packed."""
+    """The script of one operation: see :meth:`ScriptedServer.operation`. The response is packed."""
 
     name: str
     began: float
@@ -97,7 +97,7 @@ class Script:
     cancelled: bool = False
 
     def over(self, now: float) -> bool:
-        """Whether it has ended."""
+        """True if the operation has ended."""
         return self.ends_after is not None and now - self.began >= self.ends_after - TICK_SECONDS
 
     def changes(self, now: float) -> float:

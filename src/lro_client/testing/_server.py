@@ -48,19 +48,19 @@ _VERBS: Final = {
     ("GET", ""): "GetOperation",
 }
 _STEP_SECONDS: Final = 1.0
-"""How often a stream looks for changes, and a short Wait for those that other calls make."""
+"""Seconds between two looks of a stream, or of a short Wait, for changes."""
 
 _MAX_LOOKS: Final = 4
-"""How often a long Wait looks for them."""
+"""Seconds between two looks of a long Wait."""
 
 _HEARTBEAT_SECONDS: Final = 15.0
 
 Answering: TypeAlias = Generator[float, None, httpx.Response]
-"""Makes the answer to a request; yields the seconds that pass until then."""
+"""Returns the answer to a request; yields the seconds that pass before."""
 
 
 class UnscriptedCall(AssertionError):
-    """A call that the interface does not have, or a start of a method that was not scripted."""
+    """A call of an unknown verb, or of a method that was not scripted."""
 
 
 class Verbs(TypedDict, total=False):
@@ -82,7 +82,7 @@ _RPCS: Final = {
 
 
 class ScriptedServer:
-    """A server of the interface in memory, on a virtual clock: the operations go as a test says.
+    """A server in memory, on a virtual clock, whose operations follow a script.
 
     It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
     the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held at most
@@ -207,13 +207,13 @@ class ScriptedServer:
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
 
     def client(self, **options: Any) -> Client:
-        """A client of this server, on its clock; ``options`` are those of :class:`Client`."""
+        """Return a client of this server, on its clock, with these ``options``."""
         options.setdefault("http", httpx.Client(transport=self.transport))
         options = {"clock": self.clock, "sleep": self.clock.sleep, **options}
         return Client(self.url, **options)
 
     def async_client(self, **options: Any) -> AsyncClient:
-        """The same for event loops."""
+        """Return a client for event loops."""
         options.setdefault("http", httpx.AsyncClient(transport=self.transport))
         options = {"clock": self.clock, "sleep": self.clock.asleep, **options}
         return AsyncClient(self.url, **options)

@@ -60,21 +60,21 @@ from lro_client._flow.steps import (
 Metadata = Iterable[tuple[str, str | bytes]]
 
 _EXTENSIONS: Final = (BatchGetOperationsRequest, WatchOperationsRequest, RerunOperationRequest)
-"""What only HTTP has (spec §3.11, §3.12)."""
+"""Requests that only HTTP can carry (spec §3.11, §3.12)."""
 
 _NO_METHOD: Final = "Method not found!"
-"""What servers of grpcio say of paths that they do not serve, whichever it is."""
+"""The message of grpcio's servers for every path that they do not serve."""
 _METHOD: Final = re.compile(r"/([\w.]+)/(\w+)|([\w.]+)\.(\w+)", re.ASCII)
 _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
-"""What grpcio says where the caller's own deadline is over."""
+"""The message of grpcio when the caller's own deadline expires."""
 
 _UNCONNECTED: Final = "failed to connect to all addresses"
-"""How grpcio begins to say why there is no connection."""
+"""The beginning of grpcio's messages on failed connections."""
 
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
-"""How grpcio refuses a reply. Before 1.70 a server refused requests in the same words."""
+"""The message with which grpcio refuses a large reply, and a server before 1.70 a large request."""
 
 _PAIRS: Final = "pairs of a key in lower case and a text of ASCII (bytes for a key in -bin)"
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")

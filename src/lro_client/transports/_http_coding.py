@@ -68,7 +68,7 @@ from lro_client._flow.steps import (
 )
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
-"""What is said of a start beside its message (spec §9.1, §9.7), as a message may spell it too."""
+"""Options of a start beside its message (spec §9.1, §9.7), in both spellings of a message."""
 
 _ENDINGS: Final = {
     "get": "",
@@ -350,11 +350,11 @@ _UNFINISHED: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""What a text may end with instead of the next token. Nothing is unfinished too."""
+"""The end of a text that stops within a token, or between tokens."""
 
 
 def is_truncated(content: bytes) -> bool:
-    """Whether these bytes end too early, so that more of them might have been one JSON text.
+    """Return True if the bytes are the beginning of a JSON text that was cut off.
 
     Bytes that no continuation makes JSON in UTF-8 are not truncated: they can never be read.
     """
@@ -392,7 +392,7 @@ _FAILURES: Final = (
     ("SSLError", Code.UNAVAILABLE, True),  # the read of an event loop: httpx leaves it as it is
     ("ConnectionError", Code.UNAVAILABLE, True),
 )
-"""What an exception of this name means, and whether that passes; the first that fits counts.
+"""The meaning of exceptions by name, and True if a retry can help; the first match counts.
 
 By name, since the client may be one of httpx2, whose classes are others of the same names.
 """
@@ -400,7 +400,7 @@ By name, since the client may be one of httpx2, whose classes are others of the 
 
 _CONNECTING: Final = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
 _REFUSED: Final = re.compile(r"\A(4\d\d)[ ,]")
-"""How a proxy says with which status it refuses to connect: httpx's form and aiohttp's."""
+"""The status with which a proxy refuses to connect, as httpx and aiohttp print it."""
 
 _ELSEWHERE: Final = (
     "look at the name, the client's base URL and routes, and where the server is mounted"
@@ -509,12 +509,12 @@ class HttpCoder:
         return BatchGetOperationsResponse(found, gone)
 
     def streams(self, response: Any) -> bool:
-        """Whether a response is a stream of events."""
+        """Return True if a response is a stream of events."""
         kind: str = response.headers.get("content-type", "")
         return response.status_code == 200 and kind.lower().startswith("text/event-stream")
 
     def events(self, call: Call) -> Events[Operation | str]:
-        """What makes operations, and the names of those gone, of the chunks of a stream.
+        """Return a parser from stream chunks to operations and the names of missing ones.
 
         It raises a CallError for what was not asked for.
         """
@@ -628,7 +628,7 @@ def _moment(text: str) -> float | None:
 
 
 def _lacks_route(status: Status) -> bool:
-    """Whether a NOT_FOUND is of the path, rather than of something that was asked for."""
+    """Return True if NOT_FOUND means the path, not the operation."""
     return any(
         isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
         for detail in decoded(status)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _HEADERS: Final = {"accept-encoding": CODINGS}
 
 IDLE_SECONDS: Final = 1.0
-"""How long an idle connection is kept. Servers keep theirs for two seconds and more.
+"""Seconds for which an idle connection is kept. Servers keep theirs for two seconds or more.
 
 Where both end a connection at the same time, a request is lost on it (RFC 9112 §9.3).
 """
@@ -134,7 +134,7 @@ class Connections(httpx.BaseTransport):
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """As of httpx's transport."""
+        """Send a request, as httpx's transport does."""
         if self._plain is not None and request.url.scheme == "http":
             return self._plain.handle_request(request)
         with self._lock:
@@ -157,7 +157,7 @@ class MakeConnections(Protocol):
 
 
 class AsyncConnections(httpx.AsyncBaseTransport):
-    """The same on an event loop, of any HTTP library."""
+    """The client of an event loop, of any HTTP library."""
 
     def __init__(self, make: MakeConnections, *, plain: bool) -> None:
         self._make = make
@@ -165,7 +165,7 @@ class AsyncConnections(httpx.AsyncBaseTransport):
         self._secure = None if plain else make(_certificates())
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """As of httpx's transport."""
+        """Send a request, as httpx's transport does."""
         if self._plain is not None and request.url.scheme == "http":
             return await self._plain.handle_async_request(request)
         self._secure = self._secure or self._make(_certificates())
@@ -321,12 +321,12 @@ def connections_of(
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:
-    """Whether the client has to add something, to refuse it, or to show it to another library."""
+    """Return True if the client must add to the request, refuse it, or pass it to a hook."""
     return client.is_closed or bool(request.url.userinfo) or _is_patched(type(client))
 
 
 def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
-    """Whether another library has replaced ``send``, as those do that trace calls."""
+    """Return True if another library, such as a tracer, has replaced ``send``."""
     send, own = cls.send, cls.build_request
     plain = isinstance(send, types.FunctionType)
     return not (plain and send.__code__.co_filename == own.__code__.co_filename)

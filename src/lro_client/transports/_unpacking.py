@@ -12,13 +12,13 @@ MAX_PIECE_BYTES: Final = 256 * 1024
 """The most bytes that are unpacked at once: time and size are looked at after each piece."""
 
 MAX_CODINGS: Final = 2
-"""How often a body may have been packed; each time it may become a thousand times smaller."""
+"""Maximum number of encodings of a body; each can make it a thousand times smaller."""
 
 CODINGS: Final = "gzip, deflate"
-"""What a client asks for (RFC 9110 §12.5.3): all that is read, and no other."""
+"""The encodings that the client accepts (RFC 9110 §12.5.3)."""
 
 _BLOCK_BYTES: Final = 16 * 1024
-"""How much is given to zlib at once, which copies what is left at the end of each member."""
+"""Bytes given to zlib at once; it copies the rest at the end of each member."""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 """The codings that are read."""
@@ -48,7 +48,7 @@ class Unpacking:
         self._layers = [_Layer() for _ in names]
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """What the next bytes unpack to, none of it larger than :data:`MAX_PIECE_BYTES`.
+        """Unpack the next bytes into pieces of at most :data:`MAX_PIECE_BYTES`.
 
         Also gives nothing (``b""``) from time to time, where much unpacks to nothing.
 
@@ -102,7 +102,7 @@ class _Layer:
 
 
 def _window(chunk: bytes) -> int:
-    """How to read what begins so: as gzip, as deflate with zlib's head, or without one."""
+    """Return a decompressor for gzip, or for deflate with or without zlib's header."""
     if chunk.startswith(_GZIP_HEAD):
         return _GZIP
     headed = chunk[0] & 0x0F == zlib.DEFLATED and int.from_bytes(chunk[:2]) % 31 == 0

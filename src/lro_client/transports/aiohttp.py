@@ -43,7 +43,7 @@ class AiohttpTransport(AsyncHttpTransport):
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
-    """What httpx-aiohttp leaves out: an address with a password, and replies that are no HTTP."""
+    """Adds passwords in addresses, and errors for replies that are not HTTP, to httpx-aiohttp."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

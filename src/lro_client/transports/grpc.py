@@ -61,7 +61,7 @@ class _Channel(Generic[C]):
         self.channel = channel
         self.paths: dict[str, Any] = {}
         self.calls = 0
-        """How many are in flight."""
+        """Number of calls in flight."""
 
 
 class _Line(Generic[C]):
@@ -138,7 +138,7 @@ def _address(target: object, credentials: object) -> str:
 
 
 def _is_silent(call: Call, began: float) -> bool:
-    """Whether a call that had no reply had the time for one."""
+    """Return True if a call without a reply had enough time for one."""
     took = time.monotonic() - began
     return call.budget >= _FAIR_SECONDS and took >= call.budget * _WHOLE_BUDGET
 

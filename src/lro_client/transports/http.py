@@ -57,7 +57,7 @@ class _Closed(Exception):
 
 
 class HttpTransport:
-    """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``.
+    """Makes calls with an ``httpx.Client``, which it closes if the client is its ``own``.
 
     Without one it makes its own, and another one in a forked process, which must not share
     connections with its parent. ``base_url`` goes before all paths, ``routes`` are those of the
@@ -94,7 +94,7 @@ class HttpTransport:
         self.address: str = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
-        """The server's reply.
+        """Make a call, and return the server's reply.
 
         Raises:
             CallError: The call failed.
@@ -219,7 +219,7 @@ class AsyncHttpTransport:
         return OwnAsyncClient(functools.partial(connections_of, plain=self._plain))
 
     async def send(self, call: Call) -> Reply:
-        """The server's reply.
+        """Make a call, and return the server's reply.
 
         Raises:
             CallError: The call failed.
@@ -294,7 +294,7 @@ class AsyncHttpTransport:
 
 
 def _is_plain(base_url: str) -> bool:
-    """Whether a server is called without TLS."""
+    """Return True if the URL has no TLS."""
     return base_url.startswith("http://")
 
 
@@ -377,7 +377,7 @@ async def _aread(response: httpx.Response, call: Call) -> bytes:
 
 
 def _refusal(response: httpx.Response) -> bytes:
-    """What a server says that gives no stream; the beginning of it, if it says much."""
+    """Read the body of a reply that is not a stream, or the first part of a long one."""
     content, until = bytearray(), time.monotonic() + _REFUSAL_SECONDS
     for piece in () if response.is_success else _pieces(response):
         content += piece
@@ -432,7 +432,7 @@ def _pieces(response: httpx.Response) -> Iterator[bytes]:
 
 
 async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """The same on an event loop, which sees to deadlines between the pieces."""
+    """Read the body on an event loop, which checks the deadline between the pieces."""
     import asyncio  # is loaded where an event loop runs
 
     unpacking = _unpacking(response)
@@ -449,7 +449,7 @@ async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 def _redirected(
     call: Call, asked: Mapping[str, Any], response: Any, hops: int
 ) -> dict[str, Any] | None:
-    """What to ask instead of ``asked``, where a response says so; None: it is the answer.
+    """Return the request to make after a redirect; None if the response is the final one.
 
     Raises:
         CallError: It leads to another origin, where credentials and operations do not belong, or

@@ -1,4 +1,4 @@
-"""Calls straight into a service of this process: for tests, and for servers that are clients."""
+"""Transports that call a service in this process, for tests and for servers that are clients."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from lro_client._flow.steps import (
 __all__ = ["AsyncLocalTransport", "LocalTransport"]
 
 _MANY: Final = 1_000_000
-"""Within a process a wait costs no connection, so that each may have a call for itself."""
+"""Within a process a wait needs no connection, so each can have a call of its own."""
 
 _SIGN_SECONDS: Final = 10.0
-"""How often a stream gives a sign of life."""
+"""Seconds between two signs of life of a stream."""
 
 
 def _check(service: object, caller: object) -> None:
@@ -57,7 +57,7 @@ class LocalTransport:
         self._caller = caller
 
     def send(self, call: Call) -> Reply:
-        """The service's reply.
+        """Call the service, and return its reply.
 
         Raises:
             CallError: The call failed.
@@ -127,7 +127,7 @@ class AsyncLocalTransport:
         self._caller = caller
 
     async def send(self, call: Call) -> Reply:
-        """The service's reply.
+        """Call the service, and return its reply.
 
         Raises:
             CallError: The call failed.
