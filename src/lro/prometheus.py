@@ -1,25 +1,27 @@
-"""Metrics for Prometheus, correct with any number of processes: the extra ``prometheus``.
+"""Metrics for Prometheus: the extra ``prometheus``.
 
 ``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve a :class:`MetricsEdge`; a
 :class:`ServiceCollector` is for a registry of ``prometheus_client`` of your own.
 
-Counters and histograms come from the totals that the store keeps for all its processes. So every
-process answers for all, and no number falls when a process ends. Totals are at most about 15
-seconds old. Gauges belong to the process that answers, and have its id in the label ``process``.
+Counters and histograms belong to the process. Where several processes share a port, set the
+environment variable ``PROMETHEUS_MULTIPROC_DIR`` to an empty directory, as for all programs that
+use ``prometheus_client``; ``lro serve --workers`` does so itself. Then each process answers for
+all, and no number falls when a process ends. Gauges belong to the process that answers, and have
+its id in the label ``process``.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
-from typing import Final
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 
 from lro import Service
-from lro.adapters import Counts, keeps_statistics
-from lro.errors import HttpMethodNotAllowed, LroError, MissingExtra, RouteNotFound
+from lro.errors import HttpMethodNotAllowed, MissingExtra, RouteNotFound
 from lro.http import (
     Allowed,
     Authenticate,
@@ -32,130 +34,125 @@ from lro.http import (
     checked_prefix,
     in_few_threads,
 )
-from lro.telemetry import BUCKETS, METHOD, METRICS, Metric
+from lro.telemetry import METRICS, Metric, MetricObserver
 
 try:
+    from prometheus_client import CollectorRegistry, Counter, Histogram
     from prometheus_client.exposition import choose_encoder
-    from prometheus_client.metrics_core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
     from prometheus_client.metrics_core import Metric as MetricFamily
+    from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
-    from prometheus_client.utils import floatToGoString
 except ImportError as _exc:
     raise MissingExtra("lro.prometheus", "prometheus") from _exc
 
 __all__ = ["MetricsEdge", "ServiceCollector"]
 
-log = logging.getLogger("lro")
-
-_COUNTED: Final = {metric.series: metric for metric in METRICS if metric.series}
+_SHARED: Final = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+"""True if ``prometheus_client`` keeps the values of all processes in files of one directory."""
 
 _PROCESS: Final = "process"
-_SUM: Final = "sum"
-_BOUNDS: Final = (*map(floatToGoString, BUCKETS), "+Inf")
 _OPENMETRICS: Final = "application/openmetrics-text"
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
-_Samples = dict[tuple[str, ...], dict[str, float]]
-"""Samples of a metric by the values of its labels: its number, or its buckets and sum."""
+_Instrument: TypeAlias = Counter | Histogram
 
 
-def _label(attribute: str) -> str:
-    return attribute.replace(".", "_")
+def _labels(metric: Metric) -> list[str]:
+    return [attribute.replace(".", "_") for attribute in metric.attributes]
+
+
+def _made(registry: CollectorRegistry) -> Mapping[str, _Instrument]:
+    """Make the instruments of all metrics that count events, by their names."""
+    found: dict[str, _Instrument] = {}
+    for metric in METRICS:
+        given = metric.prometheus_name, metric.description, _labels(metric)
+        if metric.observed or metric.opt_in:
+            continue
+        if metric.kind == "histogram":
+            found[metric.name] = Histogram(*given, registry=registry, buckets=metric.buckets)
+        else:
+            found[metric.name] = Counter(*given, registry=registry)
+    return found
+
+
+@functools.cache
+def _shared_instruments() -> Mapping[str, _Instrument]:
+    """Return the instruments of all services of this process: they write to one file."""
+    return _made(CollectorRegistry())
+
+
+class _EventCounter(MetricObserver):
+    """Observer that counts the events of one service."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._instruments = _shared_instruments() if _SHARED else _made(self.registry)
+        if _SHARED:
+            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
+
+    def record(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Add a value to the metric's instrument."""
+        instrument = self._instruments[metric.name]
+        one = instrument.labels(*attributes) if attributes else instrument
+        # A clock may have been set back, but a sum must not fall.
+        value = value if 0 <= value < math.inf else 0.0
+        one.observe(value) if isinstance(one, Histogram) else one.inc(value)
+
+
+_lock: Final = threading.Lock()
+_counters: Final[weakref.WeakKeyDictionary[Service, _EventCounter]] = weakref.WeakKeyDictionary()
+
+
+def _counter_of(service: Service) -> _EventCounter:
+    """Return the counter of a service; begin to count with the first call."""
+    with _lock:
+        if service not in _counters:
+            counter = _counters[service] = _EventCounter()
+            service.observe(counter)
+        return _counters[service]
 
 
 class ServiceCollector(Collector):
     """Collect the metrics of a service for a registry of ``prometheus_client``.
 
-    ``REGISTRY.register(ServiceCollector(service))`` adds them. If the store cannot be read, which
-    the log says, or keeps no statistics, there are only gauges.
+    ``REGISTRY.register(ServiceCollector(service))`` adds them. Events are counted from the moment
+    at which the first collector, or :class:`MetricsEdge`, of the service is made.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._counted = _counter_of(service).registry
 
     def describe(self) -> Iterator[MetricFamily]:
         """Yield the families without samples, by which a registry finds equal names."""
-        return self.families({})
+        return map(_family, filter(lambda metric: not metric.opt_in, METRICS))
 
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the families with their present samples."""
-        try:
-            totals = self.totals()
-        except LroError as exc:
-            log.warning("metrics of all processes cannot be read now: %s", exc)
-            totals = {}
-        return self.families(totals)
-
-    def totals(self) -> Counts:
-        """Return the counts of all processes on the store; empty if it keeps no statistics.
-
-        Raises:
-            Unavailable: The store cannot be read now.
-        """
-        store = self._service.store
-        return store.read_totals() if keeps_statistics(store) else {}
-
-    def families(self, totals: Counts) -> Iterator[MetricFamily]:
-        """Yield the families of all metrics, from these totals and the gauges of this process."""
-        found = _samples(totals)
+        counted = {family.name: family.samples for family in self._counted.collect()}
         for metric in METRICS:
             if metric.opt_in:
                 continue
+            family = _family(metric)
             if metric.observed:
-                yield self._gauge(metric)
-            elif metric.kind == "histogram":
-                yield _histogram(metric, found[metric.name])
-            else:
-                yield _counter(metric, found[metric.name])
+                self._read(metric, family)
+            found = counted.get(family.name, ())
+            family.samples += [one for one in found if not one.name.endswith("_created")]
+            yield family
 
-    def _gauge(self, metric: Metric) -> MetricFamily:
-        labels = [*map(_label, metric.attributes), _PROCESS]
-        family = GaugeMetricFamily(metric.prometheus_name, metric.description, labels=labels)
-        process = str(os.getpid())
+    def _read(self, metric: Metric, family: MetricFamily) -> None:
+        process = {_PROCESS: str(os.getpid())}
         for attributes, number in self._service.gauges.read(metric):
             values = [attributes.get(name, "") for name in metric.attributes]
-            family.add_metric([*values, process], number)
-        return family
+            labels = dict(zip(_labels(metric), values, strict=True))
+            family.add_sample(family.name, labels | process, number)
 
 
-def _samples(totals: Counts) -> Mapping[str, _Samples]:
-    found: dict[str, _Samples] = {metric.name: {} for metric in _COUNTED.values()}
-    for method, series in totals.items():
-        for name, number in series.items():
-            kind, *rest = name.split(".")
-            metric = _COUNTED.get(kind)
-            many = metric is not None and metric.kind == "histogram"
-            # Another metric has these numbers too, or only a later version can read them.
-            if metric is None or (many and not rest):
-                continue
-            place = rest.pop() if many else _SUM
-            given = iter((method, *rest) if METHOD in metric.attributes else rest)
-            values = tuple(next(given, "") for _ in metric.attributes)
-            found[metric.name].setdefault(values, {})[place] = number
-    return found
-
-
-def _counter(metric: Metric, samples: _Samples) -> MetricFamily:
-    labels = [*map(_label, metric.attributes)]
-    family = CounterMetricFamily(metric.prometheus_name, metric.description, labels=labels)
-    for values, numbers in sorted(samples.items()):
-        family.add_metric(values, numbers[_SUM])
-    return family
-
-
-def _histogram(metric: Metric, samples: _Samples) -> MetricFamily:
-    labels = [*map(_label, metric.attributes)]
-    family = HistogramMetricFamily(
-        metric.prometheus_name, metric.description, labels=labels, unit="seconds"
-    )
-    for values, numbers in sorted(samples.items()):
-        counts = accumulate(numbers.get(str(place), 0) for place in range(len(_BOUNDS)))
-        family.add_metric(values, list(zip(_BOUNDS, counts, strict=True)), numbers.get(_SUM, 0))
-    return family
+def _family(metric: Metric) -> MetricFamily:
+    kind = "gauge" if metric.observed else metric.kind
+    unit = "seconds" if metric.kind == "histogram" else ""
+    name = metric.prometheus_name.removesuffix("_total")
+    return MetricFamily(name, metric.description, kind, unit)
 
 
 class MetricsEdge(OperationsEdge):
@@ -201,17 +198,6 @@ class MetricsEdge(OperationsEdge):
         return reply.headless if request.method == "HEAD" else reply
 
     def _exposition(self, accept: str) -> HttpReply:
-        families = list(self._collector.families(self._collector.totals()))
         encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS in accept else "")
         headers = (("content-type", kind), ("cache-control", "no-store"))
-        return HttpReply(200, headers, encode(_Collected(families)))
-
-
-class _Collected(Collector):
-    """Collect these families once more, for an encoder."""
-
-    def __init__(self, families: Iterable[MetricFamily]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[MetricFamily]:
-        return self._families
+        return HttpReply(200, headers, encode(self._collector))

@@ -1,5 +1,6 @@
 """OpenTelemetry for a service, and the table of its metrics, which Prometheus uses too."""
 
+from lro._engine.events import MetricObserver
 from lro._engine.metrics import BUCKETS, METHOD, METRICS, Metric, MetricKind
 from lro._engine.statistics import FLUSH_SECONDS
 from lro._engine.telemetry import MAX_CONTEXT, SCHEMA_URL, SCOPE, Propagation, Telemetry
@@ -14,6 +15,7 @@ __all__ = [
     "SCOPE",
     "Metric",
     "MetricKind",
+    "MetricObserver",
     "Propagation",
     "Telemetry",
 ]

@@ -286,7 +286,7 @@ class Uncounted:
         self._store = MemoryStore()
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("add_counts", "read_counts", "read_totals", "read_load"):
+        if name in ("add_counts", "read_counts", "read_load"):
             raise AttributeError(name)
         return getattr(self._store, name)
 

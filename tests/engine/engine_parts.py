@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import types
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -41,11 +42,19 @@ def declared(service: Service, name: str = NAME, **options: Any) -> Any:
 
 
 def totals(service: Service, method: str = WORK) -> dict[str, float]:
-    """What the store has of a method, when it is given what this service has counted."""
+    """The counts of a method in all minutes, with what this service has counted."""
     assert service.statistics is not None
     assert service.statistics.flush()
     store: Any = service.store
-    return dict(store.read_totals().get(method, {}))
+    return counted(store).get(method, {})
+
+
+def counted(store: Any) -> dict[str, dict[str, float]]:
+    """The counts of all minutes in a store, by method."""
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for one in store.read_counts(datetime(1970, 1, 1, tzinfo=UTC)):
+        sums[one.method].update(one.counts)
+    return {method: dict(found) for method, found in sums.items()}
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

@@ -15,8 +15,8 @@ import pytest
 
 from lro import Cancelled, Code, Job, Retry, Service, State, StatusError
 from lro._engine import statistics as module
-from lro._engine.events import EventDispatch
 from lro._engine.flow import run
+from lro._engine.metrics import LOST_ATTEMPTS, QUEUE_DURATION
 from lro._engine.statistics import FLUSH_SECONDS, Statistics
 from lro._engine.store_port import keeps_statistics
 from lro.adapters import (
@@ -45,7 +45,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS
 from lro.testing import START
 from lro.testing._samples import together
-from tests.engine.engine_parts import ID, Held, once, raising, totals
+from tests.engine.engine_parts import ID, Held, counted, once, raising, totals
 from tests.executors import process_methods
 from tests.service_steps import WORK, Step, ended, ended_in_time, recovered, work
 from tests.waiting import PATIENCE, until
@@ -638,14 +638,14 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
     method.start(WorkRequest())
     clock.advance(FLUSH_SECONDS - 1)
     service.run_maintenance()
-    assert store.read_totals() == {}
+    assert counted(store) == {}
     clock.advance(1)
     service.run_maintenance()
-    (counted,) = store.read_counts(START)
-    assert (counted.minute, counted.counts["starts.started"]) == (START, 1)
+    (found,) = store.read_counts(START)
+    assert (found.minute, found.counts["starts.started"]) == (START, 1)
     clock.advance(60)
     service.run_maintenance()
-    assert store.read_counts(START) == [counted]
+    assert store.read_counts(START) == [found]
 
 
 def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
@@ -680,22 +680,11 @@ def test_service_may_count_nothing(make_service, clock):
         service.run_maintenance()
 
 
-def test_no_event_is_made_for_statistics(make_service, caplog, monkeypatch):
-    """Not where neither the log nor an observer takes it: that would take longer than to count."""
-    caplog.set_level(logging.WARNING, logger="lro")
-    service = make_service(None, InlineExecutor())
-    made: list[object] = []
-    monkeypatch.setattr(EventDispatch, "emit", lambda _, event: made.append(event))
-    work(service).start(WorkRequest())
-    assert made == []
-    assert totals(service)["ends.succeeded"] == 1
-
-
 def test_many_threads_count_all(monkeypatch):
-    """Also while the store is given what they have counted, and many facts are counted at once."""
-    monkeypatch.setattr(module, "_FACTS", 7)
+    """Also while the store is given what they have counted, and many values are counted at once."""
+    monkeypatch.setattr(module, "_MOST_VALUES", 7)
     store, over = MemoryStore(), threading.Event()
-    statistics = Statistics(store, "forced", lambda: 0.0)
+    statistics = Statistics(store, lambda: 0.0)
 
     def flush() -> None:
         while not over.is_set():
@@ -706,14 +695,15 @@ def test_many_threads_count_all(monkeypatch):
 
     def note(number: int) -> None:
         for place in range(160):
-            statistics.note(f"M{number % 2}", "queue", "", "", BUCKETS[place % len(BUCKETS)])
-            statistics.note("", "lost", "retried", "", 2)
+            seconds = BUCKETS[place % len(BUCKETS)]
+            statistics.record(QUEUE_DURATION, seconds, f"M{number % 2}")
+            statistics.record(LOST_ATTEMPTS, 2, "", "retried")
 
     assert together(4, note) == [None] * 4
     over.set()
     flushing.join()
     statistics.flush()
-    found = store.read_totals()
+    found = counted(store)
     assert found[""] == {"lost.retried": 1280}
     for method in ("M0", "M1"):
         assert [found[method][f"queue.{n}"] for n in range(len(BUCKETS))] == [20] * len(BUCKETS)
@@ -737,7 +727,7 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     store = service.store
     assert keeps_statistics(store)
-    assert store.read_totals()[METHOD]["ends.succeeded"] == 1
+    assert counted(store)[METHOD]["ends.succeeded"] == 1
     assert totals(service)["ends.succeeded"] == 2
 
 
@@ -745,16 +735,16 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
 def test_negative_duration_counts_as_zero(seconds):
     """If a clock was set back or returns anything: sums never fall."""
     store = MemoryStore()
-    statistics = Statistics(store, "forced", lambda: 0.0)
+    statistics = Statistics(store, lambda: 0.0)
     for each in (2.0, seconds):
-        statistics.note("M", "queue", "", "", each)
+        statistics.record(QUEUE_DURATION, each, "M")
     assert statistics.flush()
-    assert store.read_totals()["M"] == {"queue.0": 1, "queue.5": 1, "queue.sum": 2}
+    assert counted(store)["M"] == {"queue.0": 1, "queue.5": 1, "queue.sum": 2}
 
 
 def test_store_refuses_what_it_could_not_read(tmp_path):
     store = SQLiteStore(tmp_path / "operations.db")
     with pytest.raises(ValueError, match="JSON compliant"):
         store.add_counts(START, {"M": {"queue.sum": float("nan")}})
-    assert store.read_totals() == {}
+    assert counted(store) == {}
     store.close()

@@ -1,18 +1,15 @@
-"""An application of several uvicorn workers on one SQLite file, which count to it at once."""
+"""An application of several processes on one port, whose counters share a directory."""
 
 from __future__ import annotations
 
 import os
 
 import lro
-from lro._engine import statistics
 from lro.asgi import EdgeApp, OperationsApp
 from lro.executors.threads import ThreadExecutor
 from lro.prometheus import MetricsEdge
 from lro.stores.sqlite import SQLiteStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-statistics.FLUSH_SECONDS = 0.1
 
 service = lro.Service(SQLiteStore(os.environ["LRO_TEST_FILE"]), ThreadExecutor(2))
 
@@ -23,4 +20,5 @@ def work(request: WorkRequest, _: lro.Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(request.text)
 
 
-app = EdgeApp(MetricsEdge(service, path="/metrics"), OperationsApp(service, starts=True))
+metrics = EdgeApp(MetricsEdge(service, path="/metrics"))
+app = OperationsApp(service, starts=True, fallback=metrics)

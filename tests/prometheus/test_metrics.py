@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 import lro.wsgi
 from lro import Code, Job, StatusError
+from lro.adapters import LeasesRenewed, Observer, OperationsExpired
 from lro.asgi import EdgeApp, OperationsApp
 from lro.errors import DeclarationError, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -42,20 +42,24 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Broken(MemoryStore):
-    """Cannot read its totals while it is away."""
+    """Cannot be read while it is away."""
 
     away = False
 
-    def read_totals(self) -> Any:
+    def waiting(self) -> Any:
         if self.away:
             raise Unavailable("it is away")
-        return super().read_totals()
+        return super().waiting()
 
 
 @pytest.fixture
-def service(make_service, clock):
-    """A service that has done some work, which was given to its store."""
+def service(make_service, clock, monkeypatch):
+    """A service that has done some work, and has seen rare events."""
     made = make_service(Broken(clock), InlineExecutor())
+    observers: list[Observer] = []
+    observe = made.observe
+    monkeypatch.setattr(made, "observe", lambda one: (observers.append(one), observe(one)))
+    ServiceCollector(made)
 
     @made.method(METHOD)
     def do(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
@@ -66,12 +70,10 @@ def service(make_service, clock):
 
     for text in ("0.2", "7", "fail"):
         do.start(WorkRequest(text))
-    assert made.statistics is not None
-    made.statistics.note("", "lease_margin", "", "", 5)
-    made.statistics.note(METHOD, "expired", "", "", 3)
-    made.statistics.note(METHOD, "expiries", "", "", 2)
-    made.statistics.note(METHOD, "tomorrow", "", "", 3)  # of a later version
-    made.statistics.flush()
+    (observer,) = observers
+    observer.renewed(LeasesRenewed(count=1, margin_seconds=5))
+    observer.renewed(LeasesRenewed(count=1, margin_seconds=float("nan")))
+    observer.expired(OperationsExpired(methods={METHOD: 3}))
     return made
 
 
@@ -114,7 +116,7 @@ def test_metrics_are_those_of_the_table(service, accept, parse):
             assert set(sample.labels) - {"le"} == labels, sample
 
 
-def test_totals_are_shown_as_counters_and_histograms(service):
+def test_events_are_shown_as_counters_and_histograms(service):
     """Buckets add up, as Prometheus has them; empty labels are those that do not apply."""
     with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
         found = samples(call("GET", "/").text)
@@ -131,23 +133,9 @@ def test_totals_are_shown_as_counters_and_histograms(service):
     failed = labelled(lro_outcome="failed", error_type="NOT_FOUND")
     assert found["lro_attempt_duration_seconds_count", failed] == 1
     assert found["lro_expired_operations_total", labelled()] == 3
-    assert found["lro_queue_expiries_total", labelled()] == 2
     assert found["lro_lease_margin_seconds_sum", ()] == 5
     pending = labelled(lro_state="pending", process=str(os.getpid()))
     assert found["lro_operation_active", pending] == 0
-
-
-def test_series_that_cannot_be_read_hide_no_others(service):
-    """Such as those of a later version."""
-    store = service.store
-    assert isinstance(store, MemoryStore)
-    odd = {"queue": 1, "starts": 1, "queue.99": 1, "attempt.sum": 1, "new.kind": 1, "": 1}
-    store.add_counts(store.now(), {'odd"\n': odd})
-    with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
-        reply = call("GET", "/")
-    assert reply.status_code == 200
-    started = labelled(lro_start_outcome="started", error_type="")
-    assert samples(reply.text)["lro_starts_total", started] == 3
 
 
 def test_promtool_finds_nothing_wrong(service):
@@ -218,32 +206,36 @@ def test_callers_are_those_that_authenticate_lets_in(service):
             assert allowed.status_code == 200
 
 
-def test_unavailable_store_is_answered_503(service, caplog):
-    """A scrape fails, as it should; a registry of the application's own still has the gauges."""
+def test_unavailable_store_hides_only_what_waits_in_it(service):
+    """Counters belong to the process."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))
     service.store.away = True
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
-        assert call("GET", "/").status_code == 503
-    with caplog.at_level(logging.WARNING, logger="lro"):
-        found = samples(generate_latest(registry).decode())
-    assert "metrics of all processes cannot be read now: it is away" in caplog.text
-    assert {name for name, _ in found} >= {"lro_operation_active", "lro_waiter_active"}
-    assert not [name for name, _ in found if name.startswith("lro_starts")]
-    service.store.away = False
-    assert ("lro_lease_margin_seconds_sum", ()) in samples(generate_latest(registry).decode())
+        reply = call("GET", "/")
+    started = labelled(lro_start_outcome="started", error_type="")
+    for text in (reply.text, generate_latest(registry).decode()):
+        found = samples(text)
+        assert found["lro_starts_total", started] == 3
+        assert not [name for name, _ in found if name.startswith("lro_queue_operations")]
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(ServiceCollector(service))
 
 
-def test_store_without_statistics_has_only_gauges(make_service):
-    class Plain(MemoryStore):
-        read_totals = property()
-
-    with asgi_inside(EdgeApp(MetricsEdge(make_service(Plain())))) as call:
-        found = samples(call("GET", "/").text)
-    assert {name for name, _ in found} == {
-        "lro_executor_limit",
-        "lro_executor_usage",
-        "lro_waiter_active",
-    }
+def test_each_service_counts_from_its_first_collector_on(make_service):
+    """Once, however many collectors it has, and also without statistics."""
+    service, other = make_service(executor=InlineExecutor(), statistics=False), make_service()
+    method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
+    method.start(WorkRequest("before"))
+    collectors = [ServiceCollector(one) for one in (service, service, other)]
+    method.start(WorkRequest("after"))
+    found = [
+        sum(
+            sample.value
+            for family in collector.collect()
+            for sample in family.samples
+            if sample.name == "lro_starts_total"
+        )
+        for collector in collectors
+    ]
+    assert found == [1, 1, 0]

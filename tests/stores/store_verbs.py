@@ -57,7 +57,6 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
         "poll_states": lambda: store.poll_states([name]),
         "add_counts": lambda: store.add_counts(clock(), {"M": {"a": 1}}),
         "read_counts": lambda: store.read_counts(clock()),
-        "read_totals": lambda: store.read_totals(),
         "read_load": lambda: store.read_load([""], 9),
         "claim_due": lambda: store.claim_due(clock(), 9),
         "next_due": lambda: store.next_due(),

@@ -371,7 +371,7 @@ PLANNED = {
 SORTS = {
     "START": 2,
     "WRITE": 2,
-    "ADD_COUNTS": 2,
+    "ADD_COUNTS": 1,
     "LOST": 1,
     "LOAD": 1,
     "CLAIM": 3,

@@ -18,7 +18,7 @@ from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
 
 TABLES = (
-    *("operations", "inputs", "checkpoints", "starts", "minutes", "totals", "workers"),
+    *("operations", "inputs", "checkpoints", "starts", "minutes", "workers"),
     *("schedules", "begins", "paused", "secrets"),
 )
 

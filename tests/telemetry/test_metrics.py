@@ -22,7 +22,6 @@ from lro._engine.gauges import QUEUE_SECONDS, Gauges
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
-    CancelSupport,
     LeasesRenewed,
     OperationEnded,
     OperationsExpired,
@@ -61,9 +60,7 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
 def test_events_are_measured(numbers):
     """By outcome, and by code where it has failed; also what is zero on a good day."""
     options = Telemetry(meter_provider=numbers.provider)
-    measuring = telemetry.ServiceTelemetry(
-        options, executor="E", reach=CancelSupport.AT_AWAIT, remote=False
-    )
+    measuring = telemetry.ServiceTelemetry(options, executor="E", remote=False)
     measuring.use([source() for source in measuring.sources()])
     known: dict[str, Any] = {"name": "operations/a", "method": METHOD}
     attempt: dict[str, Any] = {**known, "attempt": 1}
@@ -79,8 +76,10 @@ def test_events_are_measured(numbers):
         OperationEnded(state=State.SUCCEEDED, **ended),
         OperationEnded(state=State.FAILED, error_type="ABORTED", cancel_seconds=9.0, **ended),
         OperationEnded(state=State.CANCELLED, error_type="CANCELLED", **ended),
-        OperationEnded(state=State.CANCELLED, cancel_seconds=3.0, **ended),
-        OperationEnded(state=State.CANCELLED, cancel_seconds=4.0, **{**ended, "attempt": 0}),
+        OperationEnded(state=State.CANCELLED, cancel_seconds=3.0, cancel_reach="at_await", **ended),
+        OperationEnded(
+            state=State.CANCELLED, cancel_seconds=4.0, cancel_reach="withdrawn", **ended
+        ),
         OperationEnded(
             state=State.FAILED,
             error_type="DEADLINE_EXCEEDED",

@@ -562,9 +562,8 @@ class Attempt:
     def _report(self, control: JobControl, metadata: object) -> Flow[None]:
         attempt, packed = control.attempt, self.spec.pack_metadata(metadata)
         yield from self._accepted(control, "metadata", self._store_report, attempt, packed)
-        if events := self._runtime.events:
-            method = self.spec.full_name
-            events.emit(MetadataReported(name=self.name, method=method, attempt=attempt))
+        reported = MetadataReported(name=self.name, method=self.spec.full_name, attempt=attempt)
+        self._runtime.events.emit(reported)
 
     def _store_report(self, attempt: int, packed: AnyMessage) -> Flow[Record | None]:
         now = self._runtime.store.now()
@@ -784,19 +783,14 @@ class Attempt:
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
-        # A start in this process has just looked.
-        observed = events if self._request is not None else events.look()
-        if events.statistics is None and not observed:
-            return
+        if self._request is None:  # else the start in this process has just looked
+            events.tracer.look()
         self._began_at = self._runtime.clock()
         waited: float | None = None
         if record.attempt == 1 and record.start_time is not None:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
-            if events.statistics is not None:
-                events.statistics.note(self.spec.full_name, "queue", "", "", waited)
-        if not observed:
-            return
-        control.trace = self._trace = events.begin_attempt(record)
+        if events.tracer.on:
+            control.trace = self._trace = events.tracer.begin_attempt(record)
         events.emit(
             AttemptBegan(
                 name=self.name,
@@ -816,34 +810,25 @@ class Attempt:
             return
         outcome = cast("AttemptOutcome", life.value)
         self._trace.end(outcome, why)
-        seconds, events = self._runtime.clock() - began_at, self._runtime.events
-        if events.statistics is not None:
-            code = why if outcome == "failed" else ""
-            events.statistics.note(self.spec.full_name, "attempt", outcome, code, seconds)
-        if not events:
-            return
-        events.emit(
+        self._runtime.events.emit(
             AttemptOver(
                 name=self.name,
                 method=self.spec.full_name,
                 attempt=self._record.attempt,
                 outcome=outcome,
-                seconds=seconds,
+                seconds=self._runtime.clock() - began_at,
                 error_type=why,
             )
         )
 
     def _observe_end(self, ending: FinalResult) -> None:
-        events = self._runtime.events
         self._be_over(_ENDS[ending.state], error_type(ending.result))
-        if events.statistics is None and not events:
-            return
         after = self.ended
         if after is None:  # deleted: only the events show its end
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
-        emit_end(events, after, expired=ending.expired)
+        emit_end(self._runtime.events, after, expired=ending.expired)
 
 
 class _Timer:

@@ -77,7 +77,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         error = _too_often(attempt)
     change = lose(attempt, _due(record, lost, now), now)
     after = yield from _given_up(runtime, spec, record, change, error, lost)
-    runtime.events.look()  # this may be the first event of the process
+    runtime.events.tracer.look()  # this may be the first event of the process
     runtime.events.emit(
         WorkLost(
             name=record.name,
@@ -202,5 +202,5 @@ def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: boo
     The functions above leave this to their callers, which first end the attempt.
     """
     if after is not None and after.done:
-        events.look()  # this may be the first event of the process
+        events.tracer.look()  # this may be the first event of the process
         emit_end(events, after, expired=expired)

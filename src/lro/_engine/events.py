@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, Final, Literal, TypeAlias
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
@@ -14,6 +15,7 @@ from lro._base.arguments import check_instance
 from lro._base.errors import LroError, interrupts, one_line
 from lro._base.plain_text import plain
 from lro._base.status import Code, Status
+from lro._engine import metrics
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
 
@@ -42,7 +44,7 @@ Sent: TypeAlias = Callable[[], bytes]
 """Gives a request as its caller has sent it: the same bytes for the same request."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class OperationStarted:
     """A start was answered: its operation is stored, was stored before, or the start was refused.
 
@@ -57,7 +59,7 @@ class OperationStarted:
     error_type: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class AttemptBegan:
     """A worker of this process has claimed an operation.
 
@@ -73,7 +75,7 @@ class AttemptBegan:
     trace_context: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class MetadataReported:
     """A worker has replaced the metadata; ``attempt`` is 0 where the work is done outside."""
 
@@ -83,7 +85,7 @@ class MetadataReported:
     attempt: int
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class AttemptOver:
     """An attempt of this process is over, after so many ``seconds``.
 
@@ -99,13 +101,15 @@ class AttemptOver:
     error_type: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class OperationEnded:
     """An operation has ended, and this process has stored how.
 
-    ``seconds`` is its time since it was created, ``cancel_seconds`` that since a caller asked for
-    it to stop, if one has. ``error_type`` is the name of the code unless it succeeded. ``expired``
-    is true if it had not begun in time (see the option ``expires``).
+    ``seconds`` is its time since it was created, ``cancel_seconds`` its time since a caller asked
+    it to stop, if one has. Then ``cancel_reach`` says how far the request reached: ``withdrawn`` if
+    the work had not begun, else ``cooperative``, ``at_await`` or ``forced``. ``error_type`` is the
+    name of the code unless it succeeded. ``expired`` is true if it had not begun in time (see the
+    option ``expires``).
     """
 
     kind: ClassVar[str] = "ended"
@@ -115,11 +119,12 @@ class OperationEnded:
     state: State
     seconds: float
     cancel_seconds: float | None = None
+    cancel_reach: str = ""
     error_type: str = ""
     expired: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class CancelRequested:
     """A caller has asked for an operation to stop, for the first time."""
 
@@ -129,7 +134,7 @@ class CancelRequested:
     caller: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class WorkLost:
     """This process has found work whose worker was lost, and has decided what becomes of it.
 
@@ -145,7 +150,7 @@ class WorkLost:
     trace_context: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class WriteRefused:
     """A write of a worker of this process was refused, because others have its operation."""
 
@@ -155,7 +160,7 @@ class WriteRefused:
     attempt: int
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class LeasesRenewed:
     """This process has renewed its lease, which holds for ``count`` operations.
 
@@ -167,7 +172,7 @@ class LeasesRenewed:
     margin_seconds: float
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class OperationsExpired:
     """This process has removed expired operations: how many of each method."""
 
@@ -230,6 +235,57 @@ class Observer:
         """This process has removed operations that have expired."""
 
 
+class MetricObserver(Observer):
+    """Observer that turns events into values of metrics: override :meth:`record`."""
+
+    def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
+        """Take a value. ``attributes`` are in the metric's order, and empty if not applicable."""
+
+    def started(self, event: OperationStarted) -> None:
+        """Count the start."""
+        self.record(metrics.STARTS, 1, event.method, event.outcome, event.error_type)
+
+    def attempt_began(self, event: AttemptBegan) -> None:
+        """Measure how long the operation has waited for its first attempt."""
+        if event.queue_seconds is not None:
+            self.record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
+
+    def attempt_over(self, event: AttemptOver) -> None:
+        """Measure the attempt."""
+        why = event.error_type if event.outcome == "failed" else ""
+        self.record(metrics.ATTEMPT_DURATION, event.seconds, event.method, event.outcome, why)
+
+    def ended(self, event: OperationEnded) -> None:
+        """Measure the operation, and its time since the request to cancel if it has stopped."""
+        method, state = event.method, event.state
+        outcome, why = "succeeded", ""
+        if state is not State.SUCCEEDED:
+            failed = state is State.FAILED
+            outcome, why = ("failed", event.error_type) if failed else ("cancelled", "")
+        self.record(metrics.OPERATION_DURATION, event.seconds, method, outcome, why)
+        if event.cancel_seconds is not None and state is State.CANCELLED:
+            self.record(metrics.CANCEL_DURATION, event.cancel_seconds, method, event.cancel_reach)
+        if event.expired:
+            self.record(metrics.QUEUE_EXPIRIES, 1, method)
+
+    def lost(self, event: WorkLost) -> None:
+        """Count the lost attempt."""
+        self.record(metrics.LOST_ATTEMPTS, 1, event.method, event.decision)
+
+    def write_refused(self, event: WriteRefused) -> None:
+        """Count the refused write."""
+        self.record(metrics.REFUSED_WRITES, 1, event.method)
+
+    def renewed(self, event: LeasesRenewed) -> None:
+        """Measure what was left of the lease."""
+        self.record(metrics.LEASE_MARGIN, event.margin_seconds)
+
+    def expired(self, event: OperationsExpired) -> None:
+        """Count the removed operations."""
+        for method, number in event.methods.items():
+            self.record(metrics.EXPIRED, number, method)
+
+
 class _LifeLog(Observer):
     """Logs the life of operations at INFO; what is wrong is logged where it is found."""
 
@@ -272,6 +328,11 @@ class _LifeLog(Observer):
 
 
 _LOGS: Final = _LifeLog()
+
+_HANDLERS: Final = {
+    event.kind: getattr(Observer, event.kind) for event in typing.get_args(ServiceEvent)
+}
+"""The methods of the base class, which do nothing."""
 
 
 class StartTrace:
@@ -335,65 +396,47 @@ class Tracer(Observer):
         return NO_ATTEMPT_TRACE
 
 
-class FactCounter(Observer):
-    """Counts what happens: rare events, and of frequent ones only the facts; this one nothing."""
-
-    def note(self, method: str, kind: str, what: str, why: str, number: float = 1) -> None:
-        """Take a fact down: the number of a counter, or seconds."""
-
-    def note_end(
-        self, after: Record, why: str, seconds: float, cancel_seconds: float | None
-    ) -> None:
-        """Take down how long an operation took, also since it was asked to stop."""
-
-
 class EventDispatch:
-    """Calls observers, logs the life of operations at INFO, and traces starts and attempts.
+    """Pass events to the log at INFO, to the tracer, and to observers in their order.
 
-    It is true if observers or the log take events: those who make one for each operation ask
-    first, so that it costs nothing where nothing does. ``statistics`` take those of which there is
-    one for each operation as plain facts, for the same reason.
+    ``reach`` says how far a request to cancel reaches the work of this process.
     """
 
     def __init__(
-        self,
-        observers: Collection[Observer] = (),
-        statistics: FactCounter | None = None,
-        tracer: Tracer | None = None,
+        self, observers: Iterable[Observer] = (), tracer: Tracer | None = None, reach: str = ""
     ) -> None:
-        for observer in observers:
-            check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
-        self.statistics = statistics
         self.renamed: dict[str, str] = {}
         """The present names of methods, by their aliases."""
-        self._tracer = Tracer() if tracer is None else tracer
-        self._wanted = bool(observers)
-        self._observers = (*observers, self._tracer)
+        self.reach = reach
+        self.tracer = Tracer() if tracer is None else tracer
+        self._handlers: dict[str, tuple[Callable[[Any], object], ...]]
+        self._handlers = dict.fromkeys(_HANDLERS, ())
+        for observer in observers:
+            self.add(observer)
 
-    def __bool__(self) -> bool:
-        return self._wanted or self._tracer.on or log.isEnabledFor(logging.INFO)
+    def add(self, observer: Observer) -> None:
+        """Pass all later events to one more observer.
 
-    def look(self) -> bool:
-        """Look again whether the tracer has anything to do; whether anything takes events."""
-        return self._tracer.look() or bool(self)
-
-    def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
-        """Trace a start; ``headers`` are those of the call that it came by."""
-        return self._tracer.begin_start(method, headers) if self._tracer.look() else NO_START_TRACE
-
-    def begin_attempt(self, record: Record) -> AttemptTrace:
-        """Trace the attempt that has just claimed this record."""
-        return self._tracer.begin_attempt(record)
+        Raises:
+            DeclarationError: The object is not an observer.
+        """
+        check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
+        for kind, nothing in _HANDLERS.items():
+            handler = getattr(observer, kind)
+            if getattr(handler, "__func__", handler) is not nothing:
+                self._handlers[kind] += (handler,)
 
     def emit(self, event: ServiceEvent) -> None:
-        """Call all observers with an event, each whatever becomes of the others."""
+        """Pass an event to all observers, even if one of them fails."""
         if log.isEnabledFor(logging.INFO):
             getattr(_LOGS, event.kind)(event)
-        own = () if self.statistics is None else (self.statistics,)
-        for observer in (*self._observers, *own):
+        handlers = self._handlers[event.kind]
+        if self.tracer.on:
+            handlers = (*handlers, getattr(self.tracer, event.kind))
+        for handler in handlers:
             try:
-                getattr(observer, event.kind)(event)
-            except BaseException as exc:  # also SystemExit: it ends no work
+                handler(event)
+            except BaseException as exc:  # also SystemExit, which must not end work
                 log.exception("an observer has failed at %r", event.kind)
                 if interrupts(exc):
                     raise
@@ -401,29 +444,23 @@ class EventDispatch:
 
 def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> None:
     """Report an end that this process has stored; ``expired``: the work had not begun in time."""
-    if after.method in events.renamed:
-        after = attrs.evolve(after, method=events.renamed[after.method])
     assert after.end_time is not None  # it has ended
-    seconds = (after.end_time - after.create_time).total_seconds()
+    method = after.method
     cancel_seconds: float | None = None
+    reach = ""
     if after.cancel_time is not None:
+        reach = events.reach if after.attempt else "withdrawn"
         cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
-    why = error_type(after.result)
-    if events.statistics is not None:
-        events.statistics.note_end(after, why, seconds, cancel_seconds)
-        if expired:
-            events.statistics.note(after.method, "expiries", "", "")
-    if not events:
-        return
     events.emit(
         OperationEnded(
             name=after.name,
-            method=after.method,
+            method=events.renamed.get(method, method),
             attempt=after.attempt,
             state=after.state,
-            seconds=seconds,
+            seconds=(after.end_time - after.create_time).total_seconds(),
             cancel_seconds=cancel_seconds,
-            error_type=why,
+            cancel_reach=reach,
+            error_type=error_type(after.result),
             expired=expired,
         )
     )

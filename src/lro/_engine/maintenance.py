@@ -337,7 +337,7 @@ class Maintenance(PerProcess):
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
         if removed.names:
-            self._runtime.events.look()
+            self._runtime.events.tracer.look()
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
         self._report_stranded()

@@ -25,7 +25,7 @@ class Metric:
 
     The values of an ``observed`` metric are read when they are collected; other metrics count
     events. A metric that is ``opt_in`` exists only if an option asks for it. ``series`` is the kind
-    of its series in the totals of a store.
+    of its series in the counts of a store.
     """
 
     name: str

@@ -44,9 +44,8 @@ class Reporter:
         change = report(self._metadata(metadata), None, self._updater.store.now())
         if not self._apply(change):
             return False
-        if events := self._updater.events:
-            method = self._spec.full_name
-            events.emit(MetadataReported(name=self.name, method=method, attempt=0))
+        reported = MetadataReported(name=self.name, method=self._spec.full_name, attempt=0)
+        self._updater.events.emit(reported)
         return True
 
     def complete(self, response: object, *, metadata: object | None = None) -> bool:
@@ -138,7 +137,7 @@ class Reporter:
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
         if after is not None and after.done:
-            self._updater.events.look()  # it may be the first that this process has to do
+            self._updater.events.tracer.look()  # it may be the first that this process has to do
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

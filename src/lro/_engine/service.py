@@ -31,7 +31,7 @@ from lro._base.errors import (
 )
 from lro._engine.access import Access
 from lro._engine.backlog import Backlog
-from lro._engine.events import EventDispatch
+from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, CancelSupport, Executor, NoWorkers
 from lro._engine.flow import (
     Flow,
@@ -174,18 +174,18 @@ class Service(PerProcess):
         self.drain = given.drain
         self.max_wait: timedelta = given.max_wait
         """The longest that any wait lasts."""
-        counted = _statistics_of(store, working, given.clock) if given.statistics else None
-        self.statistics: Statistics | None = counted
-        """What counts the events of this process; None if the store keeps no statistics."""
         traces = None if given.telemetry is False else _telemetry_of(given.telemetry, working)
+        events = EventDispatch(given.observers, traces, REACHES[working.cancel_support])
+        self.statistics: Statistics | None = _statistics_of(store, given)
+        """Counts the events of each minute; None if the store keeps no statistics."""
+        if self.statistics is not None:
+            events.add(self.statistics)
         if traces is not None and traces.options.store_calls:
             store = timed(store, traces.store_called)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(
-                store, EventDispatch(given.observers, self.statistics, traces), given.webhooks
-            ),
+            updater=RecordUpdater(store, events, given.webhooks),
             executor=working,
             lease=given.lease,
             domain=given.domain,
@@ -233,6 +233,14 @@ class Service(PerProcess):
         )
         if not is_worker_process():
             close_at_exit(self)
+
+    def observe(self, observer: Observer) -> None:
+        """Call one more observer with everything that happens from now on.
+
+        Raises:
+            DeclarationError: The object is not an observer.
+        """
+        self._runtime.events.add(observer)
 
     # -- methods ------------------------------------------------------------------------------
 
@@ -1151,7 +1159,6 @@ def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelem
     return ServiceTelemetry(
         options or Telemetry(),
         executor=type(executor).__name__,
-        reach=executor.cancel_support,
         remote=executor.redelivery is not None,
     )
 
@@ -1172,12 +1179,10 @@ def _count_done(
     return count
 
 
-def _statistics_of(
-    store: Store, executor: Executor, clock: Callable[[], float]
-) -> Statistics | None:
-    if not keeps_statistics(store):
-        return None
-    return Statistics(store, REACHES[executor.cancel_support], clock)
+def _statistics_of(store: Store, options: ServiceOptions) -> Statistics | None:
+    if options.statistics and keeps_statistics(store):
+        return Statistics(store, options.clock)
+    return None
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

@@ -244,8 +244,9 @@ class Starter:
     def start(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Operation]:
         """Start an operation: see ``Method.start``."""
         trace = NO_START_TRACE
-        if not options.validate_only:  # which starts nothing
-            trace = self._events.begin_start(spec.full_name, options.headers)
+        tracer = self._events.tracer
+        if not options.validate_only and tracer.look():
+            trace = tracer.begin_start(spec.full_name, options.headers)
         try:
             if self._background.pending:
                 self._background.start()
@@ -437,30 +438,15 @@ class Starter:
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
         start.trace.stored(record.name, outcome)
         method = self._events.renamed.get(record.method, record.method)
-        self._observe_start(method, outcome, record.name, record.caller)
+        self._events.emit(
+            OperationStarted(method=method, outcome=outcome, name=record.name, caller=record.caller)
+        )
         return record
 
     def observe_refusal(self, method: str, error: LroError) -> None:
         """Report a start that was refused, here or by an edge that could not read it."""
-        self._observe_start(method, "refused", error_type=code_name(error))
-
-    def _observe_start(
-        self,
-        method: str,
-        outcome: StartOutcome,
-        name: str = "",
-        caller: str = "",
-        error_type: str = "",
-    ) -> None:
-        events = self._events
-        if events.statistics is not None:
-            events.statistics.note(method, "starts", outcome, error_type)
-        if events:
-            events.emit(
-                OperationStarted(
-                    method=method, outcome=outcome, name=name, caller=caller, error_type=error_type
-                )
-            )
+        code = code_name(error)
+        self._events.emit(OperationStarted(method=method, outcome="refused", error_type=code))
 
     def _encoded(self, notify: object) -> str:
         if isinstance(notify, list | tuple) and not notify:

@@ -702,12 +702,12 @@ class Load:
 class StatisticsStore(Store, Protocol):
     """A store that also keeps what the processes on it have counted. Optional.
 
-    Counts are kept for each minute and method, for 72 hours, and in totals, for ever. The method
-    ``""`` has what is counted of no method. A store neither knows nor checks the names of series.
+    Counts are kept for each minute and method, for 72 hours. The method ``""`` has the counts of
+    no method. A store neither knows nor checks the names of series.
     """
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add to what was counted in this minute, and to the totals, all or nothing.
+        """Add counts to those of a minute, all or nothing.
 
         Seconds of ``minute`` are cut off. It also removes some of what is older than 72 hours by
         the store's clock, at least as much as it adds.
@@ -725,14 +725,6 @@ class StatisticsStore(Store, Protocol):
 
         Steps of 1, 5 or 30 minutes begin at whole multiples since 1970. There is one item for each
         step and method of which something was counted; of more than ``limit``, the newest.
-
-        Raises:
-            Unavailable: The store cannot be read now.
-        """
-        ...
-
-    def read_totals(self) -> Counts:
-        """Read what was counted since the store was made: numbers that never fall.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -793,5 +785,5 @@ def keeps_outbox(store: Store) -> TypeGuard[OutboxStore]:
 
 def keeps_statistics(store: Store) -> TypeGuard[StatisticsStore]:
     """Whether a store has the methods of a :class:`StatisticsStore`."""
-    verbs = ("add_counts", "read_counts", "read_totals", "read_load")
+    verbs = ("add_counts", "read_counts", "read_load")
     return all(hasattr(store, verb) for verb in verbs)

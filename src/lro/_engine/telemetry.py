@@ -23,26 +23,19 @@ from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.events import (
     NO_START_TRACE,
-    AttemptBegan,
-    AttemptOver,
     Headers,
-    LeasesRenewed,
-    OperationEnded,
-    OperationsExpired,
-    OperationStarted,
+    MetricObserver,
     StartOutcome,
     StartTrace,
     Tracer,
     WorkLost,
-    WriteRefused,
     code_name,
 )
-from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.gauges import Gauges
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._engine.metrics import METHOD, METRICS, Metric
 from lro._engine.process import PerProcess
-from lro._model.operation import Record, State
+from lro._model.operation import Record
 
 log = logging.getLogger("lro")
 
@@ -191,11 +184,10 @@ def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
 # -- what the parts of the engine hold ------------------------------------------------------------
 
 
-class ServiceTelemetry(Tracer):
+class ServiceTelemetry(MetricObserver, Tracer):
     """The spans and metrics of one service.
 
-    ``executor`` is the name of its kind, ``reach`` how far a request to cancel reaches there;
-    ``remote`` says that names of operations are sent to its
+    ``executor`` is the name of its kind; ``remote`` says that names of operations are sent to its
     workers, in which a span of that transport may be current. ``gauges`` is set once the service
     has its parts.
     """
@@ -203,12 +195,9 @@ class ServiceTelemetry(Tracer):
     gauges: Gauges | None = None
     instruments: Instruments | None = None
 
-    def __init__(
-        self, options: Telemetry, *, executor: str, reach: CancelSupport, remote: bool
-    ) -> None:
+    def __init__(self, options: Telemetry, *, executor: str, remote: bool) -> None:
         self.options = options
         self._executor = executor
-        self._reach = REACHES[reach]
         self._remote = remote
         self._keys = tuple(options.baggage)
         self._tracer: Any = None
@@ -310,62 +299,20 @@ class ServiceTelemetry(Tracer):
                 },
                 links=links,
             ).end()
-        self._record(metrics.LOST_ATTEMPTS, 1, event.method, {"lro.decision": event.decision})
+        super().lost(event)
 
     # -- metrics ------------------------------------------------------------------------------
 
-    def started(self, event: OperationStarted) -> None:
-        """A start was answered."""
-        facts = {"lro.start.outcome": event.outcome, **_failed(event.error_type)}
-        self._record(metrics.STARTS, 1, event.method, facts)
-
-    def attempt_began(self, event: AttemptBegan) -> None:
-        """A worker has claimed an operation."""
-        if event.queue_seconds is not None:
-            self._record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
-
-    def attempt_over(self, event: AttemptOver) -> None:
-        """An attempt is over."""
-        facts = {"lro.outcome": event.outcome, **_failed(event.error_type, event.outcome)}
-        self._record(metrics.ATTEMPT_DURATION, event.seconds, event.method, facts)
-
-    def ended(self, event: OperationEnded) -> None:
-        """An operation has ended."""
-        outcome = event.state.value.lower()
-        failed = _failed(event.error_type) if event.state is State.FAILED else {}
-        facts = {"lro.outcome": outcome, **failed}
-        self._record(metrics.OPERATION_DURATION, event.seconds, event.method, facts)
-        if event.cancel_seconds is not None and event.state is State.CANCELLED:
-            reach = {"lro.reach": self._reach if event.attempt else "withdrawn"}
-            self._record(metrics.CANCEL_DURATION, event.cancel_seconds, event.method, reach)
-        if event.expired:
-            self._record(metrics.QUEUE_EXPIRIES, 1, event.method)
-
-    def write_refused(self, event: WriteRefused) -> None:
-        """A write was refused."""
-        self._record(metrics.REFUSED_WRITES, 1, event.method)
-
-    def renewed(self, event: LeasesRenewed) -> None:
-        """The lease was renewed."""
-        self._record(metrics.LEASE_MARGIN, event.margin_seconds)
-
-    def expired(self, event: OperationsExpired) -> None:
-        """Operations have expired."""
-        for method, count in event.methods.items():
-            self._record(metrics.EXPIRED, count, method)
-
-    def store_called(self, verb: str, seconds: float, error_type: str) -> None:
-        """A call of the store is over."""
-        facts = {"lro.store.verb": verb, **_failed(error_type)}
-        self._record(metrics.STORE_CALLS, seconds, facts=facts)
-
-    def _record(
-        self, metric: Metric, value: float, method: str = "", facts: Mapping[str, str] | None = None
-    ) -> None:
+    def record(self, metric: Metric, value: float, *attributes: str) -> None:
+        """Record a value with those attributes that are not empty."""
         instruments = self.instruments
         if instruments is not None:
-            of_method = {METHOD: method} if method else {}
-            instruments.record(metric, value, {**of_method, **(facts or {})})
+            given = zip(metric.attributes, attributes, strict=True)
+            instruments.record(metric, value, {name: text for name, text in given if text})
+
+    def store_called(self, verb: str, seconds: float, error_type: str) -> None:
+        """Record a call of the store that is over."""
+        self.record(metrics.STORE_CALLS, seconds, verb, error_type)
 
 
 def _itself(provider: object) -> object:

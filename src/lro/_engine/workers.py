@@ -368,7 +368,7 @@ class Workers(HeldWork):
         after = yield from self._updater.applied(record.name, change, stamp)
         assert after is not None  # the request removes nothing
         events = self.runtime.events
-        if events and after.cancel_pending and not before.cancel_requested:
+        if after.cancel_pending and not before.cancel_requested:
             method = events.renamed.get(record.method, record.method)
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn

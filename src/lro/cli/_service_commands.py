@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -164,7 +165,9 @@ def _serve(options: ServeOptions) -> int:
         app.edge.service.close(0)  # this process only supervises the others
         address = "" if port is None else _serving.host_port(options.host, port)
         processes = Processes(options.child_command, options.workers, listener)
-        asyncio.run(processes.run(functools.partial(announce, address)))
+        with tempfile.TemporaryDirectory(prefix="lro-metrics-") as folder:
+            os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)  # shared by the processes
+            asyncio.run(processes.run(functools.partial(announce, address)))
         return INTERRUPTED if processes.interrupted else processes.status
 
 

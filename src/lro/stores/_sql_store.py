@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from lro._base.errors import OperationNotFound
 from lro._base.status import AnyMessage
-from lro._engine.store_port import COUNTS_READ, Counts, MinuteCounts, Orphans, WaitingWork, Worker
+from lro._engine.store_port import COUNTS_READ, MinuteCounts, Orphans, WaitingWork, Worker
 from lro._messages.json_text import dumps
 from lro._schedules.schedule import Schedule
 from lro.stores._counting import WAITS, numbers, step_since, step_time
@@ -149,11 +149,6 @@ class SQLStore(ABC):
             MinuteCounts(step_time(minute), method, numbers(counts))
             for minute, method, counts in reversed(rows)
         ]
-
-    def read_totals(self) -> Counts:
-        """Read the counts since the store was made."""
-        rows = self._read("SELECT method, CAST(counts AS TEXT) FROM totals")
-        return {method: numbers(counts) for method, counts in rows}
 
     def next_due(self) -> datetime | None:
         """Read when the next notifications are due; None if none are owed."""

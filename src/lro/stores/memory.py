@@ -512,20 +512,20 @@ def _taken(record: Record, claim: Claim, now: datetime) -> Record:
 
 
 class _Counts:
-    """What was counted, by steps and in all. Used under the store's lock."""
+    """Counts by steps. Used under the store's lock."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, dict[str, dict[str, float]]]]
         self._steps = {step: {} for step in STEP_MINUTES}
         """By the length of the step, its first minute, and the method; the oldest in front."""
-        self.totals: dict[str, dict[str, float]] = {}
 
     def add(self, minute: datetime, counts: Counts, oldest: int) -> None:
         """Add counts, and forget the steps that begin before a minute."""
-        _add_counts(self.totals, counts)
         for step, first in steps_of(minute).items():
             steps = self._steps[step]
-            _add_counts(steps.setdefault(first, {}), counts)
+            counted = steps.setdefault(first, {})
+            for method, more in counts.items():
+                counted[method] = added(counted.get(method, {}), more)
             for old in [one for one in steps if one < oldest]:
                 del steps[old]
 
@@ -535,11 +535,6 @@ class _Counts:
         for minute in sorted((one for one in steps if one >= first), reverse=True):
             for method, counts in sorted(steps[minute].items(), reverse=True):
                 yield MinuteCounts(step_time(minute), method, counts)
-
-
-def _add_counts(counted: dict[str, dict[str, float]], counts: Counts) -> None:
-    for method, more in counts.items():
-        counted[method] = added(counted.get(method, {}), more)
 
 
 class NoChanges:
@@ -911,7 +906,7 @@ class MemoryStore(PerProcess):
         return Expired(names, Counter(record.method for record in removed), more)
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add to what was counted in this minute, and to the totals."""
+        """Add counts to those of a minute."""
         with self._lock:
             self._counts.add(minute, counts, oldest_minute(self._clock()))
 
@@ -923,11 +918,6 @@ class MemoryStore(PerProcess):
         with self._lock:
             found = list(itertools.islice(self._counts.since(first, step_minutes), limit))
         return found[::-1]
-
-    def read_totals(self) -> Counts:
-        """What was counted since the store was made."""
-        with self._lock:
-            return dict(self._counts.totals)
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
         """What is in progress under these parents, the oldest first."""

@@ -78,8 +78,8 @@ def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> Non
 
 
 @_where_kept
-def old_minutes_go_and_totals_stay(store: StatisticsStore, clock: ManualClock) -> None:
-    """What is older than 72 hours is removed by the next counts; totals never fall."""
+def old_minutes_go(store: StatisticsStore, clock: ManualClock) -> None:
+    """Counts that are older than 72 hours are removed by the next counts."""
     begin = clock()
     for hours in (0, 1, 71):
         store.add_counts(begin + timedelta(hours=hours), {"M": {"a": 1}})
@@ -89,12 +89,9 @@ def old_minutes_go_and_totals_stay(store: StatisticsStore, clock: ManualClock) -
     kept = [begin + timedelta(hours=1), begin + timedelta(hours=71), clock()]
     same(found, kept, "the minutes that are left")
     same(len(store.read_counts(begin, step_minutes=30)), 3, "the steps that are left")
-    same(store.read_totals()["M"]["a"], 4, "the total")
     clock.advance(days=9)
     store.add_counts(clock(), {"N": {"b": 1}})
     same([one.method for one in store.read_counts(begin)], ["N"], "the methods that are left")
-    totals = {method: dict(counts) for method, counts in store.read_totals().items()}
-    same(totals, {"M": {"a": 4}, "N": {"b": 1}}, "the totals")
 
 
 @_where_kept
@@ -110,7 +107,6 @@ def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
     same(together(8, add), [None] * 8, "eight at once")
     series = {"n": 40, **{f"s{place}": 4.0 for place in range(5)}}
     wanted = dict.fromkeys(names, series)
-    same({method: dict(c) for method, c in store.read_totals().items()}, wanted, "the totals")
     minutes = {one.method: dict(one.counts) for one in store.read_counts(clock())}
     same(minutes, wanted, "the minute")
 

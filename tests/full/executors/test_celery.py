@@ -20,6 +20,7 @@ from lro import Code, Operation
 from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
+from tests.engine.engine_parts import counted
 from tests.executors import celery_app
 from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import answer, ended, reason
@@ -213,8 +214,8 @@ def test_processes_that_a_worker_ends_leave_their_counts(harness):
         for text in "ab":
             ended(harness.service, harness.start("Echo", text))
         worker.end(signal.SIGTERM)
-    totals = harness.service.store.read_totals()
-    assert totals["acme.v1.Works.Echo"]["ends.succeeded"] == 2
+    counts = counted(harness.service.store)
+    assert counts["acme.v1.Works.Echo"]["ends.succeeded"] == 2
 
 
 @pytest.fixture

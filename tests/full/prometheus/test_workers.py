@@ -1,4 +1,4 @@
-"""The metrics of several processes on one file, of which one is killed."""
+"""The metrics of several processes on one port, of which one is killed."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from tests.prometheus.test_metrics import Samples, labelled, samples
 from tests.services.ports import free_port
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[str]:
-    """The address of four workers of uvicorn on one file."""
+@pytest.fixture(params=["uvicorn", "lro serve"])
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of four processes on one port; ``lro serve`` makes their directory itself."""
     pytest.importorskip("uvicorn")
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "tests.prometheus.served:app", "--workers=4"]
     environment = {**os.environ, "LRO_TEST_FILE": str(tmp_path / "operations.db")}
+    served = "tests.prometheus.served:app", f"--port={port}", "--workers=4"
+    command = [sys.executable, "-m", "lro.cli", "serve", *served]
+    if request.param == "uvicorn":
+        command = [sys.executable, "-m", "uvicorn", *served, "--log-level=error"]
+        (tmp_path / "metrics").mkdir()
+        environment["PROMETHEUS_MULTIPROC_DIR"] = str(tmp_path / "metrics")
     with ExitStack() as stack:
-        server = stack.enter_context(
-            subprocess.Popen([*command, f"--port={port}", "--log-level=error"], env=environment)
-        )
+        server = stack.enter_context(subprocess.Popen(command, env=environment))
         stack.callback(server.wait, 120)
         stack.callback(server.terminate)
         yield f"http://{HOST}:{port}"
 
 
-def test_totals_of_many_workers_never_fall(workers: str) -> None:
+def test_counters_of_many_workers_never_fall(workers: str) -> None:
     transport = httpx.HTTPTransport(retries=50)
     highest: Samples = {}
     answered: set[str] = set()

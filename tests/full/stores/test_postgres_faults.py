@@ -17,6 +17,7 @@ import psycopg
 from lro import InvalidArgument
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.stores.postgres import PostgresStore
+from tests.engine.engine_parts import counted
 from tests.patching import patch_threads
 from tests.services.postgres import UNHURRIED, new_server
 from tests.services.processes import killed_at_end
@@ -472,7 +473,7 @@ def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, 
     postgres_wire.when(postgres_wire.said[-1], lambda _: proxy.lose_next("answer"))
     with pytest.raises(Unavailable):
         proxied.add_counts(clock(), {"M": {"a": 1}})
-    assert proxied.read_totals() == {"M": {"a": 2}}
+    assert counted(proxied) == {"M": {"a": 2}}
 
 
 def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres_wire):
@@ -559,7 +560,7 @@ def test_stores_need_no_more_than_one_connection(make, clock):
 PRELUDE = """
 import os, sys, warnings
 from datetime import UTC, datetime
-from lro import Any
+from lro import AnyMessage
 from lro.adapters import Record
 from lro.errors import Unavailable
 from lro.stores.postgres import PostgresStore
@@ -570,7 +571,7 @@ warnings.filterwarnings("ignore", "This process .* is multi-threaded", Deprecati
 def use(store, name):
     now = datetime.now(UTC)
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
-    assert store.insert(record, Any(), None).fresh
+    assert store.insert(record, AnyMessage(), None).fresh
     assert store.get(name).name == name
     store.notify_others(name)
 

@@ -102,7 +102,6 @@ CREATE TABLE starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint T
 CREATE INDEX starts_age ON starts (at);
 CREATE TABLE minutes (step INTEGER, minute BIGINT, method {_TEXT}, counts JSONB NOT NULL,
     PRIMARY KEY (step, minute, method));
-CREATE TABLE totals (method {_TEXT} PRIMARY KEY, counts JSONB NOT NULL);
 CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL);
 CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
 INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
@@ -110,6 +109,7 @@ INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 _UPGRADE: Final = f"""
 DROP INDEX IF EXISTS operations_leases;
 DROP INDEX IF EXISTS starts_operation;
+DROP TABLE IF EXISTS totals;
 ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
@@ -123,7 +123,6 @@ _CHECK_COLUMNS: Final = (
     "SELECT id, key, value FROM checkpoints LIMIT 0",
     "SELECT method, since FROM paused LIMIT 0",
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
-    "SELECT method, counts FROM totals LIMIT 0",
 )
 
 _CHECKS_CLIENTS: Final = 14_00_00

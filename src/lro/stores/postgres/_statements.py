@@ -613,28 +613,19 @@ CLAIM_DUE: Final = _sql(f"""WITH due AS MATERIALIZED (
 NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")
 
 
-def _added(table: str) -> str:
-    return f"""counts = (SELECT jsonb_object_agg(key, total) FROM (
-        SELECT key, sum(value::numeric) AS total FROM (
-            SELECT * FROM jsonb_each_text({table}.counts)
-            UNION ALL SELECT * FROM jsonb_each_text(excluded.counts)
-        ) AS both_counts GROUP BY key
-    ) AS sums)"""
-
-
-# All lock in one order, so that no two processes wait for each other.
-ADD_COUNTS: Final = _sql(f"""WITH given AS MATERIALIZED (
-    SELECT key AS method, value AS counts FROM jsonb_each(%s::jsonb)
-), stepped AS (
-    INSERT INTO minutes AS m (step, minute, method, counts)
-    SELECT step::integer, minute::bigint, method, counts FROM given, jsonb_each_text(%s::jsonb)
-        AS steps(step, minute) ORDER BY 1, 2, 3
-    ON CONFLICT (step, minute, method) DO UPDATE SET {_added("m")}
-    RETURNING 1
-)
-INSERT INTO totals AS t (method, counts)
-    SELECT method, counts FROM given, (SELECT count(*) FROM stepped) AS first ORDER BY method
-    ON CONFLICT (method) DO UPDATE SET {_added("t")} RETURNING 1""")
+# In one order, so that no two processes wait for each other's locks.
+ADD_COUNTS: Final = _sql("""INSERT INTO minutes AS m (step, minute, method, counts)
+    SELECT step::integer, minute::bigint, method, counts
+        FROM jsonb_each(%s::jsonb) AS given(method, counts),
+            jsonb_each_text(%s::jsonb) AS steps(step, minute) ORDER BY 1, 2, 3
+    ON CONFLICT (step, minute, method) DO UPDATE SET counts = (
+        SELECT jsonb_object_agg(key, total) FROM (
+            SELECT key, sum(value::numeric) AS total FROM (
+                SELECT * FROM jsonb_each_text(m.counts)
+                UNION ALL SELECT * FROM jsonb_each_text(excluded.counts)
+            ) AS both_counts GROUP BY key
+        ) AS sums
+    ) RETURNING 1""")
 
 PRUNE: Final = _sql(f"""WITH old AS MATERIALIZED (
     SELECT step, minute, method FROM minutes

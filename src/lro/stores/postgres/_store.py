@@ -414,7 +414,7 @@ class PostgresStore(SQLStore, PerProcess):
         return Expired(names, methods, more)
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add to what was counted in this minute, and to the totals."""
+        """Add counts to those of a minute."""
         values = json.dumps(counts), json.dumps(steps_of(minute))
         self._rows(statements.PRUNE, oldest_minute(self._clock()))
         self._resources.connections.rows(statements.ADD_COUNTS, values, once=True)

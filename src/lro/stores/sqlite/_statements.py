@@ -128,7 +128,6 @@ _TABLES: Final = (
     "CREATE INDEX starts_age ON starts (at)",
     "CREATE TABLE minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL,"
     " PRIMARY KEY (step, minute, method))",
-    "CREATE TABLE totals (method TEXT PRIMARY KEY, counts TEXT NOT NULL)",
     "CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
     f"PRAGMA application_id = {APPLICATION_ID}",
     CHANGE_NOTHING,
@@ -138,6 +137,7 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS operations_leases",
     "DROP INDEX IF EXISTS starts_names",
     "DROP INDEX IF EXISTS operations_waiting",
+    "DROP TABLE IF EXISTS totals",
     *[
         re.sub("(INDEX|TABLE|TRIGGER)", r"\1 IF NOT EXISTS", one, count=1)
         for one in (_BEGINS, _WORKERS, _SCHEDULES, _PAUSED, *_CHECKPOINTS, *_INDEXES)
@@ -156,7 +156,6 @@ _COLUMNS: Final = {
     "paused": "method, since",
     "starts": "method, caller, request_id, fingerprint, at, name, first",
     "minutes": "step, minute, method, counts",
-    "totals": "method, counts",
     "secrets": "id, key",
 }
 
@@ -365,8 +364,6 @@ _DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
 
 _COUNTED: Final = "SELECT counts FROM minutes WHERE step = ? AND minute = ? AND method = ?"
 _KEEP_COUNTS: Final = "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?)"
-_TOTAL: Final = "SELECT counts FROM totals WHERE method = ?"
-_KEEP_TOTAL: Final = "INSERT OR REPLACE INTO totals VALUES (?, ?)"
 _PRUNE: Final = f"""DELETE FROM minutes WHERE rowid IN (SELECT rowid FROM minutes
     WHERE step IN {STEP_MINUTES} AND minute < ? LIMIT {PRUNED_ROWS})"""
 LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
@@ -625,23 +622,18 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tu
 
 
 def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, oldest: int) -> None:
-    """Add counts to those of the minute and to the totals, and remove old ones.
+    """Add counts to those of the minute, and remove old ones.
 
     ``oldest`` is the oldest minute that is kept.
     """
 
-    def merged(query: str, *key: object) -> str:
-        known = writer.execute(query, key).fetchone()
-        return json.dumps(
-            added(numbers(known[0]) if known else {}, counts[str(key[-1])]),
-            allow_nan=False,  # which could be written, and never be read again
-        )
-
-    for method in counts:
+    for method, more in counts.items():
         for step in steps_of(minute).items():
             key = *step, method
-            writer.execute(_KEEP_COUNTS, (*key, merged(_COUNTED, *key)))
-        writer.execute(_KEEP_TOTAL, (method, merged(_TOTAL, method)))
+            found = writer.execute(_COUNTED, key).fetchone()
+            sums = added(numbers(found[0]) if found else {}, more)
+            # Without NaN: the store could write it, but never read it again.
+            writer.execute(_KEEP_COUNTS, (*key, json.dumps(sums, allow_nan=False)))
     writer.execute(_PRUNE, (oldest,))
 
 
