@@ -1,4 +1,4 @@
-"""What a check is, and what came of one: values that the judges of servers and clients share."""
+"""Checks and their outcomes, shared by the judges of servers and clients."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ GRPC: Final = "grpc"
 
 
 class Level(enum.StrEnum):
-    """How much a rule binds: the words are those of RFC 2119."""
+    """The level of a rule, in the words of RFC 2119."""
 
     MUST = "must"
-    """Its sources demand it: who breaks it does not conform."""
+    """Its sources require it; a peer that breaks it does not conform."""
     SHOULD = "should"
     """Its sources recommend it; a good reason may speak against it."""
     INFO = "info"
-    """Worth knowing. Whatever is found is never counted."""
+    """Information only; a failure never counts."""
 
 
 class Verdict(enum.StrEnum):
-    """What came of one check."""
+    """The verdict of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
     ABSENT = "absent"
-    """The peer does not offer what the check is about, as it may."""
+    """The peer does not offer the feature of the check, which is optional."""
     SKIPPED = "skipped"
-    """It could not be judged; the facts say why. This is not a pass."""
+    """The check could not be judged; the facts say why. This is not a pass."""
 
 
 @attrs.frozen
 class Citation:
-    """Where a rule comes from: a document, a place in it, and its address."""
+    """The source of a rule: a document, a place in it, and its address."""
 
     document: str
     section: str
@@ -70,7 +70,7 @@ class Check:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What came of a check over one transport, and the facts that were found, in sentences."""
+    """The outcome of a check over one transport, with the facts in sentences."""
 
     check: Check
     transport: str
@@ -78,10 +78,10 @@ class Outcome:
     facts: tuple[str, ...] = ()
     seconds: float = 0.0
     required: bool = False
-    """Whether it was required, so that a failure counts at any level."""
+    """True if the check was required, so that a failure counts at any level."""
 
     def counts(self, strict: bool) -> bool:
-        """Whether a must or a required check has failed, or under ``strict`` a should."""
+        """True if a must or a required check failed, or under ``strict`` a should."""
         levels: Collection[Level] = (Level.MUST, Level.SHOULD) if strict else (Level.MUST,)
         return self.verdict is Verdict.FAILED and (self.required or self.check.level in levels)
 
@@ -94,7 +94,7 @@ class ConformanceReport:
     outcomes: tuple[Outcome, ...]
     seconds: float
     cut: str = ""
-    """Why the run ended before all was judged; empty if it did not."""
+    """The reason why the run ended early; empty if it did not."""
 
     def counted(self, *, strict: bool = False) -> tuple[Outcome, ...]:
         """The failures that count: of musts, under ``strict`` also of shoulds."""
@@ -102,7 +102,7 @@ class ConformanceReport:
 
     @property
     def unjudged(self) -> str:
-        """Why the target cannot be said to conform, though nothing failed; empty if it can."""
+        """The reason why the target may not conform though nothing failed; empty if it does."""
         if self.cut:
             return f"was not judged whole: {self.cut}"
         if not any(one.verdict in (Verdict.PASSED, Verdict.FAILED) for one in self.outcomes):
@@ -116,5 +116,5 @@ class ConformanceReport:
         return 2 if self.unjudged else 0
 
     def number(self, level: Level) -> Counter[Verdict]:
-        """How often each verdict was given to checks of this level."""
+        """Count the verdicts of the checks of this level."""
         return Counter(one.verdict for one in self.outcomes if one.check.level is level)

@@ -1,6 +1,6 @@
 """The canonical codes of errors, and the HTTP statuses that they are mapped to.
 
-They stand here again, from ``code.proto``: by the table of ``lro`` its mistakes would not be found.
+This is a second copy from ``code.proto``: the table of ``lro`` would hide its own mistakes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ _CLIENT = "client"
 
 
 class _Conform(click.Group):
-    """Takes arguments that do not begin with the word ``client`` as those of ``server``."""
+    """A group whose default command is ``server``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] not in (_CLIENT, "server"):

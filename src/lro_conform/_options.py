@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class UnusableInput(click.ClickException):
-    """What was given cannot be used, or the peer cannot be reached."""
+    """An input cannot be used, or the peer cannot be reached."""
 
     exit_code = 2
 
 
 @attrs.frozen(kw_only=True)
 class Reporting:
-    """Which checks are wanted, and how they are reported."""
+    """The selected checks, and the form of the report."""
 
     level: Level
     only: tuple[str, ...]
@@ -109,12 +109,12 @@ class Reporting:
 
 
 def _plain() -> bool:
-    """Whether the environment asks for no colours (no-color.org), or has a terminal without."""
+    """Return True if the environment wants no colours (no-color.org)."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def run_judging(judging: Coroutine[Any, Any, T]) -> T:
-    """What the judge returns.
+    """Run a judge, and return its result.
 
     SIGTERM ends it as Ctrl-C does: with the processes that it has started, and the status 143.
     """

@@ -15,9 +15,9 @@ import attrs
 
 _STDOUT: Final = 1
 _LINGER_SECONDS: Final = 0.2
-"""How long output is read that others have open when the command has ended, such as daemons."""
+"""Seconds to read output after the command ended, if daemons still have it open."""
 _KILLED_SECONDS: Final = 5.0
-"""How long it is read when they were killed, too: its end is theirs."""
+"""Seconds to read output after these were killed, too."""
 
 
 @attrs.define(eq=False)
@@ -26,9 +26,9 @@ class RunningCommand(asyncio.SubprocessProtocol):
 
     most: int
     last_output: float = 0.0
-    """When standard output was last written to, by the monotonic clock; 0 if never."""
+    """Time of the last write to standard output, by the monotonic clock; 0 if never."""
     printed: int = 0
-    """How many bytes came on standard output."""
+    """Number of bytes on standard output."""
     _kept: dict[int, bytearray] = attrs.field(factory=dict)
     _exited: asyncio.Event = attrs.field(factory=asyncio.Event)
     _closed: asyncio.Event = attrs.field(factory=asyncio.Event)
@@ -38,7 +38,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
 
     @property
     def exited(self) -> bool:
-        """Whether the command has ended."""
+        """True if the command has ended."""
         return self._exited.is_set()
 
     @property
@@ -70,7 +70,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
         self._closed.set()
 
     async def wait(self) -> int:
-        """Wait for the end of the command, not for that of what it has started; its status."""
+        """Wait for the end of the command, not of its children, and return its status."""
         await self._exited.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILLED_SECONDS if self._killed else _LINGER_SECONDS):

@@ -13,7 +13,7 @@ _MOST_LEVELS: Final = 100
 
 
 def shown(value: object) -> str:
-    """A value of a reply as JSON in ASCII, cut: nothing in it controls a terminal."""
+    """Return a value as JSON in ASCII, shortened, so that it cannot control a terminal."""
     text = json.dumps(value, default=repr, separators=(",", ":"))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

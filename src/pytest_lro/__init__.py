@@ -1,6 +1,6 @@
 """The pytest plugin of lro: fixtures for tests of methods, and of code that calls them.
 
-A package of its own, so that a run of pytest that uses none of them imports nothing of lro.
+It is a package of its own, so that a run of pytest without these fixtures imports nothing of lro.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from lro_conform.client._running import CLIENT_CHECKS, judge_client
     "--jobs",
     type=click.IntRange(1),
     default=4 * (os.cpu_count() or 1),
-    help="Run so many processes at a time.  [default: four for each processor]",
+    help="Most processes that run at once.  [default: four for each processor]",
 )
 @report_options
 @click.pass_context
@@ -65,5 +65,5 @@ def client(
 
 
 def _one_line(text: str) -> str:
-    """A command as it can be shown: what is not printable is escaped."""
+    """Return a command for display, with unprintable characters escaped."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -1,4 +1,4 @@
-"""Scenarios of polls that fail: what is tried again, how soon, and what ends the wait."""
+"""Scenarios of failing polls: retries, their pauses, and errors that end the wait."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class FramedConnection:
 
 @attrs.define(eq=False)
 class FrameProxy:
-    """Passes the frames of clients to a server and back, and can put others between them.
+    """A proxy of frames between clients and a server, which can insert frames.
 
     With ``mute`` it passes nothing.
     """

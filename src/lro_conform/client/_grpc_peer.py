@@ -148,7 +148,7 @@ class GrpcExchange:
 
 @attrs.define(eq=False)
 class GrpcPeer:
-    """A server for one operation, which does with each call what the script says.
+    """A server for one operation, which answers each call by the script.
 
     With ``mute`` it accepts connections and says nothing at all. Use it as an asynchronous
     context manager.
@@ -219,7 +219,7 @@ class GrpcPeer:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """Takes every method."""
+    """A handler for every method."""
 
     def __init__(self, called: Any) -> None:
         self._called = called

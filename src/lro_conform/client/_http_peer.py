@@ -41,7 +41,7 @@ class PeerRequest:
     headers: Mapping[str, str]
 
     def verb(self, name: str) -> Verb:
-        """Which call this is, to the operation of that name or to the list that it stands in."""
+        """Return the verb of this call, about the operation of that name or its list."""
         found = _PATH.fullmatch(unquote(urlsplit(self.target).path))
         if found is None:
             return Verb.OTHER
@@ -100,7 +100,7 @@ class HttpExchange:
     async def send(
         self, status: int, body: bytes, headers: Mapping[str, str] = _JSON, *, cut: int = 0
     ) -> None:
-        """Send a reply. With ``cut`` so many bytes fewer than its length says."""
+        """Send a reply, shorter than its length by ``cut`` bytes."""
         phrase = http.HTTPStatus(status).phrase if status != 499 else "Client Closed Request"
         lines = [f"HTTP/1.1 {status} {phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -141,7 +141,7 @@ class HttpExchange:
 
 @attrs.define(eq=False)
 class HttpPeer:
-    """A server for one operation, which does with each call what the script says.
+    """A server for one operation, which answers each call by the script.
 
     Use it as an asynchronous context manager.
     """

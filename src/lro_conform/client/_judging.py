@@ -1,4 +1,4 @@
-"""What a client did in one scenario, and the sentences that say what was wrong with it."""
+"""The behaviour of a client in a scenario, and sentences about its failures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lro_conform.client._launch import ClientSaid
 from lro_conform.client._steps import POLLS, SeenCall, Verb
 
 MARGIN_SECONDS: Final = 2.0
-"""How long after its timeout a client may still take to print its outcome."""
+"""Seconds that a client may take after its timeout to print its outcome."""
 STARTUP_SECONDS: Final = 30.0
-"""How long a client may take until it connects for the first time; then it is killed."""
+"""Seconds until a client must have connected, or it is killed."""
 MAX_CALLS_A_SECOND: Final = 20.0
 """A client that makes more calls than this, on average, does not pause between them."""
 _FEW_CALLS: Final = 20
@@ -26,7 +26,7 @@ _EARLY_SECONDS: Final = 0.1
 _GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
 _FEW_PAUSES: Final = 3
-"""Of fewer it cannot be said that they do not grow: one of them may be long by chance."""
+"""Least number of pauses to judge their growth, since one may be long by chance."""
 _EARLIEST: Final = 0.5
 """A client may stop if its next pause would not end within its timeout; this share is too early."""
 _MAX_SHOWN: Final = 300
@@ -34,18 +34,18 @@ _MAX_SHOWN: Final = 300
 
 @attrs.frozen(kw_only=True)
 class ClientRun:
-    """What was seen of a client in one scenario. Times are by the monotonic clock."""
+    """Observations of a client in a scenario. Times are by the monotonic clock."""
 
     calls: Sequence[SeenCall]
     elsewhere: Sequence[SeenCall] = ()
     """Calls to the other server, to which the first one redirects."""
     connected: float | None
-    """When it connected for the first time."""
+    """The time of the first connection."""
     said: ClientSaid
     finished: float
-    """When it printed its outcome, or ended without one."""
+    """The time when it printed its outcome, or ended without one."""
     overdue: bool
-    """Whether it had to be killed before it printed an outcome."""
+    """True if it was killed before it printed an outcome."""
     timeout: float
     task: str = "wait"
     exit_status: int = 0
@@ -63,7 +63,7 @@ class ClientRun:
 
 
 Complaint: TypeAlias = Callable[[ClientRun], str | None]
-"""Says what is wrong with a run, or None."""
+"""A function from a run to its failure, or None."""
 
 
 class OtherVerdict(Exception):
@@ -120,7 +120,7 @@ def _said(said: ClientSaid) -> str:
 
 
 def no_outcome(run: ClientRun) -> str | None:
-    """Why a run has no outcome, or None if it has one.
+    """Return the reason why a run has no outcome; None if it has one.
 
     Raises:
         OtherVerdict: The outcome is that the adapter does not know the task.
@@ -140,7 +140,7 @@ def no_outcome(run: ClientRun) -> str | None:
 
 
 def no_connection(run: ClientRun) -> str:
-    """How a client ended that did not connect to the server."""
+    """Describe the end of a client that did not connect to the server."""
     how = "was killed" if run.overdue else f"ended with exit status {run.exit_status}"
     return f"the client {how} without a connection to the server{_last_words(run)}"
 
@@ -176,7 +176,7 @@ def _plain(value: Any) -> Any:
 
 
 def same_message(one: object, other: object) -> bool:
-    """Whether two messages say the same; both spellings of names count, as in ProtoJSON."""
+    """Return True if two messages are equal, with either spelling of names, as in ProtoJSON."""
     return isinstance(one, dict) and isinstance(other, dict) and bool(_plain(one) == _plain(other))
 
 
@@ -194,7 +194,7 @@ def responds(*responses: dict[str, Any]) -> Complaint:
 
 
 def invents_nothing(*responses: dict[str, Any]) -> Complaint:
-    """If the outcome is a response it is one of these, or null where there are none."""
+    """Check that a response is one of these, or null if there are none."""
 
     def complain(run: ClientRun) -> str | None:
         said = run.said
@@ -225,7 +225,7 @@ def fails_with(*codes: int, message: str | None = None) -> Complaint:
 
 
 def polls_at_most(number: int) -> Complaint:
-    """The client asks for the state at most so many times."""
+    """Check the number of calls that ask for the state."""
 
     def complain(run: ClientRun) -> str | None:
         found = len(run.of(*POLLS))
@@ -288,7 +288,7 @@ def quiet_after_end(run: ClientRun) -> str | None:
 
 
 def waits_after(index: int, seconds: float) -> Complaint:
-    """The client waits so many seconds after its poll of this index before it polls again."""
+    """Check the pause after the poll of this index."""
 
     def complain(run: ClientRun) -> str | None:
         polls = run.of(Verb.GET)
@@ -328,7 +328,7 @@ def keeps_token(run: ClientRun) -> str | None:
 
 
 def calls_at_most(number: int) -> Complaint:
-    """The client makes at most so many calls of all kinds."""
+    """Check the number of calls of all kinds."""
 
     def complain(run: ClientRun) -> str | None:
         found = len(run.calls)

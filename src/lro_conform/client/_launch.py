@@ -15,7 +15,7 @@ _MAX_OUTPUT: Final = 64 * 1024 * 1024
 """The most that is kept of what a client prints, in bytes: the end of it."""
 
 OUTCOMES: Final = ("response", "error", "timeout", "lost", "unsupported")
-"""What a client may print as its outcome."""
+"""The outcomes that a client may print."""
 
 
 class ClientProcess(Protocol):
@@ -33,7 +33,7 @@ class ClientProcess(Protocol):
 
     @property
     def last_output(self) -> float:
-        """When standard output was last written to, by the monotonic clock; 0 if never."""
+        """Time of the last write to standard output, by the monotonic clock; 0 if never."""
         ...
 
     async def wait(self) -> int:
@@ -51,7 +51,7 @@ Launch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ClientProcess]]
 
 @attrs.frozen
 class ClientSaid:
-    """What a client printed as its result; the outcome is empty if it printed none."""
+    """The result that a client printed; the outcome is empty if it printed none."""
 
     outcome: str = ""
     code: object = None
@@ -76,7 +76,7 @@ def read_said(output: bytes) -> ClientSaid:
 
 
 def launch_command(command: Sequence[str]) -> Launch:
-    """What starts this command. It has no standard input, and a process group of its own."""
+    """Return a function that starts this command without standard input, in a process group."""
 
     async def launch(variables: Mapping[str, str]) -> ClientProcess:
         try:

@@ -30,7 +30,7 @@ def reset_connection(writer: asyncio.StreamWriter) -> None:
 
 @attrs.define(eq=False)
 class PeerListener:
-    """Serves each connection to a port, which is a free one.
+    """Serve each connection to a free port.
 
     ``connected`` is called for each connection, before ``serve``. Use it as an asynchronous
     context manager; in the end all connections are cut.

@@ -109,7 +109,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
 
 
 async def _ended(ending: asyncio.Future[int], stage: _Stage, timeout: float) -> bool:
-    """Whether the client ends by itself, counted from its first connection."""
+    """Return True if the client ends by itself in time, counted from its first connection."""
     coming = asyncio.ensure_future(stage.come.wait())
     both: set[asyncio.Future[Any]] = {ending, coming}
     try:

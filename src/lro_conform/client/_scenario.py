@@ -20,7 +20,7 @@ RESPONSE: Final[JsonObject] = {
     "resourceName": "images/größe-7",
     "description": 'quoted "text", \u2028 and \U0001f4be',
 }
-"""What operations end with: a message that every client library of gRPC has, with awkward text."""
+"""The result of operations: a message of every client library of gRPC, with difficult text."""
 
 
 def operation(name: str, *, done: bool | None = False, **fields: object) -> JsonObject:
@@ -57,14 +57,14 @@ class Scenario:
 
     name: str
     scripts: Mapping[str, Script]
-    """By protocol. A check is judged over those that its scenario has a script for."""
+    """Scripts by protocol. A check is judged over the protocols with a script."""
     checks: tuple[ScenarioCheck, ...]
     task: str = "wait"
     timeout: float = 15.0
     elsewhere: Answer | None = None
-    """What another HTTP server answers to GetOperation, for scripts with redirects."""
+    """Answers of another HTTP server to GetOperation, for scripts with redirects."""
     mute: bool = False
-    """Whether connections over gRPC are accepted and nothing is ever said."""
+    """True if connections over gRPC are accepted but never answered."""
 
 
 def scenario(name: str, scripts: Mapping[str, Script], *rules: _Rule, **options: Any) -> Scenario:
@@ -83,17 +83,17 @@ def polled(*answers: Answer) -> dict[str, Script]:
 
 
 def over_http(*answers: Answer) -> dict[str, Script]:
-    """As :func:`polled`, over HTTP alone."""
+    """Like :func:`polled`, over HTTP alone."""
     return {HTTP: {Verb.GET: answers}}
 
 
 def over_grpc(*answers: Answer) -> dict[str, Script]:
-    """As :func:`polled`, over gRPC alone."""
+    """Like :func:`polled`, over gRPC alone."""
     return {GRPC: {Verb.GET: answers}}
 
 
 _Rule: TypeAlias = Callable[[frozenset[str]], ScenarioCheck]
-"""Makes a check for the protocols of its scenario."""
+"""A function that makes a check for the protocols of its scenario."""
 
 
 def rule(

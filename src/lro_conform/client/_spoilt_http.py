@@ -45,7 +45,7 @@ _TRUNCATED: Final = rfc(9112, "8")
 
 
 def _replies(body: bytes, headers: Mapping[str, str] = _JSON, *, status: int = 200) -> Special:
-    """Answers with this body."""
+    """Answer with this body."""
 
     async def answer(exchange: HttpExchange) -> None:
         await exchange.send(status, body, headers)
@@ -73,7 +73,7 @@ async def _closes(exchange: HttpExchange) -> None:
 
 
 async def _drips(exchange: HttpExchange) -> None:
-    """Sends a body byte by byte, without an end."""
+    """Send a body byte by byte, without an end."""
     await exchange.write(_SLOW_HEAD + b"Content-Length: 1000000\r\n\r\n")
     while True:
         await exchange.write(b" ")
@@ -81,7 +81,7 @@ async def _drips(exchange: HttpExchange) -> None:
 
 
 def _floods(name: str) -> Special:
-    """Sends blanks and then an operation: the blanks are many megabytes."""
+    """Send many megabytes of blanks, and then an operation."""
 
     async def answer(exchange: HttpExchange) -> None:
         body = _body(name)
@@ -97,7 +97,7 @@ def _floods(name: str) -> Special:
 
 
 def _hints(name: str) -> Special:
-    """Sends an informational response before the reply."""
+    """Send an informational response before the reply."""
 
     async def answer(exchange: HttpExchange) -> None:
         await exchange.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")

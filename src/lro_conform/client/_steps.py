@@ -1,4 +1,4 @@
-"""What a scripted peer does with a call: the same words for HTTP and for gRPC."""
+"""Steps of a scripted peer, the same for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Refuses:
 
     @property
     def message(self) -> str:
-        """What the error says."""
+        """The message of the error."""
         return f"this call is refused with {self.code.name}"
 
 
@@ -77,11 +77,11 @@ class Silent:
 
 
 Special: TypeAlias = Callable[[Any], Awaitable[None]]
-"""Answers as no server of the interface does: it is given the exchange of its protocol."""
+"""A function that answers in an invalid way, given the exchange of its protocol."""
 
 Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
 Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
-"""For each verb the answers in their order. The last one is repeated; no answer: UNIMPLEMENTED."""
+"""Answers in their order, by verb. The last one is repeated; without any it is UNIMPLEMENTED."""
 
 NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
 
@@ -92,13 +92,13 @@ class SeenCall:
 
     verb: Verb
     at: float
-    """When it was received."""
+    """The time when it was received."""
     token: bool
-    """Whether it had the bearer token of the run."""
+    """True if it had the bearer token of the run."""
     answered: float | None = None
-    """When its answer was sent as a whole; None if it was not."""
+    """The time when its whole answer was sent; None if it was not."""
     final: bool = False
-    """Whether the answer said that the operation is done."""
+    """True if the answer had an operation that is done."""
 
 
 @attrs.define(eq=False)
@@ -114,7 +114,7 @@ class Performance:
     notes: dict[str, float] = attrs.field(factory=dict)
     """Measured by special answers, such as the number of bytes that were taken."""
     connected: float | None = None
-    """When the first connection came."""
+    """The time of the first connection."""
 
     def connect(self) -> None:
         """Note that a connection came."""

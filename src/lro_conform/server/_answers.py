@@ -1,4 +1,4 @@
-"""What a server answered: replies of both transports in one form, read strictly.
+"""Answers of a server: replies of both transports in one form, read strictly.
 
 Nothing of the server is trusted: a reply that cannot be read is a fact to report, never an error
 of the judge.
@@ -49,7 +49,7 @@ class WireReply:
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What came of one call.
+    """The result of a call.
 
     ``code`` is the name of the canonical code, empty if there was no reply with one. ``body``
     is the reply's message in JSON's terms, ``error`` the ``google.rpc.Status`` of a refusal so.
@@ -68,37 +68,37 @@ class Answer:
     foreign: bool = False
     http: WireReply | None = None
     size: int = 0
-    """How many bytes the reply has, unpacked."""
+    """Number of bytes of the unpacked reply."""
     trailer: str = ""
-    """What is wrong with gRPC's ``grpc-status-details-bin``; empty if nothing is."""
+    """Defect of gRPC's ``grpc-status-details-bin``; empty if there is none."""
     notes: tuple[str, ...] = ()
-    """What a JSON reply has that a strict parser refuses, such as a key twice."""
+    """Defects of a JSON reply for a strict parser, such as a duplicate key."""
     began: float = 0.0
     ended: float = 0.0
 
     @property
     def ok(self) -> bool:
-        """Whether the call succeeded with a readable reply."""
+        """True if the call succeeded with a readable reply."""
         return self.code == "OK" and not self.fault
 
     @property
     def refused(self) -> bool:
-        """Whether the server refused the call and is not at fault itself."""
+        """True if the server refused the call, without a fault of its own."""
         return bool(self.code) and self.code != "OK" and self.code not in DEFECTS
 
     @property
     def redirected(self) -> bool:
-        """Whether a request that is none of the interface's was sent elsewhere."""
+        """True if a request outside of the interface was redirected."""
         return self.foreign and self.http is not None and 300 <= self.http.status < 400
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration in seconds."""
         return self.ended - self.began
 
     @property
     def done(self) -> bool:
-        """Whether it is an operation that is done."""
+        """True for an operation that is done."""
         return self.ok and self.body.get("done") is True
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Answer:
 
 
 def operation_problem(body: Mapping[str, Any]) -> str:
-    """Why a message cannot be an Operation; empty if it can."""
+    """Return the reason why a message is not a valid Operation; empty if it is."""
     if not isinstance(body.get("name"), str):
         return "it has no name that is a text"
     kinds = {"done": bool, "metadata": dict, "error": dict, "response": dict}
@@ -127,5 +127,5 @@ def operation_problem(body: Mapping[str, Any]) -> str:
 
 
 def result_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What must not change of an operation that is done."""
+    """Return the parts of an ended operation that must not change."""
     return {key: body.get(key) for key in ("done", "error", "response")}

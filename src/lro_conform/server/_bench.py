@@ -1,4 +1,4 @@
-"""What checks work with: the server, operations in each state, and what can be said of them."""
+"""The bench of checks: the server, and operations in each state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RPCS: Final = {
 
 
 class NotOffered(Exception):
-    """The server leaves out what a check is about, as it may."""
+    """The server does not offer an optional feature."""
 
 
 class NotJudged(Exception):
@@ -76,12 +76,12 @@ class Bench:
 
     @property
     def http(self) -> HttpTarget:
-        """The same target, for checks of HTTP alone."""
+        """The target, for checks of HTTP alone."""
         return cast(HttpTarget, self.target)
 
     @property
     def grpc(self) -> GrpcTarget:
-        """The same target, for checks of gRPC alone."""
+        """The target, for checks of gRPC alone."""
         return cast("GrpcTarget", self.target)
 
     def note(self, fact: str) -> None:
@@ -151,7 +151,7 @@ class Bench:
 
     @property
     def slack(self) -> float:
-        """How late a reply may be that has a time: more if this server answers slowly anyway."""
+        """Longest delay of a reply with a deadline; longer for slow servers."""
         usual = [one.seconds for one in self.log if one.rpc == "get" and one.ok]
         return self.pace.slack + (statistics.median(usual) if usual else 0.0)
 
@@ -277,7 +277,7 @@ class Bench:
         return name
 
     async def need(self, *rpcs: str) -> None:
-        """Go on only if the server supports these methods.
+        """Check that the server supports these methods.
 
         Raises:
             NotOffered: One of them is not supported, as it may.
@@ -291,7 +291,7 @@ class Bench:
                 raise NotJudged(f"{RPCS[rpc]} does not work (see calls.{rpc})")
 
     async def left_out(self, answer: Answer) -> bool:
-        """Whether a method of an existing operation answers as one that is not supported.
+        """Return True if a method answers as an unsupported one.
 
         Over HTTP a path may have no such method (405, whatever code the body names). There may be
         no path at all for WaitOperation, for which ``operations.proto`` has none, and for a list:
@@ -378,7 +378,7 @@ def _another(character: str) -> str:
 
 
 def parent_of(name: str) -> str:
-    """What stands before ``operations`` in a name; empty if nothing does."""
+    """Return the parent in a name; empty if there is none."""
     return name.rpartition("/operations/")[0] if "/operations/" in name else ""
 
 
@@ -396,7 +396,7 @@ def reasons(answer: Answer) -> list[object]:
 
 
 def _same_text(answer: Answer, other: Answer) -> bool:
-    """Whether two refusals say the same, apart from the path that was asked for."""
+    """Return True if two refusals are equal, apart from the path."""
     texts = (str(one.error.get("message", "")) for one in (answer, other))
     return len({re.sub(r"/\S*", "", text) for text in texts}) == 1
 

@@ -128,7 +128,7 @@ def _read_request(_: object, __: object, given: str | None) -> RequestTemplate |
 
 @attrs.frozen(kw_only=True)
 class ServerRun:
-    """What the command line says of the server, and of how it is judged."""
+    """The server and the options of judging it, from the command line."""
 
     url: str
     grpc: str

@@ -23,7 +23,7 @@ except ImportError as exc:
     raise MissingExtra("judging over gRPC", "grpc") from exc
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""The most bytes of a reply that are read."""
+"""Most bytes of a reply that are read."""
 
 _SERVICE: Final = "/google.longrunning.Operations/"
 _DETAILS: Final = "grpc-status-details-bin"

@@ -19,13 +19,13 @@ from lro_conform._strict_json import read_json, shown
 from lro_conform.server._answers import BY_HTTP_STATUS, Answer, WireReply
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""The most bytes of a reply that are read."""
+"""Most bytes of a reply that are read."""
 
 _JSON: Final = "application/json"
 _GZIP: Final = zlib.MAX_WBITS | 16
-"""How zlib is asked for the form of gzip."""
+"""zlib's argument for the format of gzip."""
 _IDLE_SECONDS: Final = 1.0
-"""Shorter than servers keep idle connections: one that closes meanwhile loses a request."""
+"""Seconds that idle connections are kept; servers keep them longer, so no request is lost."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -199,7 +199,7 @@ _WITHOUT_BODY: Final = (204, 205)
 
 
 async def _forget_location(reply: httpx.Response) -> None:
-    """Keep httpx from reading where a redirect leads, which fails for what is no address."""
+    """Keep httpx from reading the target of a redirect, which fails for an invalid address."""
     reply.headers.pop("location", None)
 
 

@@ -46,11 +46,11 @@ CHECKS: Final[tuple[Check, ...]] = tuple(rule.check for rule in RULES)
 """Their checks."""
 
 _LOST_AT_MOST: Final = 3
-"""After so many requests in a row without an answer, the server counts as gone."""
+"""Consecutive requests without an answer after which the server counts as gone."""
 _PARTING_SECONDS: Final = 5.0
 _UNJUDGED: Final = (Verdict.ABSENT, Verdict.SKIPPED)
 _MOST_BYTES: Final = 128 * 1024 * 1024
-"""All replies are kept, for the rules that look at them: so many bytes of them, at most."""
+"""Most bytes of all replies, which are kept for the rules that read them."""
 
 
 class ServerUnreachable(Exception):
@@ -145,7 +145,7 @@ async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
 
 
 def _cut(bench: Bench, left: float) -> str:
-    """Why the run ends before all is judged, with so many seconds left; empty if it does not."""
+    """Return the reason to end the run early; empty to continue."""
     if left <= 0:
         return f"the {bench.pace.total:g} s of the run are over"
     if sum(one.size for one in bench.log) > _MOST_BYTES:

@@ -28,14 +28,14 @@ from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook()
 LAST_RULES: Final = RuleBook()
-"""Those after all others, of this module and the rest: what is asked may end a server."""
+"""Rules that run after all others, because their requests may end a server."""
 MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 _MOST_PAGES: Final = 300
 _LARGE: Final = 100_000
 """Above the maximum of most servers. Some make room for as many as are asked for."""
 _AT_LEAST: Final = 3
-"""So many operations, at least, are in a list that is walked."""
+"""Least number of operations in a list that is walked."""
 
 
 async def _list(bench: Bench, **given: Any) -> Answer:

@@ -369,7 +369,7 @@ def _envelope_problem(one: Answer) -> str:
         return "the body has no error that is an object"
     code, status = one.error.get("code"), one.error.get("status")
     if not isinstance(status, str) or status not in HTTP_STATUSES:
-        return f"error.status is {shown(status)}, which is no name of google.rpc.Code"
+        return f"error.status is {shown(status)}, which is not a name of google.rpc.Code"
     if isinstance(code, bool) or not isinstance(code, int):
         return f"error.code is {shown(code)}"
     return ""
@@ -410,7 +410,7 @@ async def errors_mapping(bench: Bench) -> Facts:
 
 
 _OWN_STATUSES: Final = frozenset({405, 413, 414, 415, 431})
-"""What HTTP itself refuses, which no code is mapped to."""
+"""Statuses of HTTP itself, which do not belong to a code."""
 
 
 @HTTP_RULES(

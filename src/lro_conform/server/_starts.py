@@ -18,7 +18,7 @@ from lro_conform.server._http import HttpTarget
 
 
 class StartKind(enum.StrEnum):
-    """What the checks ask of a new operation."""
+    """The behaviour that checks want of a new operation."""
 
     LONG = "long"
     """It runs until it is cancelled, or for some minutes."""
@@ -33,10 +33,10 @@ class StartFailed(Exception):
 
 
 class OperationStarter(Protocol):
-    """Starts operations."""
+    """A hook that starts operations."""
 
     def offers(self, kind: StartKind) -> bool:
-        """Whether there is a hook for this kind."""
+        """Return True if there is a hook for this kind."""
         ...
 
     async def start(self, kind: StartKind) -> Answer:
@@ -51,7 +51,7 @@ class OperationStarter(Protocol):
 _TEMPLATE: Final = re.compile(r"(POST|PUT|PATCH|DELETE)\s+(/[!-~]*)(?:\s+(.*))?", re.DOTALL)
 _UNIQUE: Final = "$UUID"
 _MOST_PRINTED: Final = 64 * 1024
-"""The most bytes that a command may print."""
+"""Most bytes that a command may print."""
 _SHOWN: Final = 200
 
 
@@ -84,7 +84,7 @@ class RequestTemplate:
 
 @attrs.frozen
 class HttpStarter:
-    """Starts operations by requests to the server."""
+    """Start operations by requests to the server."""
 
     target: HttpTarget
     templates: Mapping[StartKind, RequestTemplate]
@@ -104,7 +104,7 @@ class HttpStarter:
 
 @attrs.frozen
 class CommandStarter:
-    """Starts operations by a command, which prints a name or an Operation as JSON.
+    """Start operations by a command, which prints a name or an Operation as JSON.
 
     It finds the kind in ``LRO_CONFORM_KIND``, and the server in ``LRO_CONFORM_TARGET``. One that
     prints nothing and succeeds does not offer the kind.
@@ -172,7 +172,7 @@ def printed_answer(printed: bytes) -> Answer:
 
 @attrs.frozen
 class FunctionStarter:
-    """Starts operations by a coroutine function of this program, which returns their names."""
+    """Start operations by a coroutine function of this program, which returns their names."""
 
     function: Callable[[StartKind], Awaitable[str]]
     kinds: frozenset[StartKind] = frozenset(StartKind)
