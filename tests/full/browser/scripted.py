@@ -69,7 +69,8 @@ class Scripted:
             _send(route, {"error": error}, 400)
         elif name.endswith("operations") and verb:
             names = json.loads(request.post_data or "{}")["names"]
-            found = [dict(self.operations[one]) for one in names if one in self.operations]
+            known = [self.operations[one] for one in names if one in self.operations]
+            found = [json.loads(one) if isinstance(one, str) else {**one} for one in known]
             if request.url.endswith("view=FULL"):
                 for one in found:
                     one["description"] = self.descriptions.get(one["name"])
