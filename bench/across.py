@@ -59,7 +59,7 @@ def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
         for _ in range(WAKES):
             name = method.start(Request()).name
             waiter = asyncio.create_task(service.wait_async(name))
-            while not service.waiting:
+            while not service.edges.waiters.waiting:
                 await asyncio.sleep(0)
             await asyncio.sleep(draw.random() * 0.02)
             ended = asyncio.get_running_loop().run_in_executor(None, command, "end", name)

@@ -215,7 +215,7 @@ def declared(store: Any) -> tuple[lro.Service, Any]:
 
 def spec_of(service: lro.Service) -> MethodSpec:
     """The one method that is declared."""
-    (spec,) = service.specs.values()
+    (spec,) = service.edges.specs.values()
     return spec
 
 

@@ -76,7 +76,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
                 for service, method in zip(services, methods, strict=True)
                 for _ in range(WAITERS)
             ]
-            while sum(service.waiting for service in services) < len(waiters):
+            while sum(service.edges.waiters.waiting for service in services) < len(waiters):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1.0)  # until they all have looked
             lines.extend(await asyncio.to_thread(_asked, f"{WAITERS} waiting clients", counted))

@@ -61,7 +61,7 @@ async def starts(app: Any, path: str) -> set[int]:
         return found
 
     found = set[int]().union(*await asyncio.gather(*(some() for _ in range(CALLERS))))
-    while path == PATH and app.edge.service.work.held():
+    while path == PATH and app.edge.service.edges.work.held():
         await asyncio.sleep(0)
     return found
 
@@ -89,7 +89,7 @@ async def tracked(path: Path) -> float:
     """Objects that the garbage collector looks at, of each start that waits for its commit."""
     app = ours(SQLiteStore(path))
     assert await call(app, PATH) == 200
-    while app.edge.service.work.held():
+    while app.edge.service.edges.work.held():
         await asyncio.sleep(0.01)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -97,7 +97,7 @@ async def tracked(path: Path) -> float:
     gc.disable()
     before = len(gc.get_objects())
     tasks = [asyncio.create_task(call(app, PATH)) for _ in range(HELD)]
-    while app.edge.service.work._starting < HELD:
+    while app.edge.service.edges.work._starting < HELD:
         await asyncio.sleep(0)
     found = (len(gc.get_objects()) - before) / HELD
     gc.enable()

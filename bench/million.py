@@ -81,7 +81,7 @@ def declared(
             metadata=metadata,
             options=lro.Options(indexed_paths=("dataset",)),
         )
-    return service, list(service.specs.values())
+    return service, list(service.edges.specs.values())
 
 
 def records(

@@ -73,7 +73,7 @@ def park(place: Place, names: int) -> dict[str, Any]:
         tasks = [
             asyncio.create_task(service.wait_async(started[n % names])) for n in range(WAITERS)
         ]
-        while service.waiting < WAITERS:
+        while service.edges.waiters.waiting < WAITERS:
             await asyncio.sleep(0.01)
         await settled(store)
         found = {"resident": (resident() - before) / WAITERS}

@@ -34,7 +34,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
         assert operation.done
 
     tasks = [asyncio.create_task(wait(names[n % count])) for n in range(WAITERS)]
-    while service.waiting < WAITERS:
+    while service.edges.waiters.waiting < WAITERS:
         await asyncio.sleep(0)
     assert threading.active_count() == threads
     reporters = [service.reporter(name) for name in names]

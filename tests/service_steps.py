@@ -89,12 +89,12 @@ def reason(operation: Operation) -> tuple[int, str]:
 
 def listeners(service: Service) -> int:
     """How many listen in this process for changes: none is left behind."""
-    return len(service._runtime.updater.notifier)
+    return len(service.edges.runtime.updater.notifier)
 
 
 def swap(service: Service, executor: Executor) -> None:
     """Give a service another executor."""
-    object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
+    object.__setattr__(service.edges.runtime, "executor", executor)  # all its parts share it
 
 
 def abandon(task: asyncio.Task[Any]) -> None:

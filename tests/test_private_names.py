@@ -14,7 +14,7 @@ OURS: Final = {"lro", "lro_client", "lro_conform", "pytest_lro"}
 IMPORTED_AT_MOST = 438
 """Private names that tests import from the packages."""
 
-READ_AT_MOST = 98
+READ_AT_MOST = 91
 """Private attributes that tests read or set, but those of their own ``self`` or ``cls``."""
 
 

@@ -72,7 +72,7 @@ class EdgeApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        if self.edge.service.background.pending:
+        if self.edge.service.edges.background.pending:
             self.edge.service.start_maintenance()  # lifespan, the first scope: the server's start
         if scope["type"] == "http":
             path, found = self._find(scope)

@@ -244,10 +244,10 @@ class AzureEdge(OperationsEdge):
         del found
 
         def read_again(_: object) -> HttpReply:
-            record = run(self.service.access.visible(name, caller))
-            return show(full_operation(record, self.service.renamed))
+            record = run(self.service.edges.access.visible(name, caller))
+            return show(full_operation(record, self.service.edges.renamed))
 
-        return (yield from self._large(read_again, self.service.limits.page_bytes))
+        return (yield from self._large(read_again, self.service.edges.limits.page_bytes))
 
     def _monitor(self, operation: Operation) -> dict[str, Json]:
         types = self.service.types
@@ -258,7 +258,7 @@ class AzureEdge(OperationsEdge):
         printed = operation_reply_json(operation, types, self.service.domain, alone=True)
         shown: dict[str, Json] = {"id": operation.name.rpartition("/")[2], "status": state}
         if known.state:
-            if len(self.service.specs) > 1:
+            if len(self.service.edges.specs) > 1:
                 shown["kind"] = known.method
             times = known.create_time, known.update_time, known.expire_time
             names = "createdAt", "lastUpdatedAt", "expiresAt"

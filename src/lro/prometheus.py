@@ -142,7 +142,7 @@ class ServiceCollector(Collector):
 
     def _read(self, metric: Metric, family: MetricFamily) -> None:
         process = {_PROCESS: str(os.getpid())}
-        for attributes, number in self._service.gauges.read(metric):
+        for attributes, number in self._service.edges.gauges.read(metric):
             values = [attributes.get(name, "") for name in metric.attributes]
             labels = dict(zip(_labels(metric), values, strict=True))
             family.add_sample(family.name, labels | process, number)

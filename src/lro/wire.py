@@ -40,6 +40,7 @@ from lro._model.operation import (
     join_name,
     normalise_parent,
     parse_name,
+    rerun_request_id,
     validate,
 )
 from lro._model.signatures import (
@@ -98,6 +99,7 @@ __all__ = [
     "parse_name",
     "path_template",
     "plain",
+    "rerun_request_id",
     "sign_webhook",
     "status_from_error_body",
     "status_from_json",

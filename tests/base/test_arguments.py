@@ -286,7 +286,7 @@ def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, val
 @pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
 def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
     with new_service(authorize=authorize) as service:
-        assert service.methods is not None
+        assert service.edges.methods is not None
 
 
 def test_shortest_lease_is_taken():

@@ -613,7 +613,7 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
     method_of(service, "async", raising(AssertionError())).start(WorkRequest())
     assert tried.wait(PATIENCE)
     assert executor.join(PATIENCE)
-    assert not service.work.held()
+    assert not service.edges.work.held()
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):

@@ -195,7 +195,7 @@ def test_the_extensions_can_be_switched_off(make_service):
         service.batch_get([])
     asyncio.run(service.watch(["operations/a"]))
     service = make_service(verbs=set(VERBS) - {"WatchOperations"})
-    service.require("ListOperations")
+    service.edges.access.require("ListOperations")
     with pytest.raises(MethodNotSupported, match="WatchOperations"):
         asyncio.run(service.watch([]))
     assert service.batch_get(["operations/a"]).missing == ("operations/a",)
@@ -228,7 +228,7 @@ def test_watch_reports_snapshots_progress_and_ends(harness):
         async for sighting in watching:
             seen.append(sighting)
             if len(seen) >= 3 and acts:
-                assert harness.service.watching == 1
+                assert harness.service.edges.waiters.watching == 1
                 await asyncio.to_thread(acts.pop(0))
         return seen
 
@@ -238,7 +238,7 @@ def test_watch_reports_snapshots_progress_and_ends(harness):
     assert names[3:] == [first, first, second]
     assert [one.done for one in seen[3:5]] == [False, True]
     assert seen[5] == MissingOperation(second)
-    assert harness.service.watching == 0
+    assert harness.service.edges.waiters.watching == 0
 
 
 @SHARED
@@ -261,7 +261,7 @@ async def test_closing_the_service_ends_watches(harness):
     await asyncio.to_thread(harness.service.close, timedelta(0))
     with pytest.raises(Unavailable, match="stopping"):
         await asyncio.wait_for(following, PATIENCE)
-    assert harness.service.watching == 0
+    assert harness.service.edges.waiters.watching == 0
 
 
 @SHARED
@@ -288,7 +288,7 @@ def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, 
                     asyncio.create_task(asyncio.to_thread(here.wait, each, PATIENCE)),
                 )
             ]
-            await until_async(lambda: here.waiters.waits == 4)
+            await until_async(lambda: here.edges.waiters.waits == 4)
             acts = [lambda: far.report(name, 7), lambda: far.finish(name)]
             acts.append(lambda: there.delete(other))
             seen = []

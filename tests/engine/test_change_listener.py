@@ -74,7 +74,7 @@ class Process:
         self.store = Shared()
         self.here = make_service(self.store)
         self.there = make_service(self.store, InlineExecutor())
-        self.there.work.held = frozenset  # so that it never listens
+        self.there.edges.work.held = frozenset  # so that it never listens
         self.begin, self.method = Step(), declared(self.here)
         self.work = work(self.here, self.body, "acme.v1.Works.Held")
         declared(self.there)
@@ -249,7 +249,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     def held():
         return answers.pop(0) if answers else frozenset({"operations/x"})
 
-    process.here.work.held = held
+    process.here.edges.work.held = held
     name = process.method.start(WorkRequest()).name
     (waiting,) = process.waiting(name)
     process.end_elsewhere(name)
@@ -328,7 +328,7 @@ def test_listener_may_close_the_service(listening, process):
     """A cancelled function may do so, whose request to stop came in the listener's thread."""
     name = process.held()
     process.waiting(process.method.start(WorkRequest()).name)
-    process.here.work.cancel_held = lambda _: process.here.close(0)
+    process.here.edges.work.cancel_held = lambda _: process.here.close(0)
     process.there.cancel(name)
     process.store.said.put((name,))
     until(lambda: not listening())

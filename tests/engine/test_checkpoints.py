@@ -67,7 +67,7 @@ class Counting(MemoryStore):
 def hand_back(service: Service, job: Job[Any]) -> None:
     """Have another attempt begun, as when this process stops."""
     released(service, job)
-    service.work.work_waits()
+    service.edges.work.work_waits()
     raise LeaseLost(job.name, job.attempt, job.attempt)
 
 
@@ -398,7 +398,7 @@ def test_a_thread_left_behind_stores_nothing(make_service: MakeService) -> None:
         return WorkResponse("done")
 
     assert answer(service, ended(service, leave.start(WorkRequest()))) == "done"
-    until(lambda: not service.work.held())
+    until(lambda: not service.edges.work.held())
     left.set()
     threads[0].join(PATIENCE)
     assert [type(error) for error in caught] == [LeaseLost]

@@ -96,7 +96,7 @@ def test_result_on_loop_waits_without_limit(service, step):
         started = await work.start_async(WorkRequest("a"))
         waiting = asyncio.create_task(started.result_async())
         await asyncio.to_thread(step.reached)
-        await until_async(lambda: service.waiters.open)
+        await until_async(lambda: service.edges.waiters.open)
         step.go.set()
         return await waiting
 

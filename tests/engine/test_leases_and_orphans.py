@@ -136,7 +136,7 @@ def test_closed_service_removes_its_worker_row(hung, store, clock):
     one = hung()
     one.service.run_maintenance()
     (worker,) = store.workers()
-    assert (worker.owner, worker.capacity) == (one.service.work.owner, 1)
+    assert (worker.owner, worker.capacity) == (one.service.edges.work.owner, 1)
     assert (worker.pid, list(worker.methods)) == (os.getpid(), [NAME])
     store.close = lambda: None
     one.service.close(NOW)
@@ -148,20 +148,20 @@ def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
     """Its functions are asked to stop, and the store refuses their writes."""
     one = hung()
     one.service.run_maintenance()
-    name, owner = one.start(text="raise").name, one.service.work.owner
+    name, owner = one.start(text="raise").name, one.service.edges.work.owner
     store.lose(owner, alive_until(store))
     clock.advance(5)
     with caplog.at_level(logging.WARNING, "lro"):
         one.service.run_maintenance()
     assert "this worker counts as lost" in caplog.text
-    assert not one.service.work.held()
+    assert not one.service.edges.work.held()
     one.step.go.set()
     one.executor.join(PATIENCE)
     one.service.run_maintenance()
     workers = {worker.owner: worker for worker in store.workers()}
     assert {o: worker.lost for o, worker in workers.items()} == {
         owner: True,
-        one.service.work.owner: False,
+        one.service.edges.work.owner: False,
     }
     until(lambda: one.service.run_maintenance() and store.get(name).attempt == 2)
 
@@ -171,7 +171,7 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
     one = hung()
     one.service.run_maintenance()
     one.start()
-    held = claim(one.service.work.owner, clock() + LEASE, clock())
+    held = claim(one.service.edges.work.owner, clock() + LEASE, clock())
     stray = one.method.start(WorkRequest()).name
     store.update(stray, held)
     for seconds, lost in ((10, 0), (5, 0), (5, 1)):
@@ -276,7 +276,7 @@ def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how
     if how == "lost":
         recovered(two, clock)
     else:
-        one.work.stop(NOW)
+        one.edges.work.stop(NOW)
     after.busy = False
     clock.advance(1)
     two.run_maintenance()
@@ -366,7 +366,7 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
     kept.service.run_maintenance()
     recovered(kept.service, clock)
     record = store.get(kept.name)
-    assert (record.owner, record.attempt) == (kept.service.work.owner, 1)
+    assert (record.owner, record.attempt) == (kept.service.edges.work.owner, 1)
     assert alive_until(store) > clock()
 
 
@@ -436,7 +436,7 @@ def test_a_service_that_stops_hands_its_work_back(
     running = work.start(WorkRequest("running"))
     assert begun.wait(PATIENCE)
     waiting = work.start(WorkRequest("waiting", rest={"a": [1, {"b": None}]}))
-    owner = one.work.owner
+    owner = one.edges.work.owner
     one.close(NOW)
     assert owners == [owner]  # it is handed back when it has stopped
     left = [waiting] if at_most_once else [running, waiting]
@@ -571,9 +571,9 @@ def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store,
     made.service.run_maintenance()
     assert first is not made.task
     first.run()
-    assert made.service.work.held()
+    assert made.service.edges.work.held()
     made.task.run()
-    assert not made.service.work.held()
+    assert not made.service.edges.work.held()
     assert made.service.get(made.name).done
 
 
@@ -582,7 +582,7 @@ def test_start_during_close_is_kept(make_service, store):
 
     class Stopping(Held):
         def _run(self, task):
-            service.work.stopping = True
+            service.edges.work.stopping = True
             raise Unavailable("the executor is stopping")
 
     service = make_service(store, Stopping())
@@ -598,7 +598,7 @@ def test_service_closes_while_its_store_is_unavailable(make_service, clock, erro
     kept = Kept(make_service, store)
     store.update = raising(error)
     kept.service.close(0)
-    assert store.get(kept.name).owner == kept.service.work.owner
+    assert store.get(kept.name).owner == kept.service.edges.work.owner
 
 
 # -- outages --------------------------------------------------------------------------------------
@@ -779,7 +779,7 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
     service.run_maintenance()
     method_of(service, never)
     service.run_maintenance()
-    assert store.get(waiting).owner == service.work.owner
+    assert store.get(waiting).owner == service.edges.work.owner
 
 
 @pytest.fixture
@@ -821,7 +821,7 @@ def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, cloc
         service.run_maintenance()
     clock.advance(1)
     service.run_maintenance()
-    assert store.get(waiting).owner == service.work.owner
+    assert store.get(waiting).owner == service.edges.work.owner
 
 
 # -- the thread -----------------------------------------------------------------------------------
@@ -878,7 +878,7 @@ def test_orphan_that_ended_meanwhile_keeps_its_end(hung, build, store, clock, ca
     one = hung()
     name = one.start().name
     other = build(never)
-    store.lose(one.service.work.owner, None)
+    store.lose(one.service.edges.work.owner, None)
     orphans = store.orphans({NAME}, 9)
     store.orphans = lambda methods, limit: orphans
     one.step.go.set()

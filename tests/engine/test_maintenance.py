@@ -29,7 +29,7 @@ def made(**options: object) -> tuple[Service, object]:
 
 def maintenance_of(service):
     """What begins and ends in a thread."""
-    return service.background.maintenance
+    return service.edges.background.maintenance
 
 
 def thread_of(service):

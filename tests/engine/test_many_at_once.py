@@ -32,7 +32,7 @@ def service(make_service: MakeService) -> lro.Service:
 
 def start(service: lro.Service, count: int, **options: Any) -> list[str]:
     """Start operations whose work is done elsewhere; their names."""
-    method = declared(service, f"acme.v1.Works.Many{len(service.specs)}")
+    method = declared(service, f"acme.v1.Works.Many{len(service.edges.specs)}")
     return [one.name for one in method.start_many([WorkRequest()] * count, **options)]
 
 

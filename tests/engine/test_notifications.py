@@ -206,7 +206,7 @@ def test_notifier_stops_even_if_other_parts_fail(make_service):
     """A subscription that raises at its end keeps neither thread alive."""
     noted = NotedEnds()
     service = make_service(webhooks=noted)
-    service.background.change_listener.stop = raising(Unavailable("the connection is lost"))
+    service.edges.background.change_listener.stop = raising(Unavailable("the connection is lost"))
     with pytest.raises(Unavailable):
         service.close()
     assert noted.calls == ["stop"]

@@ -241,7 +241,7 @@ def test_cancellation_is_observed_with_its_time(observed, recorder, clock, suppo
     service.cancel(method.start(WorkRequest()).name)
     step.go.set()
     ended(service, name)
-    service.work.stop(timedelta(seconds=PATIENCE))
+    service.edges.work.stop(timedelta(seconds=PATIENCE))
     ends = [event for event in recorder.events if isinstance(event, OperationEnded)]
     assert [(end.state, end.cancel_seconds) for end in ends] == [
         (State.CANCELLED, 0.0),
@@ -355,7 +355,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
-    until(lambda: not service.work.held())  # the worker tidies up after the end
+    until(lambda: not service.edges.work.held())  # the worker tidies up after the end
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}
@@ -375,7 +375,7 @@ def test_end_of_work_that_has_not_begun_in_time_is_told_apart(observed, recorder
     name = method.start(WorkRequest()).name
     clock.advance(60)
     if finder == "claim":
-        service.work.run_operation(name)
+        service.edges.work.run_operation(name)
     else:
         service.run_maintenance()
     assert service.get(name).error.code == Code.DEADLINE_EXCEEDED
@@ -424,7 +424,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
         method.start(WorkRequest(), request_id=ID)
         waiting = method.start(WorkRequest()).name
         service.cancel(waiting, caller="bob")
-        service.work.stop(timedelta(0))
+        service.edges.work.stop(timedelta(0))
         other = make_service(store, InlineExecutor(), keep_for=timedelta(seconds=1))
         again = work(other)
         recovered(other, clock)
@@ -558,7 +558,7 @@ def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
     name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     seen = store.get(name)
     for caller in ("ann", "bob"):
-        run(service.work.cancel(seen, caller))
+        run(service.edges.work.cancel(seen, caller))
     go.set()
     assert recorder.only(CancelRequested).caller == "ann"
 
@@ -625,7 +625,7 @@ def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, stor
     service.cancel(name)
     step.go.set()
     ended(service, name)
-    service.work.stop(timedelta(seconds=9))
+    service.edges.work.stop(timedelta(seconds=9))
     assert not [one for one in totals(service) if one.startswith("cancel")]
 
 

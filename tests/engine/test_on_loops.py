@@ -106,7 +106,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     before = set(threading.enumerate())  # other tests may have left some
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
-    await until_async(lambda: not service.work.held())
+    await until_async(lambda: not service.edges.work.held())
     threads = {thread.name for thread in set(threading.enumerate()) - before}
     assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
     for number, operation in enumerate(started):
@@ -360,7 +360,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
         store.at_once = True
         await store.let(error)
         await until_async(lambda: records(store) or "gone" in caplog.text)
-    await until_async(lambda: service.run_maintenance() and not service.work.held())
+    await until_async(lambda: service.run_maintenance() and not service.edges.work.held())
     assert [record.done for record in records(store)] == [True] * (error is None)
     if error is not None and when == "before the answer":
         assert "a call whose caller had gone away has failed: gone" in caplog.text
@@ -403,9 +403,9 @@ def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
     asyncio.run(main())
     store.at_once = True
     store.pending.pop(0)(None)
-    until(lambda: not service.work._starting)
+    until(lambda: not service.edges.work._starting)
     service.run_maintenance()
-    assert not service.work.held()
+    assert not service.edges.work.held()
     assert [record.waits for record in records(store)] == [True]
 
     async def again() -> None:
@@ -436,7 +436,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
         del task, loop
 
         gc.collect()
-        until(lambda: all_done(service, store) and not service.work.held())
+        until(lambda: all_done(service, store) and not service.edges.work.held())
     assert len(records(store)) == 2
 
 
@@ -461,7 +461,7 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
         raise AssertionError
 
     operation = await work.start_async(WorkRequest("a"))
-    await until_async(lambda: refused and service.work.held())
+    await until_async(lambda: refused and service.edges.work.held())
     await asyncio.sleep(0)
     await service.cancel_async(operation.name)
     assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
@@ -511,7 +511,7 @@ def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
         for task in left:
             task.get_coro().close()  # as the garbage collector does
         service.run_maintenance()
-        assert not service.work.held()
+        assert not service.edges.work.held()
         assert [record.waits for record in records(store)] == [True] * 5
     blocked.may_go_on = True
 

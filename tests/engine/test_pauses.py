@@ -114,7 +114,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
     service = make_service(store, InlineExecutor())
     method = renamed(service)
     if sent:  # its name, as with Celery
-        service.run_operation(waiting.name)
+        service.edges.work.run_operation(waiting.name)
     names = [waiting.name, method.start(WorkRequest()).name]
     service.run_maintenance()
     assert [*service.paused()] == ["acme.v1.Works.Renamed"]
@@ -183,10 +183,10 @@ def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService
     names = [one.start(WorkRequest()).name for one in (method_of(front, concurrency=1),) * 2]
     method_of(service, concurrency=1)
     service.pause(NAME)
-    service.run_operation(names[0])
+    service.edges.work.run_operation(names[0])
     assert not service.get(names[0]).done
     service.resume(NAME)
-    service.run_operation(names[0])
+    service.edges.work.run_operation(names[0])
     assert service.get(names[0]).done
 
 

@@ -240,7 +240,7 @@ def test_worker_that_is_sent_a_name_does_the_work(
 ) -> None:
     service = make_service(store)
     version_2(service, concurrency=2)  # the lost one is one of them
-    service.run_operation(left[0])
+    service.edges.work.run_operation(left[0])
     assert service.get(left[0]).state == "SUCCEEDED"
 
 
@@ -342,7 +342,7 @@ def test_alias_that_is_not_free_is_refused(
     service.declare("a.v1.A.Other", **other, options=lro.Options(aliases=("a.v1.A.Alias",)))
     with pytest.raises(lro.DeclarationError, match=text):
         service.method(NEW, aliases=aliases, **other)(lambda request: Response())
-    assert [*service.specs] == ["a.v1.A.Other"]
+    assert [*service.edges.specs] == ["a.v1.A.Other"]
     version_2(service)
 
 

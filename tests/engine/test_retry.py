@@ -249,7 +249,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
     assert reason(done) == (Code.INTERNAL, "METHOD_FAILED")
     assert attempts == [1]
     assert service.store.get(done.name).owner == ""
-    until(lambda: not service.work.held())
+    until(lambda: not service.edges.work.held())
     assert any(line.exc_info and line.levelname == "ERROR" for line in caplog.records)
     assert "outside the method" not in caplog.text
 
@@ -259,7 +259,7 @@ def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
     service = make_service()
     method, attempts = raising(service, LeaseLost("n", 1, 2), retry=Retry())
     name = method.start(WorkRequest()).name
-    until(lambda: not service.work.held())
+    until(lambda: not service.edges.work.held())
     assert (attempts, service.store.get(name).failed_attempts) == ([1], ())
 
 
@@ -309,7 +309,7 @@ def test_what_is_deleted_while_it_runs_is_not_tried_again(
     options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
     method = service.method(WORK, **options)(fail)
     method.start(WorkRequest())
-    until(lambda: len(seen.found) == 1 and not service.work.held())
+    until(lambda: len(seen.found) == 1 and not service.edges.work.held())
     assert seen.found == [(1, "failed", "INTERNAL")]
     clock.advance(60)
     service.run_maintenance()

@@ -210,7 +210,7 @@ def test_unconventional_type_names_are_logged(make_service, caplog):
     with caplog.at_level(logging.INFO, "lro"):
         declared(service, response=Empty)
     assert "response-type-empty" in caplog.text
-    info = service.methods.infos[NAME]
+    info = service.edges.methods.infos[NAME]
     assert (info.response_type, info.metadata_type) == (
         "google.protobuf.Empty",
         "acme.v1.WorkMetadata",
@@ -225,7 +225,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
     service = make_service(types=types)
     declared(service, "acme.v1.Works.Do", request=DoRequest, metadata=DoMetadata)
     assert types.name_of(DoRequest) == "acme.v1.DoRequest"
-    assert service.methods.infos["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
+    assert service.edges.methods.infos["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
 
 
 @pytest.mark.parametrize("role", ["request", "response"])

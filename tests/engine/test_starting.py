@@ -57,7 +57,7 @@ def test_start_with_a_free_worker_stores_running_work(kept, store):
     assert not service.get(name).done
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
-    assert record.owner == service.work.owner
+    assert record.owner == service.edges.work.owner
     executor.task.run()
     assert answer(service, service.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
@@ -162,8 +162,8 @@ def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, m
     name = one.method(NAME)(nap).start(WorkRequest()).name
     once(store, "update_later", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        one.run_operation(name)
-    assert not one.work.held()
+        one.edges.work.run_operation(name)
+    assert not one.edges.work.held()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "handed back"])
@@ -175,7 +175,7 @@ def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_s
         executor.task.run()
         assert service.get(name).state == "CANCELLED"
         return
-    service.work.stop(timedelta())
+    service.edges.work.stop(timedelta())
     executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
     other = make_service(store, InlineExecutor())
@@ -214,9 +214,9 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
-    assert len(service.work.held()) == 1
+    assert len(service.edges.work.held()) == 1
     service.run_maintenance()
-    assert len(service.work.held()) == 1
+    assert len(service.edges.work.held()) == 1
 
 
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
@@ -286,15 +286,15 @@ def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeyp
     """By Ctrl-C, say: what is stored is done, here or elsewhere."""
     service = make_service(store, InlineExecutor())
     method = method_of(service)
-    monkeypatch.setattr(service.work, "_new_work", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(service.edges.work, "_new_work", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest("x"))
     monkeypatch.undo()
     (operation,) = service.list(ListOperationsRequest()).operations
-    assert service.work.held() == {operation.name}
+    assert service.edges.work.held() == {operation.name}
     service.run_maintenance()
     assert answer(service, ended(service, operation)) == "x"
-    assert not service.work.held()
+    assert not service.edges.work.held()
 
 
 def test_work_may_delete_itself(quick):
@@ -663,7 +663,7 @@ def test_an_operation_survives_when_the_executor_refuses(
     for _ in range(2):
         service.run_maintenance()
         clock.advance(1)
-    assert not service.work.held()
+    assert not service.edges.work.held()
     (operation,) = service.list(ListOperationsRequest()).operations
     assert {answered.name for answered in executor.answers} <= {operation.name}
     if isinstance(error, RuntimeError):

@@ -207,7 +207,7 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
     method.start(WorkRequest())
     name = method.start(WorkRequest()).name
     work(service)
-    stopping = threading.Thread(target=service.work.stop, args=(timedelta(0),))
+    stopping = threading.Thread(target=service.edges.work.stop, args=(timedelta(0),))
 
     def stop(claim):
         if claim.most:  # two looks come first
@@ -351,7 +351,7 @@ def test_end_waits_ends_a_wait_that_begins_meanwhile():
 
     async def both() -> None:
         first = asyncio.ensure_future(service.wait_async(name, 60))
-        await until_async(lambda: service.waiting)
+        await until_async(lambda: service.edges.waiters.waiting)
         service.end_waits()
         second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
@@ -509,11 +509,15 @@ def test_a_service_starts_again_in_a_child(make_service, store):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
     service = make_service(store)
     method = declared(service)
-    name, owner = method.start(WorkRequest()).name, service.work.owner
+    name, owner = method.start(WorkRequest()).name, service.edges.work.owner
 
     def check() -> None:
-        assert service.work.owner != owner
-        assert (service.waiting, service.watching, listeners(service)) == (0, 0, 0)
+        assert service.edges.work.owner != owner
+        assert (
+            service.edges.waiters.waiting,
+            service.edges.waiters.watching,
+            listeners(service),
+        ) == (0, 0, 0)
         assert not service.get(name).done
         service.reporter(name).complete(WorkResponse("x"))
         assert service.wait(name, 20).done

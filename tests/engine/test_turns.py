@@ -297,7 +297,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
     method, seen = noting(service, concurrency=1, expires=MINUTE, retry=Retry())
     name = method.start(WorkRequest()).name
     clock.advance(60)
-    service.work.run_operation(name)  # what a Celery worker does that gets the name
+    service.edges.work.run_operation(name)  # what a Celery worker does that gets the name
     assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
     assert seen == []
 

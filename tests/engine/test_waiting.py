@@ -100,7 +100,7 @@ async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert wait.service.waiting == 0
+    assert wait.service.edges.waiters.waiting == 0
     assert listeners(wait.service) == 0
 
 
@@ -120,8 +120,8 @@ def test_wait_returns_at_the_end_or_timeout(case, make_service):
         now[0] += seconds
         return False
 
-    wait.service.waiters._clock = lambda: now[0]
-    wait.service.waiters._park = park
+    wait.service.edges.waiters._clock = lambda: now[0]
+    wait.service.edges.waiters._park = park
     try:
         outcome = wait.service.wait(wait.name, wait.timeout, deadline_seconds=wait.span("deadline"))
     except LroError as exc:
@@ -195,7 +195,7 @@ async def test_many_wait_without_threads(service):
     before = threading.active_count()
     tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
     await settle()
-    assert service.waiting == 400
+    assert service.edges.waiters.waiting == 400
     assert listeners(service) == 201  # one listener a name
     assert threading.active_count() <= before
     for name in names:
@@ -203,7 +203,7 @@ async def test_many_wait_without_threads(service):
     found = await asyncio.gather(*tasks)
     assert [operation.name for operation in found] == waits
     assert all(operation.done for operation in found)
-    assert (service.waiting, listeners(service)) == (0, 0)
+    assert (service.edges.waiters.waiting, listeners(service)) == (0, 0)
 
 
 class Scripted(MemoryStore):
@@ -374,11 +374,11 @@ async def test_cancelled_waiter_leaves_no_listener(service):
     await settle()
     tasks[0].cancel()
     await settle()
-    assert service.waiting == 2
+    assert service.edges.waiters.waiting == 2
     for task in tasks[1:]:
         task.cancel()
     await settle()
-    assert (service.waiting, listeners(service)) == (0, 0)
+    assert (service.edges.waiters.waiting, listeners(service)) == (0, 0)
     assert not service.get(name).done
 
 
@@ -407,10 +407,10 @@ def test_end_between_first_look_and_listening_ends_the_wait(service, store, colo
 
     async def main():
         # By the room itself: the service looks once more, for the permission, before it.
-        return await service.waiters.wait_async(name, 3600)
+        return await service.edges.waiters.wait_async(name, 3600)
 
     def wait():
-        return service.waiters.wait(name, 3600)
+        return service.edges.waiters.wait(name, 3600)
 
     if event == "complete":
         assert (wait() if colour == "thread" else run_virtual(main())).done
@@ -452,7 +452,7 @@ def test_closed_loop_is_forgotten(service):
     gone = run_virtual(main())
     gc.collect()
     assert gone() is None
-    assert (service.waiting, listeners(service)) == (0, 0)
+    assert (service.edges.waiters.waiting, listeners(service)) == (0, 0)
 
 
 @pytest.mark.parametrize("left", ["before the end", "before the read"])
@@ -469,7 +469,7 @@ async def test_end_of_an_operation_without_waiters_reads_nothing(service, store,
     store.gets.clear()
     task.cancel()
     await settle()
-    assert (service.waiting, store.gets) == (0, [])
+    assert (service.edges.waiters.waiting, store.gets) == (0, [])
 
 
 @pytest.mark.parametrize("first", ["cancellation", "timeout"])
@@ -488,4 +488,4 @@ async def test_a_waiter_is_answered_once(service, first):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (service.waiting, listeners(service)) == (0, 0)
+    assert (service.edges.waiters.waiting, listeners(service)) == (0, 0)

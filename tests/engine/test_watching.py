@@ -76,7 +76,7 @@ class Harness:
 
     @property
     def quiet(self):
-        return (self.service.watching, listeners(self.service)) == (0, 0)
+        return (self.service.edges.waiters.watching, listeners(self.service)) == (0, 0)
 
 
 @pytest.fixture
@@ -260,7 +260,10 @@ async def test_lost_notification_is_made_good(harness, caplog):
     async with harness.watched(names) as batches, harness.watched(names) as other:
         await anext(batches)
         await anext(other)
-        assert (harness.service.watching, listeners(harness.service)) == (2, 3)  # one a name
+        assert (harness.service.edges.waiters.watching, listeners(harness.service)) == (
+            2,
+            3,
+        )  # one a name
         for change in changes:
             harness.store.update(first, change)
             began = loop.time()
@@ -280,7 +283,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
 async def test_unnamed_changes_are_read_soon(harness):
     """Sooner than the regular full read; and not continuously if a read takes long."""
     (name,) = harness.start()
-    updater, looks = harness.service._runtime.updater, []
+    updater, looks = harness.service.edges.runtime.updater, []
 
     loop = asyncio.get_running_loop()
 
@@ -296,7 +299,7 @@ async def test_unnamed_changes_are_read_soon(harness):
         began = loop.time()
         await anext(batches)
         assert loop.time() - began <= 0.5
-        harness.service.waiters._hub.read = slow
+        harness.service.edges.waiters._hub.read = slow
         for _ in range(100):
             updater.unnamed_changes += 1
             await asyncio.sleep(0.25)
@@ -330,7 +333,7 @@ async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness
 
     task = asyncio.create_task(follow())
     await asyncio.sleep(1)
-    assert harness.service.watching == 1
+    assert harness.service.edges.waiters.watching == 1
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -346,7 +349,7 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
         async with harness.watched([name], PATIENCE) as batches:
             await anext(batches)
             waiting = asyncio.create_task(harness.service.wait_async(name, PATIENCE))
-            await until_async(lambda: harness.service.waiting == 2)
+            await until_async(lambda: harness.service.edges.waiters.waiting == 2)
             await asyncio.to_thread(watching.wait, PATIENCE)
             found.extend([await one(batches), await waiting])
 
@@ -358,7 +361,7 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
     for thread in threads:
         joined(thread)
     assert [operation.done for operation in found] == [True] * 4
-    assert harness.service.waiting == 0
+    assert harness.service.edges.waiters.waiting == 0
 
 
 def test_notification_for_a_closed_loop_is_ignored(harness):
@@ -371,7 +374,7 @@ def test_notification_for_a_closed_loop_is_ignored(harness):
         task.cancel()
     waiting = loop.create_task(harness.service.wait_async(name))
     loop.run_until_complete(asyncio.sleep(0))
-    assert harness.service.waiting == 1
+    assert harness.service.edges.waiters.waiting == 1
     loop.close()
     harness.report(name, 1)
     harness.end(name)

@@ -297,11 +297,11 @@ def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
     """The service says so, before its store is asked; in the main thread or another one."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
-        CeleryWorkerTask(service.run_operation, None).run("operations/")
+        CeleryWorkerTask(service.edges.work.run_operation, None).run("operations/")
         (line,) = dropped(caplog)
         assert "a message is dropped: name: 'operations/' names no operation" in line
         other = threading.Thread(
-            target=CeleryWorkerTask(service.run_operation, None).run, args=("a\x00",)
+            target=CeleryWorkerTask(service.edges.work.run_operation, None).run, args=("a\x00",)
         )
         other.start()
         joined(other)

@@ -83,7 +83,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     assert (record.owner, record.attempt, record.waits) == ("", 0, True)
     assert record.lease_until == clock() + MINUTE
     assert service.get(operation.name, view="FULL").description.due_time == clock()
-    service.run_operation(operation.name)
+    service.edges.work.run_operation(operation.name)
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
 
 
@@ -91,20 +91,20 @@ def test_a_name_may_come_twice(service):
     """Late, or to a worker that does not know it: nothing happens."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
-        service.run_operation(name)
+        service.edges.work.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
-    service.run_operation("operations/unknown")
+    service.edges.work.run_operation("operations/unknown")
 
 
 def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending, step):
     service = make_service(store, sending)
     other = with_method(make_service(store, Sending()))
     name = work(service, step, NAME).start(WorkRequest("once")).name
-    worker = threading.Thread(target=service.run_operation, args=(name,))
+    worker = threading.Thread(target=service.edges.work.run_operation, args=(name,))
     worker.start()
     step.reached()
-    service.run_operation(name)  # by a second thread of the same process
-    other.run_operation(name)
+    service.edges.work.run_operation(name)  # by a second thread of the same process
+    other.edges.work.run_operation(name)
     assert not other.get(name).done
     step.go.set()
     worker.join()
@@ -116,7 +116,7 @@ def test_name_of_an_unknown_method_is_left_to_others(service, make_service, stor
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
-        stranger.run_operation(name)
+        stranger.edges.work.run_operation(name)
     assert "is not declared here" in caplog.text
     assert store.get(name).waits
 
@@ -129,7 +129,7 @@ def test_lost_name_is_sent_again(service, sending, clock, store):
         clock.advance(after)
         service.run_maintenance()
         assert sending.sent == [name] * sent
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
     assert store.get(name).lost_attempts == 0
 
@@ -149,7 +149,7 @@ def test_work_of_a_dead_worker_is_sent_again_or_ends(
         return
     record = store.get(name)
     assert (record.owner, record.lost_attempts, sending.sent) == ("", 1, [name, name])
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 2"
 
 
@@ -158,7 +158,7 @@ def test_cancel_before_any_claim_ends_the_operation(service, store):
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
     assert service.get(name).error.code == Code.CANCELLED
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert store.get(name).attempt == 0
 
 
@@ -192,19 +192,19 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
     assert [record.name for record in store.page("", None, 9).records] == [name]
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     assert sending.sent == [name, name]
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert service.start(NAME, WorkRequest(), request_id=ID).done
     assert sending.sent == [name, name]
 
 
 def test_start_during_a_stop_is_stored(service, sending, store):
     """The next process does the work."""
-    service.work.stopping = False
+    service.edges.work.stopping = False
     whole = store.insert
 
     def insert(*arguments, **options):
         inserted = whole(*arguments, **options)
-        service.work.stopping = True
+        service.edges.work.stopping = True
         sending.stop()
         return inserted
 
@@ -233,7 +233,7 @@ def test_deleted_waiting_work_still_runs(service, store):
     service.delete(name)
     with pytest.raises(OperationNotFound):
         service.get(name)
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     with pytest.raises(OperationNotFound):
         store.get(name)
 
@@ -241,9 +241,9 @@ def test_deleted_waiting_work_still_runs(service, store):
 def test_a_stopping_worker_takes_no_name(service, store):
     """The message goes back to where it came from."""
     name = service.start(NAME, WorkRequest()).name
-    service.work.stopping = True
+    service.edges.work.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
-        service.run_operation(name)
+        service.edges.work.run_operation(name)
     assert store.get(name).waits
 
 
@@ -260,13 +260,13 @@ def test_a_name_that_comes_before_its_time_begins_nothing(service, sending, stor
     """Of delayed work: a repeated start sends one, or the broker an older one."""
     name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert store.get(name).attempt == 0
     sending.sent.clear()
     clock.advance(60)
     service.run_maintenance()
     assert sending.sent == [name]
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
 
 
@@ -283,16 +283,16 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
     retry = Retry(attempts=3, first_pause=timedelta(seconds=10), jitter=0)
     name = work(service, body, NAME, retry=retry).start(WorkRequest()).name
     first = clock()
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     for pause in (10, 20):
         for step in (0, pause - 0.001):
             clock.advance(step)
-            service.run_operation(name)
+            service.edges.work.run_operation(name)
             service.run_maintenance()
             assert store.get(name).owner == ""
         clock.advance(0.001)
         service.run_maintenance()
-        service.run_operation(name)
+        service.edges.work.run_operation(name)
     assert service.get(name).done
     assert began == [first, first + timedelta(seconds=10), first + timedelta(seconds=30)]
     assert sending.sent == [name] * 3
@@ -307,11 +307,11 @@ def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, 
     names = started(method, clock, *"abc")
     service.run_maintenance()
     assert sending.sent == names[:1]
-    worker = threading.Thread(target=service.run_operation, args=(names[0],))
+    worker = threading.Thread(target=service.edges.work.run_operation, args=(names[0],))
     worker.start()
     step.reached()
     for _ in range(5):
-        service.run_operation(names[1])
+        service.edges.work.run_operation(names[1])
         clock.advance(10)
         service.run_maintenance()
     assert (sending.sent, store.get(names[1]).waits) == (names[:1], True)
@@ -319,7 +319,7 @@ def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, 
     joined(worker)
     service.run_maintenance()
     assert sending.sent == names[:2]
-    service.run_operation(names[1])
+    service.edges.work.run_operation(names[1])
     assert service.get(names[1]).done
 
 
@@ -334,10 +334,10 @@ def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
     clock.advance(60)
     service.run_maintenance()
     assert sending.sent == [late, other]
-    worker = threading.Thread(target=service.run_operation, args=(other,))
+    worker = threading.Thread(target=service.edges.work.run_operation, args=(other,))
     worker.start()
     step.reached()
-    service.run_operation(late)
+    service.edges.work.run_operation(late)
     for _ in range(20):
         clock.advance(10)
         service.run_maintenance()
@@ -346,7 +346,7 @@ def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
     joined(worker)
     service.run_maintenance()
     assert sending.sent == [late, other, late]
-    service.run_operation(late)
+    service.edges.work.run_operation(late)
     assert service.get(late).done
 
 
@@ -363,7 +363,7 @@ def test_a_rate_decides_when_names_are_sent(make_service, store, sending, clock)
     service.run_maintenance()
     assert sending.sent == names[:2]
     for name in (names[0], names[1], names[3]):
-        service.run_operation(name)
+        service.edges.work.run_operation(name)
     clock.advance(9)
     service.run_maintenance()
     assert (sending.sent, began) == (names[:2], [first, first])
@@ -371,7 +371,7 @@ def test_a_rate_decides_when_names_are_sent(make_service, store, sending, clock)
     service.run_maintenance()
     assert sending.sent == names
     for name in names:
-        service.run_operation(name)
+        service.edges.work.run_operation(name)
     assert all(service.get(name).done for name in names)
     assert began == [first] * 2 + [first + timedelta(seconds=10)] * 2
 
@@ -387,7 +387,7 @@ def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
     names = started(method, clock, *"aab")
     service.run_maintenance()
     assert {*sending.sent} == {names[0], names[2]}
-    service.run_operation(names[0])
+    service.edges.work.run_operation(names[0])
     service.run_maintenance()
     assert sending.sent[2:] == [names[1]]
 
@@ -400,7 +400,7 @@ def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
     for expected in reversed(names):
         service.run_maintenance()
         assert sending.sent[-1] == expected
-        service.run_operation(expected)
+        service.edges.work.run_operation(expected)
     assert len(sending.sent) == 3
 
 
@@ -408,7 +408,7 @@ def test_paused_work_begins_after_the_pause(service, sending, store, clock):
     """Its message is of no use; its name is sent again then, not after the time of redelivery."""
     name = service.start(NAME, WorkRequest()).name
     service.pause(NAME)
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     for _ in range(5):
         clock.advance(10)
         service.run_maintenance()
@@ -416,7 +416,7 @@ def test_paused_work_begins_after_the_pause(service, sending, store, clock):
     service.resume(NAME)
     service.run_maintenance()
     assert sending.sent == [name] * 2
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
 
 
@@ -430,7 +430,7 @@ def test_expired_work_does_not_begin(make_service, sending, clock, swept):
     if swept:
         service.run_maintenance()
         assert service.get(name).done
-    service.run_operation(name)
+    service.edges.work.run_operation(name)
     assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
 
 

@@ -32,7 +32,7 @@ def indexes(*paths: str):
     service.declare(
         "a.B.C", request=Empty, response=Empty, metadata=ExportMetadata, options=options
     )
-    return service.methods.indexes
+    return service.edges.methods.indexes
 
 
 KEY_OF = indexes(*INDEXED).of

@@ -406,7 +406,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:
         counting.service.end_waits()
-        counting.service.work.stop(timedelta())
+        counting.service.edges.work.stop(timedelta())
         found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
     code, message, details = found[0]
     assert (code, message) == ("UNAVAILABLE", "the service is stopping")

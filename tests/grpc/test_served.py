@@ -39,7 +39,7 @@ def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
         yield OverGrpc(harness, face, FULL_NAME, {"target": address})
 
 
-def test_views_and_batch_get_are_only_over_http(way: Way, client: Any) -> None:
+def test_descriptions(way: Way, client: Any) -> None:
     """As the other extensions (spec §3.11); the error says so."""
     operation = way.start(client)
     for read in (

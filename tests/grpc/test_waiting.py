@@ -37,7 +37,7 @@ class Served:
 
     def waits(self, count: int) -> None:
         """Return when so many callers wait."""
-        until(lambda: self.counting.service.waiting, lambda found: found == count)
+        until(lambda: self.counting.service.edges.waiters.waiting, lambda found: found == count)
 
 
 @pytest.fixture(params=["memory", "a store that blocks"])
@@ -179,7 +179,9 @@ def test_waiting_calls_need_no_thread_each() -> None:
             before = threading.active_count()
             stub = operations_pb2_grpc.OperationsStub(channel)
             calls = [stub.WaitOperation(wait(name, LONG)) for _ in range(MANY)]
-            await until_async(lambda: counting.service.waiting, lambda found: found == MANY)
+            await until_async(
+                lambda: counting.service.edges.waiters.waiting, lambda found: found == MANY
+            )
             more = threading.active_count() - before
             counting.finish(name)
             return more, sum([(await call).done for call in calls])
@@ -188,5 +190,5 @@ def test_waiting_calls_need_no_thread_each() -> None:
         more, done = asyncio.run(call_all(address))
     assert done == MANY
     assert more <= 4
-    assert counting.service.waiting == 0
+    assert counting.service.edges.waiters.waiting == 0
     counting.service.close()

@@ -192,14 +192,14 @@ def wait(counting: CountService, line: Line, during: Callable[[str], object]) ->
 
     async def both() -> None:
         call = calling(counting, scope_of("POST", f"/v1/{name}:wait"), line)
-        await until_async(lambda: counting.service.waiting)
+        await until_async(lambda: counting.service.edges.waiters.waiting)
         during(name)
         await call
 
     try:
         asyncio.run(both())
     finally:
-        assert counting.service.waiting == 0
+        assert counting.service.edges.waiters.waiting == 0
     return name
 
 
@@ -258,10 +258,13 @@ def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountServ
     async def both() -> None:
         scope = scope_of("POST" if verb == "wait" else "GET", f"/v1/{name}:{verb}")
         call = calling(counting, scope, line)
-        await until_async(lambda: counting.service.waiting or len(line.sent) > 1)
+        await until_async(lambda: counting.service.edges.waiters.waiting or len(line.sent) > 1)
         call.cancel()
         await call
-        assert (counting.service.waiting, counting.service.watching) == (0, 0)
+        assert (
+            counting.service.edges.waiters.waiting,
+            counting.service.edges.waiters.watching,
+        ) == (0, 0)
 
     asyncio.run(both())
     if verb == "wait":

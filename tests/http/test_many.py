@@ -434,7 +434,7 @@ def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> N
     assert [one.get("done", False) for one in shown] == [False] * 4 + [True, False]
     assert shown[1] == {"name": "operations/none"}
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
-    assert counting.service.watching == 0
+    assert counting.service.edges.waiters.watching == 0
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
@@ -462,7 +462,7 @@ def test_head_of_a_stream_leaves_no_watch() -> None:
     counting, name = begun()
     start, end = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch")).sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
-    assert (start["status"], end["body"], counting.service.watching) == (200, b"", 0)
+    assert (start["status"], end["body"], counting.service.edges.waiters.watching) == (200, b"", 0)
 
 
 def test_stream_without_events_sends_comments() -> None:
@@ -491,7 +491,7 @@ def test_broken_connection_frees_its_stream() -> None:
 
     with pytest.raises(OSError, match="broken"):
         follow(counting, [name], snap)
-    assert counting.service.watching == 0
+    assert counting.service.edges.waiters.watching == 0
 
 
 def test_closing_service_ends_its_streams(counting: CountService) -> None:

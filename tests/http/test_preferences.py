@@ -79,7 +79,7 @@ def serving_work(kind: str, *, accepted: bool = False, **options: Any) -> Iterat
 
     @service.method("acme.v1.Works.Do", path="/v1/works:do")
     def do(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        while not end.is_set() and not (request.size and service.waiters.waits):
+        while not end.is_set() and not (request.size and service.edges.waiters.waits):
             job.sleep(0.001)
         return WorkResponse()
 
@@ -198,7 +198,7 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
             at.service.end_waits()
         else:
             waiting = pool.submit(at.service.wait, at.post().json()["name"])
-            until(lambda: at.service.waiters.waits)
+            until(lambda: at.service.edges.waiters.waits)
         reply = at.post("wait=60")
         assert (reply.status_code, "done" in reply.json()) == (200, False)
         assert "preference-applied" not in reply.headers
@@ -216,7 +216,9 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService
             headers = {"prefer": "wait=60"}
             calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
             replies = asyncio.gather(*calls)
-            await until_async(lambda: counting.service.waiting, lambda found: found == 200)
+            await until_async(
+                lambda: counting.service.edges.waiters.waiting, lambda found: found == 200
+            )
             for one in counting.service.list(
                 lro.wire.ListOperationsRequest(page_size=500)
             ).operations:
@@ -224,7 +226,7 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService
             return await replies
 
     assert all(reply.json()["done"] for reply in asyncio.run(start_many()))
-    assert counting.service.waiters.waits == 0
+    assert counting.service.edges.waiters.waits == 0
 
 
 def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountService) -> None:
@@ -232,13 +234,13 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def leave() -> Any:
-        await until_async(lambda: counting.service.waiting)
+        await until_async(lambda: counting.service.edges.waiters.waiting)
         return GONE
 
     line = Line([part(b"{}")], leave)
     asyncio.run(app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), line.receive, line.send))
     (operation,) = counting.service.list(lro.wire.ListOperationsRequest()).operations
-    assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
+    assert (line.sent, operation.done, counting.service.edges.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
 
 
@@ -249,14 +251,14 @@ def test_call_that_the_server_cancels_ends_the_wait_after_its_start(counting: Co
     async def cancel() -> None:
         asked = attrs.evolve(ask("POST", PATH, b"{}"), headers={"prefer": "wait=60"})
         call = asyncio.create_task(on_loop(edge.exchange(asked)))
-        await until_async(lambda: counting.service.waiting)
+        await until_async(lambda: counting.service.edges.waiters.waiting)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
     asyncio.run(cancel())
     (operation,) = counting.service.list(lro.wire.ListOperationsRequest()).operations
-    assert (operation.done, counting.service.waiters.waits) == (False, 0)
+    assert (operation.done, counting.service.edges.waiters.waits) == (False, 0)
     counting.finish(operation.name)
 
 

@@ -110,10 +110,10 @@ def test_a_caller_who_disconnects_frees_the_waiter(
     name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 6)
+    uvicorn.until(lambda: uvicorn.counting.service.edges.waiters.waiting == 6)
     for line in leaving:
         line.close()
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
+    uvicorn.until(lambda: uvicorn.counting.service.edges.waiters.waiting == 1)
     assert not uvicorn.counting.service.get(name).done
     uvicorn.counting.finish(name)
     assert staying.reply()[2]["done"] is True
@@ -126,16 +126,16 @@ def test_a_watcher_who_disconnects_frees_everything(
     """No watch is left, the operation goes on, and nothing is logged; others are sent its end."""
     service, name = uvicorn.counting.service, uvicorn.counting.start()
     lines = [uvicorn.line().send("GET", f"/v1/{name}:watch") for _ in range(5)]
-    uvicorn.until(lambda: service.watching == 5)
+    uvicorn.until(lambda: service.edges.waiters.watching == 5)
     for line in lines[1:]:
         line.close()
-    uvicorn.until(lambda: service.watching == 1)
+    uvicorn.until(lambda: service.edges.waiters.watching == 1)
     uvicorn.counting.finish(name)
     status, headers, body = lines[0].reply()
     assert (status, headers["x-accel-buffering"]) == (200, "no")
     assert body.count(b"event: operation\n") == 2
     assert b'"done":true' in body
-    assert (service.watching, caplog.records) == (0, [])
+    assert (service.edges.waiters.watching, caplog.records) == (0, [])
 
 
 def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -> None:
@@ -144,7 +144,7 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -
         for end, status in ((counting.finish, 200), (counting.service.delete, 404)):
             name = counting.start()
             waiter = server.line().send("POST", f"/v1/{name}:wait")
-            until(lambda: counting.service.waiters.waits)
+            until(lambda: counting.service.edges.waiters.waits)
             end(name)
             assert waiter.reply()[0] == status
 
@@ -226,7 +226,7 @@ def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> N
     line.socket.sendall(half)
     line.close()
     assert server.line().send("GET", "/v1/operations").reply()[0] == 200
-    assert server.counting.service.waiting == 0
+    assert server.counting.service.edges.waiters.waiting == 0
 
 
 def test_chunked_body_is_read_to_its_end(server: Server) -> None:

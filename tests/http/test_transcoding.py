@@ -82,7 +82,9 @@ def service_of(path: str, **options: Any) -> lro.Service:
 
 
 def method_of(service: lro.Service) -> Any:
-    return lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls)
+    return lro.Method(
+        service.edges.specs["acme.v1.Rooms.MakeShelf"], service.edges.starter, service.edges.calls
+    )
 
 
 def call(

@@ -227,8 +227,8 @@ def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
         head = head_of(served, path, "prefer: wait=60", f"content-length: {len(body)}")
         with socket.create_connection((url.host, url.port)) as line:
             line.sendall(head + body.encode())
-            until(lambda: service.waiting)
-        until(lambda: service.waiting, lambda count: count == 0)
+            until(lambda: service.edges.waiters.waiting)
+        until(lambda: service.edges.waiters.waiting, lambda count: count == 0)
         assert not service.get(name, caller="ann").done
 
 

@@ -46,7 +46,7 @@ def main(url: str, schema: str) -> None:
     urlpatterns.append(path("admin/", admin.site.urls))
     counting = build(PostgresStore(url, schema=schema))
     name = counting.count.start(CountRequest(3), caller="ann").name
-    counting.service.waiters.wait(name, 60)
+    counting.service.edges.waiters.wait(name, 60)
     call_command("migrate", verbosity=0)
     call_command("makemigrations", "--check", verbosity=0)
     browser = Client()

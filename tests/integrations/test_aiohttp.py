@@ -180,7 +180,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
 
         caller = threading.Thread(target=wait)
         caller.start()
-        until(lambda: counting.service.waiting, lambda count: count == 1)
+        until(lambda: counting.service.edges.waiters.waiting, lambda count: count == 1)
     caller.join()
     assert replies[0].json()["error"]["status"] == "UNAVAILABLE"
 

@@ -25,7 +25,7 @@ from tests.integrations.django_project import counting, service  # noqa: E402
 
 def ended(result: Any) -> Any:
     """The result when the work has ended."""
-    assert service.waiters.wait(result.id, 60).done
+    assert service.edges.waiters.wait(result.id, 60).done
     result.refresh()
     return result
 
@@ -47,7 +47,7 @@ def test_task_runs_and_gives_its_value(task: Any) -> None:
     done = ended(result)
     assert (done.status, done.return_value, done.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 1)
     assert done.enqueued_at <= done.started_at <= done.finished_at
-    assert done.worker_ids == [service.work.owner]
+    assert done.worker_ids == [service.edges.work.owner]
     assert task.get_result(result.id).return_value == 3
 
 

@@ -504,7 +504,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
             request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
     assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as the page says
-    assert service.replies.held == 0
+    assert service.edges.replies.held == 0
 
 
 @pytest.mark.parametrize("how", ["list", "batch", "list over gRPC"])
@@ -557,12 +557,12 @@ def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
         async for some in stream.batches(60):
             sizes.append(len(some))
             received += [one.name for one in some]
-            assert 0 < service.replies.held <= 1600
+            assert 0 < service.edges.replies.held <= 1600
         assert received == names
         return sizes
 
     assert max(run_virtual(main())) == 1
-    assert service.replies.held == 0
+    assert service.edges.replies.held == 0
 
 
 # -- messages of workers ----------------------------------------------------------------------
@@ -727,7 +727,7 @@ class Slow:
         self.stuck = asyncio.Event()
         self._body = [part(b"")]
         self._app = OperationsApp(service)
-        service.replies.clock = lambda: self.now
+        service.edges.replies.clock = lambda: self.now
 
     async def call(self, path: str, method: str = "GET") -> asyncio.Task[None]:
         """The call, of which the server cannot send the body."""
@@ -768,7 +768,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> 
             await stopped
 
     run_virtual(main())
-    assert service.replies.held == 0
+    assert service.edges.replies.held == 0
 
 
 @pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
@@ -796,9 +796,9 @@ def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -
         for verb in ("GetOperation", start):
             assert b"x" * 100_000 in call(verb)
             assert threads[-1].startswith("lro-replies")
-        assert service.replies.held == 0
-        service.replies.clock = itertools.count(0.0, 9.0).__next__
-        all_bytes = service.replies.take(300_000)
+        assert service.edges.replies.held == 0
+        service.edges.replies.clock = itertools.count(0.0, 9.0).__next__
+        all_bytes = service.edges.replies.take(300_000)
         answer = call(start)
         assert (b'"error"' in answer, b"xxx" in answer) == (False, False)
         all_bytes.release()
@@ -857,12 +857,12 @@ def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
         slow = Slow(service)
         first = await slow.call(f"/v1/{name}:watch")
         slow.now = 6.0
-        turn = await service.replies.atake(300_000)
+        turn = await service.edges.replies.atake(300_000)
         turn.release()
         await first
 
     run_virtual(main())
-    assert service.replies.held == 0
+    assert service.edges.replies.held == 0
 
 
 def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
@@ -888,9 +888,9 @@ def test_bytes_of_a_reply_are_free_when_it_is_sent(method: str) -> None:
     app = lro.wsgi.OperationsApp(service)
     environ = {"REQUEST_METHOD": method, "PATH_INFO": "/v1/operations", "wsgi.input": io.BytesIO()}
     kept = app(environ, lambda *_: None)
-    assert (service.replies.held, len(list(kept))) == (0, method == "GET")
+    assert (service.edges.replies.held, len(list(kept))) == (0, method == "GET")
     reply = OperationsEdge(service).handle(ask(method, "/v1/operations"))
-    assert (reply.body == b"", service.replies.held > 0) == (method == "HEAD", True)
+    assert (reply.body == b"", service.edges.replies.held > 0) == (method == "HEAD", True)
     assert reply.reserved is not None
     reply.reserved.release()
-    assert service.replies.held == 0
+    assert service.edges.replies.held == 0

@@ -243,7 +243,10 @@ def test_caller_cancelled_during_async_hook_leaves_nothing(
         assert gate.left.wait(PATIENCE)
     gc.collect()  # a coroutine that was never awaited warns, and warnings are errors
     assert store.get(name) == record
-    assert (counting.service.waiting, counting.service.watching) == (0, 0)
+    assert (counting.service.edges.waiters.waiting, counting.service.edges.waiters.watching) == (
+        0,
+        0,
+    )
 
 
 def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:

@@ -284,7 +284,7 @@ class Comparison:
 
 def compiled(text: str, service: Service) -> Filter | None:
     """The filter by itself; None for one that is refused."""
-    infos = [spec.info for spec in service.specs.values()]
+    infos = [spec.info for spec in service.edges.specs.values()]
     sides = [
         [MessageType(name, service.types.codec(name).shape) for name in sorted(names)]
         for names in ({i.metadata_type for i in infos}, {i.response_type for i in infos})

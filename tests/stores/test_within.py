@@ -123,7 +123,7 @@ def test_rolled_back_start_leaves_nothing(database, connection, service, work, d
     assert absent(service, name)
     assert database.counts() == (0, 0, 0)
     assert service.list(ListOperationsRequest()).operations == ()
-    assert service.work.held() == frozenset()
+    assert service.edges.work.held() == frozenset()
     assert (done, database.notes) == ([], [])
     # The request id and the target are free, also for the transaction that follows.
     again = work.start(REQUEST, request_id=ID, target="t", within=connection)

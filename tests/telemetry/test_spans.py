@@ -327,9 +327,9 @@ def test_attempt_of_a_stored_start_without_context_has_no_link(make_service, sto
     """The process that started it was not traced."""
     silent = make_service(store, Held(), telemetry=False)
     name = work(silent).start(WorkRequest()).name
-    silent.work.stop(timedelta(0))
+    silent.edges.work.stop(timedelta(0))
     other = make_service(store, InlineExecutor(), telemetry=traced())
     work(other)
-    other.run_operation(name)
+    other.edges.work.run_operation(name)
     process = spans.only("CONSUMER")
     assert (process.parent, linked(process)) == (None, [])

@@ -314,7 +314,7 @@ class ConsoleEdge(OperationsEdge):
         return json_reply(200, (yield from self._known_to(caller)))
 
     def _known_to(self, caller: str) -> Flow[dict[str, Json]]:
-        access = self.service.access
+        access = self.service.edges.access
         actions: list[Json] = []
         for action in self._actions:
             if access.offers(_VERBS[action]) and (yield from self._may(caller, action)):
@@ -335,7 +335,7 @@ class ConsoleEdge(OperationsEdge):
             "verbs": list(offered),
             "watches": watches,
             "statistics": (yield from self._offers_tally(caller)),
-            "cancelSupport": self.service.cancel_support.name,
+            "cancelSupport": self.service.edges.runtime.executor.cancel_support.name,
             "refreshSeconds": self._refresh_seconds,
             "links": dict(self._links),
             "methods": methods_json(self.service, (yield from self._paused())),
@@ -370,7 +370,7 @@ class ConsoleEdge(OperationsEdge):
         found, refusal = [], None
         for parent in self._shown_parents:
             try:
-                yield from self.service.access.permit(caller, "ListOperations", parent)
+                yield from self.service.edges.access.permit(caller, "ListOperations", parent)
             except PermissionDenied as exc:
                 refusal = exc
             else:
@@ -380,7 +380,9 @@ class ConsoleEdge(OperationsEdge):
         return found
 
     def _offers_tally(self, caller: str) -> Flow[bool]:
-        if self.service.statistics is None or not self.service.access.offers("ListOperations"):
+        if self.service.statistics is None or not self.service.edges.access.offers(
+            "ListOperations"
+        ):
             return False
         try:
             yield from self._permit_tally(caller)
@@ -398,11 +400,11 @@ class ConsoleEdge(OperationsEdge):
 
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.start_maintenance()
-        self.service.require("ListOperations")
-        if self.service.access.owner_only:  # the numbers are of all callers
+        self.service.edges.access.require("ListOperations")
+        if self.service.edges.access.owner_only:  # the numbers are of all callers
             raise PermissionDenied("the service shows each caller only its own operations")
         for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts are of all of them
-            yield from self.service.access.permit(caller, "ListOperations", parent)
+            yield from self.service.edges.access.permit(caller, "ListOperations", parent)
 
     def _pause(self, request: HttpRequest) -> Flow[HttpReply]:
         """Pause a method, or resume it."""
@@ -410,7 +412,7 @@ class ConsoleEdge(OperationsEdge):
         method: str = yield self._read(request, _method_in)
         pauses = request.path == "/pause"
         yield from self._permit(caller, "pause", method)
-        yield from self.service.access.admit(caller, "PauseMethod", method)
+        yield from self.service.edges.access.admit(caller, "PauseMethod", method)
         yield from flow_of(self.service.pause if pauses else self.service.resume)(method)
         said = "paused" if pauses else "resumed"
         log.info("%s: %s %s it in the console", method, _named(caller), said)

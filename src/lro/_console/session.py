@@ -36,7 +36,9 @@ def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
 
     ``paused`` has the paused methods, and since when.
     """
-    return [_method(service, spec, paused.get(spec.full_name)) for spec in service.specs.values()]
+    return [
+        _method(service, spec, paused.get(spec.full_name)) for spec in service.edges.specs.values()
+    ]
 
 
 def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json:

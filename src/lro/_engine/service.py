@@ -7,7 +7,6 @@ import functools
 import itertools
 import logging
 import threading
-import uuid
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -32,7 +31,7 @@ from lro._base.errors import (
 from lro._engine.access import Access
 from lro._engine.backlog import Backlog
 from lro._engine.events import EventDispatch, Observer
-from lro._engine.executor_port import REACHES, CancelSupport, Executor, NoWorkers
+from lro._engine.executor_port import REACHES, Executor, NoWorkers
 from lro._engine.flow import (
     Flow,
     MayBlock,
@@ -83,6 +82,7 @@ from lro._model.operation import (
     normalise_parent,
     parse_name,
     parse_names,
+    rerun_request_id,
 )
 from lro._schedules.runner import request_maker
 from lro._schedules.schedule import Schedule
@@ -108,6 +108,156 @@ _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
 
 _VERB_METHODS: Final = "start get list delete cancel wait watch batch_get rerun"
+
+
+class EdgeView:
+    """The parts of a service that edges use: :attr:`Service.edges`.
+
+    An edge checks its methods by :meth:`check_own`, starts them by :meth:`start_flow`, and asks
+    ``access`` for the verbs that are offered and the permissions of callers. :meth:`begin_list` and
+    :meth:`begin_batch` check the arguments and call the hooks; the object that they return reads
+    the operations in a thread. ``replies`` bounds the bytes of replies, ``waiters`` the waits.
+    """
+
+    def __init__(self, service: Service, executor: Executor, given: ServiceOptions) -> None:
+        self.store = service.store
+        self.domain = given.domain
+        self.limits = given.limits
+        self.maintained = given.maintenance
+        self.max_wait: timedelta = given.max_wait
+        """The longest that any wait lasts."""
+        self.webhooks: Notifications | None = given.webhooks
+        """Notifies others of ends; None if nothing does."""
+        traces = None if given.telemetry is False else _telemetry_of(given.telemetry, executor)
+        self.runtime = _runtime_of(service, executor, given, traces)
+        store = self.runtime.store
+        self.types: TypeRegistry = self.runtime.types
+        self.access: Access = Access(
+            store, verbs=given.verbs, authorize=given.authorize, owner_only=given.owner_only
+        )
+        defaults = MethodDefaults(
+            types=self.types, keep_for=given.keep_for, limits=given.limits, around=given.around
+        )
+        self.methods: Methods = Methods(self.runtime, defaults)
+        if given.owner_only:
+            self.methods.index_callers()
+        self.background: Background = Background(
+            self.runtime,
+            self.methods.by_stored_name,
+            maintained=given.maintenance and not is_worker_process(),
+            service=service,
+        )
+        self.work: Workers = self.background.workers
+        backlog = Backlog(store, given.limits.backlog, given.clock)
+        self.starter = Starter(self.runtime, self.background, self.access, backlog)
+        self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
+        self.waiters: Waiters = Waiters(
+            self.runtime.updater, self.background.change_listener, given.limits, self.replies
+        )
+        self.calls = HandleCalls(store, self.work, self.waiters)
+        self.gauges: Gauges = Gauges(self.runtime, self.specs, self.work, self.waiters)
+        if traces is not None:
+            traces.gauges = self.gauges
+
+    @property
+    def specs(self) -> Mapping[str, MethodSpec]:
+        """The declarations of the methods, by full name."""
+        return self.methods.specs
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The present names of methods, by their aliases."""
+        return self.runtime.events.renamed
+
+    def begin(self) -> None:
+        """Begin the maintenance of this process if the service has not been used in it."""
+        if self.background.pending:
+            self.background.start()
+
+    def check_own(self, method: Method[Any, Any, Any]) -> None:
+        """Check that a method is one of this service.
+
+        Raises:
+            DeclarationError: Another service declares it, maybe under the same name: calls would
+                reach that service, whose callers this one's edges do not check.
+        """
+        self.methods.check_own(method.spec)
+
+    def start_flow(self, full_name: str) -> Callable[[object, StartSettings], Flow[Operation]]:
+        """Return the flow of ``Method.start`` for the method of this name.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
+        return functools.partial(self.starter.start, self.methods.spec(full_name))
+
+    def begin_list(
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
+    ) -> Flow[Listing]:
+        """Check a request, and return the list that this caller may read.
+
+        Raises:
+            TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
+                :meth:`Service.list`.
+        """
+        self.begin()
+        if not isinstance(request, ListOperationsRequest):
+            raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
+        self.access.require("ListOperations")
+        if self.runtime.first_use.pending:
+            yield from self.runtime.first_use.reach()
+        query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
+        check_view(view)
+        yield from self.access.permit(caller, "ListOperations", query.parent)
+        shown = yield from self.shown_by(view, caller, ())
+        return Listing(query, caller if self.access.owner_only else None, self.runtime, shown)
+
+    def begin_batch(
+        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
+    ) -> Flow[Batch]:
+        """Check the arguments of a BatchGet, and return the batch that this caller may read.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, InvalidArgument, PermissionDenied, HookFailed,
+                MethodNotSupported: As for :meth:`Service.batch_get`.
+        """
+        self.begin()
+        self.access.require("BatchGetOperations")
+        wanted = parse_names(names)
+        check_view(view)
+        yield from self.access.permit_each(caller, "GetOperation", wanted)
+        shown = yield from self.shown_by(view, caller, wanted)
+        return Batch(self.access, self.limits, wanted, caller, shown)
+
+    def shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
+        """Return how a view shows these operations to a caller; asks for InspectOperation."""
+        if view == "BASIC":
+            return BASIC
+        inspectable = yield from self.access.inspectable(caller, names)
+        return FullView(access=self.access, renamed=self.renamed, inspectable=inspectable)
+
+
+def _runtime_of(
+    service: Service, executor: Executor, given: ServiceOptions, traces: ServiceTelemetry | None
+) -> Runtime:
+    store = service.store
+    if traces is not None and traces.options.store_calls:
+        store = timed(store, traces.store_called)
+    events = EventDispatch(given.observers, traces, REACHES[executor.cancel_support])
+    if service.statistics is not None:
+        events.add(service.statistics)
+    return Runtime(
+        store=store,
+        first_use=FirstUse(store),
+        updater=RecordUpdater(store, events, given.webhooks),
+        executor=executor,
+        lease=given.lease,
+        domain=given.domain,
+        clock=given.clock,
+        types=TypeRegistry() if given.types is None else given.types,
+        keep_for=given.keep_for,
+        statistics=service.statistics,
+    )
 
 
 class Service(PerProcess):
@@ -168,68 +318,25 @@ class Service(PerProcess):
         check_keywords("Service", options, ServiceKeywords)
         given = ServiceOptions(**options)
         self.store = store
-        self.maintained = given.maintenance
         self.domain = given.domain
-        self.limits = given.limits
         self.drain = given.drain
-        self.max_wait: timedelta = given.max_wait
-        """The longest that any wait lasts."""
-        traces = None if given.telemetry is False else _telemetry_of(given.telemetry, working)
-        events = EventDispatch(given.observers, traces, REACHES[working.cancel_support])
-        self.statistics: Statistics | None = _statistics_of(store, given)
+        self.statistics: Statistics | None = None
         """Counts the events of each minute; None if the store keeps no statistics."""
-        if self.statistics is not None:
-            events.add(self.statistics)
-        if traces is not None and traces.options.store_calls:
-            store = timed(store, traces.store_called)
-        self._runtime = Runtime(
-            store=store,
-            first_use=FirstUse(store),
-            updater=RecordUpdater(store, events, given.webhooks),
-            executor=working,
-            lease=given.lease,
-            domain=given.domain,
-            clock=given.clock,
-            types=TypeRegistry() if given.types is None else given.types,
-            keep_for=given.keep_for,
-            statistics=self.statistics,
-        )
-        self.access: Access = Access(
-            store, verbs=given.verbs, authorize=given.authorize, owner_only=given.owner_only
-        )
-        self.types: TypeRegistry = self._runtime.types
-        defaults = MethodDefaults(
-            types=self.types, keep_for=given.keep_for, limits=given.limits, around=given.around
-        )
-        self.methods: Methods = Methods(self._runtime, defaults)
-        if given.owner_only:
-            self.methods.index_callers()
-        self.background: Background = Background(
-            self._runtime,
-            self.methods.by_stored_name,
-            maintained=given.maintenance and not is_worker_process(),
-            service=self,
-        )
-        self.work: Workers = self.background.workers
-        self._backlog = Backlog(store, given.limits.backlog, given.clock)
-        self._starter = Starter(self._runtime, self.background, self.access, self._backlog)
-        self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
-        self.waiters: Waiters = Waiters(
-            self._runtime.updater, self.background.change_listener, given.limits, self.replies
-        )
-        self._calls = HandleCalls(store, self.work, self.waiters)
-        self.gauges: Gauges = Gauges(self._runtime, self.specs, self.work, self.waiters)
-        if traces is not None:
-            traces.gauges = self.gauges
+        if given.statistics and keeps_statistics(store):
+            self.statistics = Statistics(store, given.clock)
+        self.edges: EdgeView = EdgeView(self, working, given)
+        """The parts of the service that edges use, such as those of :mod:`lro.http`."""
+        self.types: TypeRegistry = self.edges.types
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
-        self.webhooks: Notifications | None = given.webhooks
-        """Notifies others of ends; None if nothing does."""
-        if self.webhooks is not None:
-            self.webhooks.attach(self)
+        if given.webhooks is not None:
+            given.webhooks.attach(self.edges)
         working.attach(
-            self.run_operation, self.close, self.start_maintenance, self.background.freed
+            self.edges.work.run_operation,
+            self.close,
+            self.start_maintenance,
+            self.edges.background.freed,
         )
         if not is_worker_process():
             close_at_exit(self)
@@ -240,19 +347,9 @@ class Service(PerProcess):
         Raises:
             DeclarationError: The object is not an observer.
         """
-        self._runtime.events.add(observer)
+        self.edges.runtime.events.add(observer)
 
     # -- methods ------------------------------------------------------------------------------
-
-    @property
-    def specs(self) -> Mapping[str, MethodSpec]:
-        """What is declared of each method, by full name."""
-        return self.methods.specs
-
-    @property
-    def renamed(self) -> Mapping[str, str]:
-        """The present names of methods, by their aliases."""
-        return self._runtime.events.renamed
 
     def method(
         self,
@@ -280,11 +377,11 @@ class Service(PerProcess):
         chosen = Options(**options)
 
         def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:
-            spec = self.methods.register(
+            spec = self.edges.methods.register(
                 full_name, function, chosen, request=request, response=response, metadata=metadata
             )
-            self.background.method_declared()
-            return Method(spec, self._starter, self._calls)
+            self.edges.background.method_declared()
+            return Method(spec, self.edges.starter, self.edges.calls)
 
         return decorate
 
@@ -327,7 +424,7 @@ class Service(PerProcess):
         if options is not None:
             check_instance("options", options, Options, "lro.Options")
             options.check_outside()
-        spec = self.methods.register(
+        spec = self.edges.methods.register(
             full_name,
             None,
             options or Options(),
@@ -335,7 +432,7 @@ class Service(PerProcess):
             response=response,
             metadata=metadata,
         )
-        return Method(spec, self._starter, self._calls)
+        return Method(spec, self.edges.starter, self.edges.calls)
 
     def schedule(
         self,
@@ -363,8 +460,8 @@ class Service(PerProcess):
                 expression has no ticks, or the store keeps no schedules.
             MissingExtra: A cron expression needs the extra ``schedules``.
         """
-        spec = method.spec if isinstance(method, Method) else self.methods.spec(method)
-        self.methods.check_own(spec)
+        spec = method.spec if isinstance(method, Method) else self.edges.methods.spec(method)
+        self.edges.methods.check_own(spec)
         check_text("caller", caller)
         try:
             parent = normalise_parent(parent)
@@ -375,9 +472,9 @@ class Service(PerProcess):
             options = StartSettings(
                 request_id=request_id, caller=caller, parent=parent, origin=f"schedule {name}"
             )
-            return run(self._starter.start(spec, message, options))
+            return run(self.edges.starter.start(spec, message, options))
 
-        self.background.maintenance.schedules.add(
+        self.edges.background.maintenance.schedules.add(
             name,
             when,
             timezone,
@@ -394,22 +491,13 @@ class Service(PerProcess):
         Raises:
             Unavailable: The store cannot be reached now.
         """
-        read = self.background.maintenance.schedules.read
+        read = self.edges.background.maintenance.schedules.read
         found: Sequence[Schedule] = yield MayBlock(read, blocks=self.store.writes_block)
         return found
 
     async def schedules_async(self) -> Sequence[Schedule]:
         """:meth:`schedules` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.schedules)())
-
-    def check_own(self, method: Method[Any, Any, Any]) -> None:
-        """Check that a method is one of this service; edges check the methods that they start.
-
-        Raises:
-            DeclarationError: Another service declares it, maybe under the same name: calls would
-                reach that service, whose callers this one's edges do not check.
-        """
-        self.methods.check_own(method.spec)
 
     @verb
     def start(
@@ -423,22 +511,7 @@ class Service(PerProcess):
             DeclarationError: No such method is declared.
             TypeError: There is no such argument.
         """
-        return (yield from self.start_flow(full_name)(request, StartSettings.of(options)))
-
-    def start_flow(self, full_name: str) -> Callable[[object, StartSettings], Flow[Operation]]:
-        """Return the function that makes the flow of a start of the method of this name.
-
-        Raises:
-            DeclarationError: No such method is declared.
-        """
-        return functools.partial(self._starter.start, self.methods.spec(full_name))
-
-    def observe_refusal(self, full_name: str, error: LroError) -> None:
-        """Count a start that an edge refused because it could not read the message.
-
-        :meth:`start` counts those that it refuses itself.
-        """
-        self._starter.observe_refusal(full_name, error)
+        return (yield from self.edges.start_flow(full_name)(request, StartSettings.of(options)))
 
     async def start_async(
         self, full_name: str, request: object, **options: Unpack[StartKeywords[Any]]
@@ -469,12 +542,12 @@ class Service(PerProcess):
             MethodNotSupported: It is for a caller, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
-        self._begin()
+        self.edges.begin()
         parse_name(name)
-        yield from self.access.admit(caller, "RerunOperation", name)
-        record = yield from self.access.visible(name, caller)
-        spec = self.methods.by_stored_name.get(record.method)
-        return (yield from self._starter.rerun(spec, record, request_id))
+        yield from self.edges.access.admit(caller, "RerunOperation", name)
+        record = yield from self.edges.access.visible(name, caller)
+        spec = self.edges.methods.by_stored_name.get(record.method)
+        return (yield from self.edges.starter.rerun(spec, record, request_id))
 
     async def rerun_async(
         self, name: str, *, request_id: str = "", caller: str | None = None
@@ -496,11 +569,11 @@ class Service(PerProcess):
         """
         count = 0
         for record in itertools.chain.from_iterable(self._matching(filter, parent)):
-            spec = self.methods.by_stored_name.get(record.method)
-            request_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{record.name}:rerun"))
+            spec = self.edges.methods.by_stored_name.get(record.method)
             try:
                 if record.error is not None and not dry_run:
-                    yield from self._starter.rerun(spec, record, request_id)
+                    request_id = rerun_request_id(record.name)
+                    yield from self.edges.starter.rerun(spec, record, request_id)
                 count += record.error is not None
             except Retryable:  # which holds for the next one too
                 raise
@@ -520,7 +593,7 @@ class Service(PerProcess):
             DeclarationError: The operation belongs to a method that this service does not know.
         """
         parse_name(name)
-        return self.methods.reporter(name)
+        return self.edges.methods.reporter(name)
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -540,14 +613,14 @@ class Service(PerProcess):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        self._begin()
+        self.edges.begin()
         parse_name(name)
         check_view(view)
-        yield from self.access.permit(caller, "GetOperation", name)
+        yield from self.edges.access.permit(caller, "GetOperation", name)
         if view == "BASIC":
-            return (yield from self.access.visible(name, caller)).operation
-        shown = yield from self._shown_by(view, caller, (name,))
-        record = yield from self.access.visible(name, caller)
+            return (yield from self.edges.access.visible(name, caller)).operation
+        shown = yield from self.edges.shown_by(view, caller, (name,))
+        record = yield from self.edges.access.visible(name, caller)
         full = functools.partial(shown.operations, (record,))
         blocks = self.store.writes_block and bool(shown.inspectable)  # reads where the worker is
         found: Sequence[Operation] = yield MayBlock(full, blocks=blocks)
@@ -574,8 +647,8 @@ class Service(PerProcess):
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
         """
-        listing = yield from flow_of(self.begin_list)(request, view=view, caller=caller)
-        found, token = listing.page(self.limits.page_bytes, tuple)
+        listing = yield from self.edges.begin_list(request, view=view, caller=caller)
+        found, token = listing.page(self.edges.limits.page_bytes, tuple)
         return ListOperationsResponse(tuple(found), token)
 
     async def list_async(
@@ -583,28 +656,6 @@ class Service(PerProcess):
     ) -> ListOperationsResponse:
         """:meth:`list` for coroutines: a thread reads the page."""
         return await in_threads(flow_of(self.list)(request, view=view, caller=caller))
-
-    @verb
-    def begin_list(
-        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
-    ) -> Flow[Listing]:
-        """Check a request, and return the list that this caller may read.
-
-        Raises:
-            TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
-                :meth:`list`.
-        """
-        self._begin()
-        if not isinstance(request, ListOperationsRequest):
-            raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
-        self.access.require("ListOperations")
-        if self._runtime.first_use.pending:
-            yield from self._runtime.first_use.reach()
-        query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
-        check_view(view)
-        yield from self.access.permit(caller, "ListOperations", query.parent)
-        shown = yield from self._shown_by(view, caller, ())
-        return Listing(query, caller if self.access.owner_only else None, self._runtime, shown)
 
     @verb
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -617,11 +668,11 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
-        self._begin()
-        self.access.require("DeleteOperation")
+        self.edges.begin()
+        self.edges.access.require("DeleteOperation")
         parse_name(name)
-        yield from self.access.permit(caller, "DeleteOperation", name)
-        record = yield from self.access.visible(name, caller)
+        yield from self.edges.access.permit(caller, "DeleteOperation", name)
+        record = yield from self.edges.access.visible(name, caller)
         yield from self._deleted(record, caller)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
@@ -662,11 +713,11 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
-        self._begin()
-        self.access.require("CancelOperation")
+        self.edges.begin()
+        self.edges.access.require("CancelOperation")
         parse_name(name)
-        yield from self.access.permit(caller, "CancelOperation", name)
-        record = yield from self.access.visible(name, caller)
+        yield from self.edges.access.permit(caller, "CancelOperation", name)
+        record = yield from self.edges.access.visible(name, caller)
         yield from self._cancelled(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
@@ -710,7 +761,7 @@ class Service(PerProcess):
             MethodNotSupported: BatchGet is switched off.
             BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
         """
-        batch = yield from flow_of(self.begin_batch)(names, view=view, caller=caller)
+        batch = yield from self.edges.begin_batch(names, view=view, caller=caller)
         found, missing = batch.read(tuple)
         return BatchGetOperationsResponse(tuple(found), tuple(missing))
 
@@ -719,24 +770,6 @@ class Service(PerProcess):
     ) -> BatchGetOperationsResponse:
         """:meth:`batch_get` for coroutines: a thread reads the operations."""
         return await in_threads(flow_of(self.batch_get)(names, view=view, caller=caller))
-
-    @verb
-    def begin_batch(
-        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
-    ) -> Flow[Batch]:
-        """Check the arguments of :meth:`batch_get`, and return the batch that this caller may read.
-
-        Raises:
-            MalformedRequest, InvalidOperationName, InvalidArgument, PermissionDenied, HookFailed,
-                MethodNotSupported: As for :meth:`batch_get`.
-        """
-        self._begin()
-        self.access.require("BatchGetOperations")
-        wanted = parse_names(names)
-        check_view(view)
-        yield from self.access.permit_each(caller, "GetOperation", wanted)
-        shown = yield from self._shown_by(view, caller, wanted)
-        return Batch(self.access, self.limits, wanted, caller, shown)
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
@@ -751,19 +784,21 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now, or the service is stopping.
             ResourceExhausted: There are too many streams, or operations watched (``Limits``).
         """
-        self._begin()
-        self.access.require("WatchOperations")
+        self.edges.begin()
+        self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
         def begin() -> Flow[None]:
-            yield from self.access.permit_each(caller, "GetOperation", wanted)
+            yield from self.edges.access.permit_each(caller, "GetOperation", wanted)
             # A store that is away is reported at once.
-            look = functools.partial(self.access.seen, wanted[:1], caller, self.limits.least_bytes)
+            look = functools.partial(
+                self.edges.access.seen, wanted[:1], caller, self.edges.limits.least_bytes
+            )
             yield MayBlock(look, blocks=self.store.writes_block)
 
         await on_loop(begin())
-        return self.waiters.watch(
-            wanted, lambda some, most: self.access.seen(some, caller, most), caller
+        return self.edges.waiters.watch(
+            wanted, lambda some, most: self.edges.access.seen(some, caller, most), caller
         )
 
     def wait(
@@ -788,7 +823,7 @@ class Service(PerProcess):
             ResourceExhausted: Too many wait already (``Limits.waits``).
         """
         limit = run(self._limit(name, timeout, deadline_seconds, caller))
-        return self.waiters.wait(name, limit, caller)
+        return self.edges.waiters.wait(name, limit, caller)
 
     async def wait_async(
         self,
@@ -800,37 +835,12 @@ class Service(PerProcess):
     ) -> Operation:
         """:meth:`wait` for coroutines: no thread is held, however many wait."""
         limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
-        return await self.waiters.wait_async(name, limit, caller)
-
-    def require(self, verb: str) -> None:
-        """Check that the service offers a verb.
-
-        Raises:
-            MethodNotSupported: It is switched off (spec §3.9).
-        """
-        self.access.require(verb)
-
-    # -- life ---------------------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> int:
-        """How many coroutines wait for operations."""
-        return self.waiters.waiting
-
-    @property
-    def watching(self) -> int:
-        """How many streams watch operations."""
-        return self.waiters.watching
+        return await self.edges.waiters.wait_async(name, limit, caller)
 
     @property
     def late_writes(self) -> int:
-        """How many writes of workers of this process were refused, others having their work."""
-        return self._runtime.updater.late_writes
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether it was made with an executor, so that this process runs work."""
-        return self.background.claims is not None
+        """The number of refused writes of this process for work that another worker has taken."""
+        return self.edges.runtime.updater.late_writes
 
     @verb
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
@@ -918,32 +928,15 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now.
         """
         stored: Mapping[str, datetime]
-        stored = yield MayBlock(self._runtime.store.paused, blocks=self.store.writes_block)
+        stored = yield MayBlock(self.edges.runtime.store.paused, blocks=self.store.writes_block)
         found: dict[str, datetime] = {}
         for name, since in sorted(stored.items(), key=lambda one: one[1], reverse=True):
-            found[self.renamed.get(name, name)] = since
+            found[self.edges.renamed.get(name, name)] = since
         return dict(sorted(found.items()))
 
     async def paused_async(self) -> Mapping[str, datetime]:
         """:meth:`paused` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.paused)())
-
-    @property
-    def cancel_support(self) -> CancelSupport:
-        """How far a request to cancel reaches into work that has begun, as the executor says."""
-        return self._runtime.executor.cancel_support
-
-    def run_operation(self, name: str) -> None:
-        """Do the work of a stored operation in this thread, unless it is over or held.
-
-        For workers that are sent names, as Celery's are; other executors need no such call.
-
-        Raises:
-            InvalidOperationName: The name is malformed.
-            Unavailable: The store cannot be reached, or the service is stopping.
-        """
-        parse_name(name)
-        self.work.run_operation(name)
 
     def start_maintenance(self) -> None:
         """Begin threads that claim work, renew the lease, recover lost work, remove what expires.
@@ -954,22 +947,14 @@ class Service(PerProcess):
         prepares others, such as the master of a preforking server. Idempotent; without effect after
         :meth:`close`, or with ``maintenance=False``.
         """
-        self._begin()
-
-    def begin_here(self) -> None:
-        """See :meth:`lro.adapters.Executor.begin_here`."""
-        self._runtime.executor.begin_here()
-
-    def _begin(self) -> None:
-        if self.background.pending:
-            self.background.start()
+        self.edges.begin()
 
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more will be.
 
         For services made with ``maintenance=False``.
         """
-        return self.background.run_due()
+        return self.edges.background.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
@@ -994,15 +979,15 @@ class Service(PerProcess):
                 steps.callback(no_longer_open, self)
                 steps.callback(self._closed.set)
                 steps.callback(self.store.close)
-                steps.callback(self.background.stop)
-                steps.callback(self.replies.close)
+                steps.callback(self.edges.background.stop)
+                steps.callback(self.edges.replies.close)
                 steps.callback(self.end_waits)
-                steps.callback(self.work.stop, span)
+                steps.callback(self.edges.work.stop, span)
                 self._closing_by = caller
                 return
         if self._closing_by != caller:  # else it is called in the midst of it
             if not span:
-                self.work.end_drain()
+                self.edges.work.end_drain()
             self._closed.wait()
 
     def end_waits(self) -> None:
@@ -1014,7 +999,7 @@ class Service(PerProcess):
         any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for
         those.
         """
-        self.waiters.close()
+        self.edges.waiters.close()
 
     def end_waits_at_signals(self) -> None:
         """Have :meth:`end_waits` called as soon as a signal asks this process to stop.
@@ -1068,40 +1053,36 @@ class Service(PerProcess):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
-        if view == "BASIC":
-            return BASIC
-        inspectable = yield from self.access.inspectable(caller, names)
-        return FullView(access=self.access, renamed=self.renamed, inspectable=inspectable)
-
     def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
-        store = self._runtime.store
+        store = self.edges.runtime.store
         return store.workers(), store.now()
 
     def _cancelled(self, record: Record, caller: str = "") -> Flow[None]:
         abandoned = yield from self._abandoned(record)
-        yield from self.work.cancel(record, caller, abandoned)
+        yield from self.edges.work.cancel(record, caller, abandoned)
 
     def _deleted(self, record: Record, caller: str = "") -> Flow[None]:
         abandoned = yield from self._abandoned(record)
-        yield from self._runtime.updater.deleted(record.name, caller, abandoned)
+        yield from self.edges.runtime.updater.deleted(record.name, caller, abandoned)
 
     def _matching(self, filter: str, parent: str) -> Iterator[Sequence[Record]]:
         check_text("filter", filter)
         if not filter.strip():
             text = "must not be empty; name:* matches all operations"
             raise InvalidArgument("filter", text)
-        self._begin()
+        self.edges.begin()
         request = ListOperationsRequest(name=parent, filter=filter, page_size=_PAGE)
-        query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
-        return query.batches(self._runtime)
+        query = CheckedList.of(
+            request, self.store, self.edges.specs.values(), self.edges.methods.indexes
+        )
+        return query.batches(self.edges.runtime)
 
     def _abandoned(self, record: Record) -> Flow[Collection[str]]:
         """The owners of work that nobody goes on with; none if a live worker declares its method.
 
         An empty owner is that of work that waits.
         """
-        if record.done or record.method in self.methods.by_stored_name:
+        if record.done or record.method in self.edges.methods.by_stored_name:
             return ()
         workers, now = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
         if record.method in served_methods(workers, now):
@@ -1110,25 +1091,25 @@ class Service(PerProcess):
 
     def _set_paused(self, method: str, *, pause: bool) -> None:
         check_text("method", method)
-        store, spec = self._runtime.store, self.methods.by_stored_name.get(method)
+        store, spec = self.edges.runtime.store, self.edges.methods.by_stored_name.get(method)
         names = [method] if spec is None else [spec.full_name, *spec.options.aliases]
         known = spec is not None or method in store.paused()
         if not known and method not in [work.method for work in store.waiting()]:
             from difflib import get_close_matches
 
-            near = get_close_matches(method[:200], self.methods.by_stored_name, n=1)
+            near = get_close_matches(method[:200], self.edges.methods.by_stored_name, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             text = f"{method!r:.200} is not declared by this service, and no work of it waits{hint}"
             raise InvalidArgument("method", text)
         for name in names:
             (store.pause if pause else store.resume)(name)
-        self.work.read_paused()
+        self.edges.work.read_paused()
         store.notify_others(PAUSES_CHANGED)
         if not pause:
-            self.work.work_waits()
+            self.edges.work.work_waits()
 
     def _read_stranded(self) -> Sequence[WaitingWork]:
-        store = self._runtime.store
+        store = self.edges.runtime.store
         return stranded(store.waiting(), store.workers(), store.now())
 
     def _limit(
@@ -1138,13 +1119,13 @@ class Service(PerProcess):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self._begin()
-        self.access.require("WaitOperation")
+        self.edges.begin()
+        self.edges.access.require("WaitOperation")
         parse_name(name)
-        limit = wait_limit(timeout, deadline_seconds, self.max_wait)
-        yield from self.access.permit(caller, "WaitOperation", name)
-        if self.access.owner_only:
-            yield from self.access.visible(name, caller)
+        limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)
+        yield from self.edges.access.permit(caller, "WaitOperation", name)
+        if self.edges.access.owner_only:
+            yield from self.edges.access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(_REPLY_SECONDS, limit / 10)  # so that the reply arrives (spec §4.4)
         return limit
@@ -1177,12 +1158,6 @@ def _count_done(
                 raise one
             count += 1
     return count
-
-
-def _statistics_of(store: Store, options: ServiceOptions) -> Statistics | None:
-    if options.statistics and keeps_statistics(store):
-        return Statistics(store, options.clock)
-    return None
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

@@ -33,7 +33,7 @@ from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
-from lro._model.operation import Record, call_back, is_unheld, request_cancel, withdraw
+from lro._model.operation import Record, call_back, is_unheld, parse_name, request_cancel, withdraw
 
 log = logging.getLogger("lro")
 
@@ -302,8 +302,10 @@ class Workers(HeldWork):
         and its name is sent again later.
 
         Raises:
+            InvalidOperationName: The name is malformed.
             Unavailable: The store cannot be reached, or the service is stopping.
         """
+        parse_name(name)
         try:
             method = self._store.get(name).method
         except OperationNotFound:

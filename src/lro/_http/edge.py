@@ -220,7 +220,7 @@ class OperationsEdge:
         check_instance("service", service, Service, "a Service")
         check_keywords(type(self).__name__, options, EdgeKeywords)
         given = EdgeOptions(**options)
-        service.access.check_named(type(self).__name__, given.authenticate)
+        service.edges.access.check_named(type(self).__name__, given.authenticate)
         self.service = service
         self.options: EdgeOptions = given
         self._hook = (
@@ -273,7 +273,7 @@ class OperationsEdge:
         """
         if self._hook is not None:
             self._hook.check_plain(where)
-        self.service.access.check_plain(where)
+        self.service.edges.access.check_plain(where)
 
     def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:
         """Return what this edge has at a raw path, or the error that there is nothing.
@@ -319,7 +319,7 @@ class OperationsEdge:
             if start is None:
                 if found.rpc is _PAGE:
                     return self._page(request)
-                self.service.access.require(found.rpc)
+                self.service.edges.access.require(found.rpc)
             caller = yield from self._caller(request)
             if start is not None:
                 reply = yield from self._start(request, start, caller, found.bindings)
@@ -378,7 +378,7 @@ class OperationsEdge:
         handler = self._own_starts.get(method.full_name)
         if handler is None:
             try:
-                self.service.check_own(method)
+                self.service.edges.check_own(method)
             except DeclarationError as exc:  # not the fault of the caller
                 raise HookFailed("endpoint", str(exc)) from exc
             handler = StartHandler(self.service, method.full_name, WHOLE_BODY)
@@ -428,7 +428,9 @@ class OperationsEdge:
             if preferred.respond_async and not operation.done:
                 applied.append("respond-async")
             if wait is not None:
-                applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
+                applied.append(
+                    f"wait={min(wait, int(self.service.edges.max_wait.total_seconds()))}"
+                )
             accepted = accepted or (preferred.respond_async and preferred.wait is not None)
         show = functools.partial(
             self._print, enum_numbers=enum_numbers, start=request, accepted=accepted
@@ -440,11 +442,11 @@ class OperationsEdge:
 
             def read_again(_: ReplyReservation) -> HttpReply:
                 nonlocal operation
-                operation = self.service.access.read(operation.name, caller)
+                operation = self.service.edges.access.read(operation.name, caller)
                 return show(operation)
 
             try:
-                reply = yield from self._large(read_again, self.service.limits.page_bytes)
+                reply = yield from self._large(read_again, self.service.edges.limits.page_bytes)
             except (OperationNotFound, ResourceExhausted, Unavailable):
                 reply = show(operation)  # the operation is stored, so the start has succeeded
         if applied:
@@ -457,7 +459,7 @@ class OperationsEdge:
     ) -> Flow[tuple[Operation, bool]]:
         """Wait for a started operation; return it, and True unless the wait was refused."""
         try:
-            self.service.require("WaitOperation")
+            self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
             return (yield self._waiting(request, wanted, float(seconds), caller)), True
         except Exception as exc:
@@ -491,8 +493,8 @@ class OperationsEdge:
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
-        access, view = self.service.access, query.view
-        if view == "BASIC" and access.immediate and not self.service.background.pending:
+        access, view = self.service.edges.access, query.view
+        if view == "BASIC" and access.immediate and not self.service.edges.background.pending:
             operation = access.read(name, caller)  # servers are asked this most
         else:
             operation = yield from flow_of(self.service.get)(name, view=view, caller=caller)
@@ -504,13 +506,13 @@ class OperationsEdge:
         wanted = ListOperationsRequest(name=name, **fields)
 
         # Not in the threads that make replies: a hook that blocks must not hold one of these.
-        begin = flow_of(self.service.begin_list)(wanted, view=query.view, caller=caller)
+        begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 
         def listed(reserved: ReplyReservation) -> HttpReply:
             return page_reply(*listing.page(reserved.bytes, self._show(query)))
 
-        return (yield from self._large(listed, self.service.limits.least_bytes))
+        return (yield from self._large(listed, self.service.edges.limits.least_bytes))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _query_of(request, "DeleteOperation")
@@ -541,13 +543,13 @@ class OperationsEdge:
         query = _query_of(request, "BatchGetOperations")
         names: tuple[str, ...] = yield self._names(request, collection)
 
-        begin = flow_of(self.service.begin_batch)(names, view=query.view, caller=caller)
+        begin = self.service.edges.begin_batch(names, view=query.view, caller=caller)
         batch: Batch = yield InThreads(begin)
 
         def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*batch.read(self._show(query)))
 
-        return (yield from self._large(found, self.service.limits.page_bytes))
+        return (yield from self._large(found, self.service.edges.limits.page_bytes))
 
     def _large(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Flow[HttpReply]:
         """Make a reply of many operations, or a large one; bytes are set aside until it is sent."""
@@ -619,10 +621,10 @@ class OperationsEdge:
         del operation
 
         def read_again(_: ReplyReservation) -> HttpReply:
-            found = self.service.access.read(name, caller)
+            found = self.service.edges.access.read(name, caller)
             return self._print(attrs.evolve(found, description=description), query.enum_numbers)
 
-        return (yield from self._large(read_again, self.service.limits.page_bytes))
+        return (yield from self._large(read_again, self.service.edges.limits.page_bytes))
 
     def _print(
         self,

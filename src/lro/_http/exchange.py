@@ -99,11 +99,11 @@ class Reserve(FlowStep):
 
     def here(self) -> ReplyReservation:
         """Block this thread until the bytes are free."""
-        return self.service.replies.take(self.least, self.service.limits.page_bytes)
+        return self.service.edges.replies.take(self.least, self.service.edges.limits.page_bytes)
 
     def wait(self) -> Awaitable[ReplyReservation]:
         """Wait without a thread until the bytes are free."""
-        return self.service.replies.atake(self.least, self.service.limits.page_bytes)
+        return self.service.edges.replies.atake(self.least, self.service.edges.limits.page_bytes)
 
 
 Exchange: TypeAlias = Flow[HttpReply | EventStream]
@@ -112,7 +112,7 @@ Exchange: TypeAlias = Flow[HttpReply | EventStream]
 
 def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
     """Make a reply of many operations in one of the few threads that there are for such replies."""
-    reply: R = yield InThreads(only(MayBlock(make)), service.replies.threads)
+    reply: R = yield InThreads(only(MayBlock(make)), service.edges.replies.threads)
     return reply
 
 

@@ -111,10 +111,10 @@ class StartHandler(Generic[Req]):
         self.full_name = full_name
         self.rule = rule
         """The HTTP method, path and body of the start."""
-        self._start = service.start_flow(full_name)
-        self._observe_refusal = functools.partial(service.observe_refusal, full_name)
+        self._start = service.edges.start_flow(full_name)
+        self._observe_refusal = functools.partial(service.edges.starter.observe_refusal, full_name)
         self._types = service.types
-        self._request: type[Req] = service.specs[full_name].request
+        self._request: type[Req] = service.edges.specs[full_name].request
         request = service.types.name_of(self._request)
         self._shape = service.types.codec(request).shape
         self.binding: RequestBinding | None = RequestBinding.of(rule, self._shape, request)
@@ -252,7 +252,7 @@ def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
     if isinstance(starts, Mapping):
         return [_handler(service, path, given) for path, given in starts.items()]
     check("starts", starts, _STARTS, fine=isinstance(starts, bool))
-    specs = service.specs.items() if starts else ()
+    specs = service.edges.specs.items() if starts else ()
     found: list[StartHandler[Any]]
     found = [StartHandler(service, name, spec.rule) for name, spec in specs if spec.options.path]
     if starts and not found:
@@ -264,7 +264,7 @@ def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
 def _handler(service: Service, path: str, given: object) -> StartHandler[Any]:
     check_text("starts", path)
     start = given if isinstance(given, Start) else Start(cast("Method[Any, Any, Any]", given))
-    service.check_own(start.method)
+    service.edges.check_own(start.method)
     options = start.method.spec.options
     http_method = options.http_method if start.http_method is None else start.http_method
     body = start.body
@@ -356,5 +356,5 @@ def start_of_size(service: Service, flow: Flow[R], size: int) -> Flow[R]:
     """
     if size < MANY_BYTES:
         return flow
-    service.begin_here()
+    service.edges.runtime.executor.begin_here()
     return only(InThreads(flow))

@@ -11,6 +11,7 @@ import base64
 import enum
 import functools
 import re
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
@@ -166,6 +167,11 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
     millis = (now - _EPOCH) // _MILLISECOND
     made = "".join([_SORTED[millis >> shift & 63] for shift in _SHIFTS])
     return made + base64.urlsafe_b64encode(random(ID_BYTES)).decode("ascii")
+
+
+def rerun_request_id(name: str) -> str:
+    """Return a request id for the rerun of an operation, the same each time: it starts once."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun"))
 
 
 def _fault(name: str) -> str | None:

@@ -86,7 +86,6 @@ from lro.http import (
     Listing,
     StartSettings,
     ask_caller,
-    flow_of,
     make_large,
     on_loop,
     start_of_size,
@@ -160,7 +159,7 @@ class Handler(RequestHandler):
         check("methods", methods, "a list of methods, at least one", fine=fine)
         for method in methods:
             check_instance("methods", method, Method, "methods of the service")
-            service.check_own(method)
+            service.edges.check_own(method)
             own = method.spec.options.parent is not None
             wanted = "a method without parent=, which is not in the id of a task"
             check("methods", method, wanted, fine=parent is not None or not own)
@@ -184,7 +183,7 @@ class Handler(RequestHandler):
         self._key = f"{service.domain}/method"
         modes = {*card.default_input_modes, *(m for s in card.skills for m in s.input_modes)}
         self._modes = frozenset(modes or {"application/json"})
-        if authenticate is None and not service.access.owner_only:
+        if authenticate is None and not service.edges.access.owner_only:
             log.warning("A2A has no authenticate: a caller who knows the id of a task can read it")
 
     # -- verbs --------------------------------------------------------------------------------
@@ -253,13 +252,13 @@ class Handler(RequestHandler):
                 page_token=params.page_token,
             )
             listing = await on_loop(
-                flow_of(self.service.begin_list)(request, view="FULL", caller=caller)
+                self.service.edges.begin_list(request, view="FULL", caller=caller)
             )
             return await on_loop(
                 make_large(
                     self.service,
                     lambda reserved: self._page(wanted, listing, reserved.bytes),
-                    self.service.limits.least_bytes,
+                    self.service.edges.limits.least_bytes,
                 )
             )
 
@@ -327,7 +326,7 @@ class Handler(RequestHandler):
         """Check that a caller may change the configs of a task, as for a cancel."""
 
         def asking() -> Flow[None]:
-            yield from self.service.access.permit(caller, "CancelOperation", task.name)
+            yield from self.service.edges.access.permit(caller, "CancelOperation", task.name)
 
         with _hidden(task_id):
             await on_loop(asking())
@@ -368,7 +367,7 @@ class Handler(RequestHandler):
         user = context.user
         if user.is_authenticated:
             return user.user_name
-        if self.service.access.owner_only:
+        if self.service.edges.access.owner_only:
             raise Unauthenticated
         return ""
 
@@ -396,7 +395,7 @@ class Handler(RequestHandler):
             sent=functools.partial(params.message.SerializeToString, deterministic=True),
             notify=notify,
         )
-        flow = self.service.start_flow(method.full_name)(request, options)
+        flow = self.service.edges.start_flow(method.full_name)(request, options)
         try:
             operation = await on_loop(start_of_size(self.service, flow, params.ByteSize()))
         except RequestIdConflict as exc:  # A2A has another name for the field
@@ -426,7 +425,7 @@ class Handler(RequestHandler):
         try:
             return method, await on_loop(start_of_size(self.service, load(), params.ByteSize()))
         except InvalidArgument as exc:
-            self.service.observe_refusal(method.full_name, exc)
+            self.service.edges.starter.observe_refusal(method.full_name, exc)
             raise
 
     async def _read_by_hook(self, message: Message) -> tuple[Method[Any, Any, Any], object]:
@@ -456,7 +455,7 @@ class Handler(RequestHandler):
             return await self.service.get_async(name, view="FULL", caller=caller)
 
     def _require_streams(self) -> None:
-        self.service.require("WatchOperations")
+        self.service.edges.access.require("WatchOperations")
         if not self.card.capabilities.streaming:
             raise UnsupportedOperationError(message="this agent does not stream")
 

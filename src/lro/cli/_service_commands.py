@@ -256,9 +256,9 @@ def worker(target: str) -> None:
     if not service.store.shared:
         kind = type(service.store).__name__
         raise InvalidArgument(target, f"has a {kind}, in which only its own process finds work")
-    if not service.maintained:
+    if not service.edges.maintained:
         raise InvalidArgument(target, "was made with maintenance=False, so it claims no work")
-    if not service.has_workers:
+    if service.edges.background.claims is None:
         raise InvalidArgument(target, "was made without an executor, so it runs no work")
     _log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())

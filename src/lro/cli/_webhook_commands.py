@@ -65,7 +65,7 @@ def retry(context: click.Context, target: str, name: str) -> None:
     """
     from lro._webhooks.service_webhooks import Webhooks
 
-    sends = read_service(target).webhooks
+    sends = read_service(target).edges.webhooks
     if not isinstance(sends, Webhooks):
         raise InvalidArgument(target, "has no webhooks of lro.webhooks")
     sends.retry(name)

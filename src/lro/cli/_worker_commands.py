@@ -88,7 +88,7 @@ def pause(target: str, method: str) -> None:
 
     service = read_shared(target)
     service.pause(method)
-    names = {method, *(old for old, new in service.renamed.items() if new == method)}
+    names = {method, *(old for old, new in service.edges.renamed.items() if new == method)}
     count = sum(work.count for work in service.store.waiting() if work.method in names)
     click.echo(f"{plain(method)}: paused; operations that wait: {count}")
 
@@ -107,7 +107,7 @@ def resume(target: str, method: str) -> None:
     from lro.cli._stores import read_shared
 
     service = read_shared(target)
-    was_paused = service.renamed.get(method, method) in service.paused()
+    was_paused = service.edges.renamed.get(method, method) in service.paused()
     service.resume(method)
     click.echo(f"{plain(method)}: {'resumed' if was_paused else 'was not paused'}")
 

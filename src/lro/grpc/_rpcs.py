@@ -138,8 +138,10 @@ class Rpc(abc.ABC):
             return (
                 yield from make_large(
                     self.service,
-                    lambda _: self._writer.operation(self.service.access.read(bare.name, caller)),
-                    self.service.limits.page_bytes,
+                    lambda _: self._writer.operation(
+                        self.service.edges.access.read(bare.name, caller)
+                    ),
+                    self.service.edges.limits.page_bytes,
                 )
             )
         except (OperationNotFound, ResourceExhausted, Unavailable):
@@ -181,7 +183,7 @@ class OperationsRpc(Rpc):
         }
 
     def _answer(self, payload: bytes, context: Context, most: float | None, /) -> Exchange:
-        self.service.require(self._verb)
+        self.service.edges.access.require(self._verb)
         caller = yield from self._caller(context)
         self._check_size(payload)
         left = context.time_remaining() if self.holds else None
@@ -197,7 +199,7 @@ class OperationsRpc(Rpc):
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
         # Not in the threads that make replies: a hook that blocks must not hold one of these.
-        begin = flow_of(self.service.begin_list)(wanted, caller=caller)
+        begin = self.service.edges.begin_list(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 
         def listed(reserved: ReplyReservation) -> bytes:
@@ -210,7 +212,7 @@ class OperationsRpc(Rpc):
                     return written
                 most //= 2
 
-        return (yield from make_large(self.service, listed, self.service.limits.least_bytes))
+        return (yield from make_large(self.service, listed, self.service.edges.limits.least_bytes))
 
     def _delete(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
@@ -242,8 +244,8 @@ class StartRpc(Rpc):
         super().__init__(service, name, writer, authenticate, max_request)
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
-        self._request = service.specs[name].request
-        self._begin = service.start_flow(name)
+        self._request = service.edges.specs[name].request
+        self._begin = service.edges.start_flow(name)
 
     def _answer(self, payload: bytes, context: Context, _: float | None, /) -> Exchange:
         caller = yield from self._caller(context)

@@ -64,7 +64,7 @@ def add_to(
     served = (grpc.Server, grpc.aio.Server)
     check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
     check_instance("service", service, Service, "an lro.Service")
-    service.access.check_named("lro.grpc.add_to", authenticate)
+    service.edges.access.check_named("lro.grpc.add_to", authenticate)
     hook = None if authenticate is None else Hook("authenticate", authenticate)
     several = isinstance(methods, Sequence) and all(isinstance(m, StartMethod) for m in methods)
     wanted = "True, False, or several lro.grpc.StartMethod"
@@ -75,7 +75,7 @@ def add_to(
     serving: Callable[[Rpc], Callable[..., Any]] = _on_asyncio
     if not isinstance(server, grpc.aio.Server):
         serving = _Threaded(max_waiting)
-        service.access.check_plain("a gRPC server of threads")
+        service.edges.access.check_plain("a gRPC server of threads")
         if hook is not None:
             hook.check_plain("a gRPC server of threads")
     handlers = _Handlers(
@@ -103,7 +103,7 @@ class _Handlers(grpc.GenericRpcHandler):
         for path, rpc in operations_rpcs(service, **self._options).items():
             self._add(path, rpc)
         for start in () if isinstance(methods, bool) else methods:
-            service.check_own(start.method)
+            service.edges.check_own(start.method)
             self._start(start.method.full_name, start)
 
     def service(
@@ -114,7 +114,7 @@ class _Handlers(grpc.GenericRpcHandler):
         found = self._found.get(path)
         if found is None and self._declared:
             name = path.removeprefix("/").replace("/", ".")
-            if name in self._service.specs and path == path_of(name):
+            if name in self._service.edges.specs and path == path_of(name):
                 found = self._start(name, None)
         return found
 

@@ -85,7 +85,7 @@ class FrameworkOperations(Generic[Find, Reply]):
     ) -> None:
         check_keywords(type(self).__name__, options, IntegrationKeywords)
         hook = None if caller is None else self._hook(caller)
-        service.access.check_named("the integration", hook, "caller", self.nobody)
+        service.edges.access.check_named("the integration", hook, "caller", self.nobody)
         self.edge: OperationsEdge = OperationsEdge(
             service, authenticate=hook or _without_name, starts=starts, **options
         )

@@ -255,7 +255,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
 
     def _body_of(self, rules: Sequence[PathRule]) -> Any:
         for rule in rules:
-            spec = self.edge.service.specs.get(rule.rpc)
+            spec = self.edge.service.edges.specs.get(rule.rpc)
             if spec is not None:
                 return OperationBody[spec.response, spec.metadata]  # type: ignore[name-defined]
             if rule.rpc == "GetOperation":

@@ -123,8 +123,8 @@ class TasksExtension(Extension):
         check_instance("service", service, Service, "a Service")
         check_keywords("TasksExtension", options, TaskKeywords)
         given = _TaskOptions(**options)
-        service.access.check_named(type(self).__name__, authenticate)
-        if authenticate is None and not service.access.owner_only:
+        service.edges.access.check_named(type(self).__name__, authenticate)
+        if authenticate is None and not service.edges.access.owner_only:
             line = "%s has no authenticate: any caller who knows the id of a task can read it"
             log.warning(line, type(self).__name__)
         self._service = service
@@ -228,11 +228,11 @@ class TasksExtension(Extension):
             headers=lambda: headers,
             sent=functools.partial(canonical, sent),
         )
-        return (yield from service.start_flow(spec.full_name)(message, options))
+        return (yield from service.edges.start_flow(spec.full_name)(message, options))
 
     def _refused(self, spec: MethodSpec, error: LroError) -> LroError:
         """Count a start that could not be read, and return its error."""
-        self._service.observe_refusal(spec.full_name, error)
+        self._service.edges.starter.observe_refusal(spec.full_name, error)
         return error
 
     def _request_id(self, ctx: _Context) -> str:

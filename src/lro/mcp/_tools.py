@@ -67,7 +67,7 @@ def named_tools(
             same name, or one that no tool can have.
     """
     if methods is None:
-        specs = list(service.specs.values())
+        specs = list(service.edges.specs.values())
     else:
         check("methods", methods, _METHODS, fine=isinstance(methods, Sequence))
         specs = [_spec(service, method) for method in methods]
@@ -115,7 +115,7 @@ def _marked(full_name: str, cut: str) -> str:
 def _spec(service: Service, method: object) -> MethodSpec:
     check_instance("methods", method, Method, _METHODS)
     assert isinstance(method, Method)
-    service.check_own(method)
+    service.edges.check_own(method)
     return method.spec
 
 

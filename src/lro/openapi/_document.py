@@ -225,7 +225,7 @@ def describe(
     if isinstance(served, Service):
         check_texts("parents", parents)
         if starts is None:
-            starts = any(spec.options.path for spec in served.specs.values())
+            starts = any(spec.options.path for spec in served.edges.specs.values())
         handlers = start_handlers(served, starts)
         return _described(served, handlers, parents, document or Document(), streams=True)
     edge = served if isinstance(served, OperationsEdge) else getattr(served, "edge", None)
@@ -259,7 +259,7 @@ def _described(
         document["servers"] = [{"url": url} for url in said.servers]
     if said.security:
         document["security"] = [{name: []} for name in said.security]
-    webhooks = {"webhooks": made.webhooks()} if service.webhooks is not None else {}
+    webhooks = {"webhooks": made.webhooks()} if service.edges.webhooks is not None else {}
     schemas = dict(sorted(made.schemas.named.items()))
     components: _Part = {"schemas": schemas, "responses": {"Error": made.error}}
     if said.security:
@@ -362,7 +362,7 @@ class Describer:
         """
         self.paths, self._heading = {}, heading
         for route in (*default_routes(parents), *extension_routes(parents)):
-            offered = self._service.access.offers(route.rpc)
+            offered = self._service.edges.access.offers(route.rpc)
             if offered and (streams or route.rpc != "WatchOperations"):
                 self._add_verb(route)  # first, since links use the ids of the verbs
         first = [self._add_start(start) for start in starts]
@@ -410,7 +410,7 @@ class Describer:
     def _add_start(self, handler: StartHandler[Any]) -> str:
         rule, full_name = handler.rule, handler.full_name
         path, parameters, _ = _flat(rule.template)
-        spec = self._service.specs[full_name]
+        spec = self._service.edges.specs[full_name]
         name = MethodName.parse(full_name)
         text = docstring(spec.function) if spec.function is not None else ""
         asked = self._asked(spec.request, handler, parameters)
@@ -430,7 +430,7 @@ class Describer:
 
         The name of the method is by default that of the first one with these classes.
         """
-        for spec in self._service.specs.values():
+        for spec in self._service.edges.specs.values():
             if not full_name and (spec.response, spec.metadata) == (response, metadata):
                 full_name = spec.full_name
         operation = self.schemas.operation_of(response, metadata, full_name)

@@ -30,7 +30,7 @@ def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
     for file in files:
         package = f"{file.package}." if file.package else ""
         found |= {f"{package}{one.name}": _SERVICE for one in file.service}
-    for spec in service.specs.values():
+    for spec in service.edges.specs.values():
         request = service.types.name_of(spec.request)
         found |= {f"{request}.{name}": text for name, text in _ADDED.items()}
         found[spec.full_name] = spec.function.__doc__ if spec.function else None

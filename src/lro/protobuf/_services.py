@@ -149,7 +149,7 @@ def descriptor_set(service: Service) -> bytes:
     files = [*_own_files(service)]
     binary = service.types.binary
     needed = {imported for file in files for imported in file.dependency}
-    for spec in service.specs.values():
+    for spec in service.edges.specs.values():
         classes = (spec.request, spec.response, spec.metadata)
         names = map(service.types.name_of, classes)
         needed |= {binary.known[name] for name in names if name in binary.known}
@@ -173,7 +173,7 @@ def proto_sources(service: Service) -> dict[str, str]:
 
 def _own_files(service: Service) -> ProtoFiles:
     binary = service.types.binary
-    specs = service.specs.values()
+    specs = service.edges.specs.values()
     shapes: dict[str, Shape] = {}
     for spec in specs:
         for cls in (spec.request, spec.response, spec.metadata):
@@ -198,7 +198,7 @@ def _own_files(service: Service) -> ProtoFiles:
 def _add_behavior(files: ProtoFiles, service: Service) -> None:
     """Say which fields of requests are needed, and that callers send no metadata."""
     asked: set[str] = set()
-    for spec in service.specs.values():
+    for spec in service.edges.specs.values():
         request = service.types.name_of(spec.request)
         asked |= files.within(request)
         for field in files.message(request).field if request in files.shapes else ():
@@ -208,7 +208,7 @@ def _add_behavior(files: ProtoFiles, service: Service) -> None:
     for name in asked:
         needed = {field.name for field in files.shapes[name].fields if _is_needed(field)}
         _say_behavior(files, name, needed, FieldBehavior.REQUIRED, FieldBehavior.OPTIONAL)
-    shown = {service.types.name_of(spec.metadata) for spec in service.specs.values()}
+    shown = {service.types.name_of(spec.metadata) for spec in service.edges.specs.values()}
     for name in shown & files.shapes.keys() - asked:
         _say_behavior(files, name, (), FieldBehavior.REQUIRED, FieldBehavior.OUTPUT_ONLY)
 

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from lro import AnyMessage, Code, Operation
-from lro.wire import View
+from lro.wire import View, rerun_request_id
 from lro_client._addresses import dotted
 from lro_client._errors import CallError
 from lro_client.cli._arguments import (
@@ -543,8 +543,7 @@ def _rerun_all(link: Link, names: Sequence[str], *, sure: bool) -> tuple[list[Ha
     made: dict[str, Operation] = {}
 
     def call(name: str) -> None:
-        request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun")  # as Service.rerun_all does
-        made[name] = link.client.rerun(name, request_id=str(request_id))
+        made[name] = link.client.rerun(name, request_id=rerun_request_id(name))
 
     worked, exits = _call_all(call, names, "rerun", "started again", sure=sure)
     return [handle_of(link, made[name]) for name in worked], exits

@@ -34,8 +34,10 @@ def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
     try:
         yield service
     finally:
-        left = [f"the work of {name} is still running" for name in sorted(service.work.held())]
-        waits = service.waiters.open
+        left = [
+            f"the work of {name} is still running" for name in sorted(service.edges.work.held())
+        ]
+        waits = service.edges.waiters.open
         if waits:
             left.append(f"waits or watches of operations are still open: {waits}")
         service.close(0)

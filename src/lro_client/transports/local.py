@@ -52,7 +52,7 @@ class LocalTransport:
 
     def __init__(self, service: lro.Service, *, caller: str = "") -> None:
         _check(service, caller)
-        service.access.check_plain("LocalTransport")
+        service.edges.access.check_plain("LocalTransport")
         self._service = service
         self._caller = caller
 
@@ -103,7 +103,7 @@ def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
 
 def _message(service: lro.Service, request: StartRequest) -> object:
     """The message of a start; a dict is read as the JSON that HTTP would send."""
-    message, spec = request.message, service.specs.get(request.target)
+    message, spec = request.message, service.edges.specs.get(request.target)
     if isinstance(message, AnyMessage):
         return service.types.unpack_any(message)
     if isinstance(message, Mapping) and spec is not None:

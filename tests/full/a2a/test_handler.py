@@ -296,7 +296,7 @@ def test_send_message_waits_for_the_end() -> None:
         answers = [
             asyncio.create_task(handler.on_message_send(request, CONTEXT)) for _ in range(20)
         ]
-        await until_async(lambda: counting.service.waiting, lambda count: count == 20)
+        await until_async(lambda: counting.service.edges.waiters.waiting, lambda count: count == 20)
         assert threading.active_count() - before < 20
         name = counting.service.list(lro.wire.ListOperationsRequest()).operations[0].name
         counting.finish(name)
@@ -318,7 +318,7 @@ def test_send_message_waits_for_the_end() -> None:
 def test_a_task_that_goes_on_is_shown_as_it_is(options: Any, wait: timedelta | None) -> None:
     """When the time is over, and where nothing may be waited for."""
     counting, handler = make_agent(build(**options), wait=wait)
-    with counting.service.waiters._waits.take(""):
+    with counting.service.edges.waiters._waits.take(""):
         task = send(handler, message(), at_once=False)
     assert not task.artifacts
 

@@ -215,7 +215,7 @@ def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[
         seen.append(message["type"])
 
     asyncio.run(asyncio.wait_for(app(scope, receive, send), PATIENCE))
-    assert counting.service.waiting == 0
+    assert counting.service.edges.waiters.waiting == 0
     counting.service.close(0)
     return seen
 
@@ -227,7 +227,7 @@ def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
     if path == JSONRPC:
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
     assert left(path, None, lambda service: True) == ["http.disconnect"]
-    heard = left(path, body, lambda service: service.waiting == 1)
+    heard = left(path, body, lambda service: service.edges.waiters.waiting == 1)
     assert heard[:2] == ["http.request", "http.disconnect"]
 
 

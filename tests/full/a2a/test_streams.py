@@ -116,10 +116,10 @@ def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
     streams = [ask(agent, task_id) for ask in (by_get, by_jsonrpc, by_grpc)]
     for one in streams:
         next(one)
-    assert agent.service.watching == 3
+    assert agent.service.edges.waiters.watching == 3
     for one in streams:
         one.close()
-    until(lambda: agent.service.watching, lambda count: count == 0)
+    until(lambda: agent.service.edges.waiters.watching, lambda count: count == 0)
 
 
 def test_an_error_in_a_stream_of_version_0_3_is_its_last_event(agent: Agent) -> None:

@@ -54,7 +54,7 @@ class Harness:
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
         self._service = Service(cast(Store, self._store), make_executor(executor))
-        self._notifier = self._service._runtime.updater.notifier
+        self._notifier = self._service.edges.runtime.updater.notifier
         self._methods = {
             "outside": self._service.declare(
                 "acme.v1.Outside.Work",
@@ -195,7 +195,7 @@ class Harness:
             return await asyncio.gather(*(wait() for _ in range(coroutines)))
 
         self._parked.append(self._callers.submit(asyncio.run, main()))
-        until(lambda: self._service.waiting, lambda count: count == coroutines)
+        until(lambda: self._service.edges.waiters.waiting, lambda count: count == coroutines)
         until(lambda: len(self._notifier), lambda count: count > here + threads)
 
     def answers(self) -> list[View]:
@@ -209,7 +209,9 @@ class Harness:
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
-        self._service.background.change_listener._look_at = 0.0  # the next look goes by it already
+        self._service.edges.background.change_listener._look_at = (
+            0.0  # the next look goes by it already
+        )
 
     def unhearing(self) -> None:
         """Return when the subscription that is listening is deaf."""

@@ -65,7 +65,7 @@ def test_hour(lro_service, lro_client, lro_clock):
         painting.result()
 
 def test_another_test_has_another_service(lro_service):
-    assert lro_service.specs == {}
+    assert lro_service.edges.specs == {}
 """
 )
 

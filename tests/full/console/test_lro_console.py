@@ -278,8 +278,8 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
     with made.service, uvicorn_serving(app) as port, proxied(f"http://{HOST}:{port}") as client:
         with client.stream("GET", f"/v1/{name}:watch") as watched:
             assert next(watched.iter_lines())
-            assert made.service.watching == 1
-        until(lambda: client.get("/v1/operations") and made.service.watching == 0)
+            assert made.service.edges.waiters.watching == 1
+        until(lambda: client.get("/v1/operations") and made.service.edges.waiters.watching == 0)
         made.go.set()
 
 

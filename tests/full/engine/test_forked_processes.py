@@ -41,11 +41,11 @@ def awaited(operation):
 before = os.getpid()
 assert result(work.start(WorkRequest("before"))) == f"before {before}"
 held = work.start(WorkRequest("held"))
-owner = service.work.owner
+owner = service.edges.work.owner
 child = os.fork()
 if child == 0:
-    assert service.work.owner != owner
-    assert not service.work.held()
+    assert service.edges.work.owner != owner
+    assert not service.edges.work.held()
     started = work.start(WorkRequest("child"))
     print(started.name, flush=True)
     assert result(started) == f"child {os.getpid()}"

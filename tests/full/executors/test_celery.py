@@ -65,7 +65,7 @@ def shaky(mortal: Redis, tmp_path: Path) -> Iterator[Harness]:
 
 def send(harness: Harness, name: str) -> None:
     """Send a name once more, as the maintenance does with one that it thinks lost."""
-    harness.service._runtime.executor.reserve().submit(Work(name))
+    harness.service.edges.runtime.executor.reserve().submit(Work(name))
 
 
 def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):

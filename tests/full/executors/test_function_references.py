@@ -196,7 +196,7 @@ Hidden, Local = Local, None
 def spec_of(function, **options):
     service = Service(MemoryStore(), None, maintenance=False)
     service.method(NAME, **CLASSES, **options)(function)
-    return service.specs[NAME]
+    return service.edges.specs[NAME]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
         server = MCPServer("things", extensions=[TasksExtension(service, [wait], wait=3600)])
         async with Client(server) as client:
             call = asyncio.create_task(client.call_tool("Things_Wait", {"steps": 3}))
-            await until_async(lambda: service.waiting)
+            await until_async(lambda: service.edges.waiters.waiting)
             may_end.set()
             assert (await call).structured_content == {"total": 3}
         await asyncio.to_thread(service.close)

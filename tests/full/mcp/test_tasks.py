@@ -341,13 +341,13 @@ def test_work_that_is_over_at_once_needs_no_task(serve: Serve) -> None:
 
 def test_operation_that_ends_while_it_is_looked_at_is_answered_as_over(serve: Serve) -> None:
     counting = build()
-    found = counting.service.access.visible
+    found = counting.service.edges.access.visible
 
     def finish_first(name: str, caller: str) -> Any:
         counting.finish(name)
         return found(name, caller)
 
-    counting.service.access.visible = finish_first  # type: ignore[method-assign]
+    counting.service.edges.access.visible = finish_first  # type: ignore[method-assign]
     assert serve(counting.service).call({"steps": 3}).result == VALUE
 
 

@@ -244,7 +244,7 @@ def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
                 if tool_name != TOOL:
                     arguments = {"id": counting.start().removeprefix("operations/")}
                 call = asyncio.create_task(client.call_tool(tool_name, arguments))
-                await until_async(lambda: counting.service.waiting)
+                await until_async(lambda: counting.service.edges.waiters.waiting)
                 listed = counting.service.list(lro.wire.ListOperationsRequest(filter="done=false"))
                 counting.finish(listed.operations[0].name)
                 assert (await call).structured_content == {"total": 3}
@@ -284,8 +284,8 @@ def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
                 f"Content-Length: {len(body)}\r\n\r\n{body}"
             )
             line.sendall(head.encode())
-            until(lambda: counting.service.waiting, lambda count: count == 1)
-        until(lambda: counting.service.waiting, lambda count: count == 0)
+            until(lambda: counting.service.edges.waiters.waiting, lambda count: count == 1)
+        until(lambda: counting.service.edges.waiters.waiting, lambda count: count == 0)
         assert len(counting.service.list(lro.wire.ListOperationsRequest()).operations) == 1
 
 
@@ -300,7 +300,7 @@ def test_many_arguments_are_read_beside_the_event_loop(serve: Serve) -> None:
 def test_starts_carry_the_trace_of_their_request(serve: Serve, counting: CountService) -> None:
     seen: list[Any] = []
 
-    start = counting.service.start_flow
+    start = counting.service.edges.start_flow
 
     def noted(name: str) -> Any:
         flow = start(name)
@@ -311,7 +311,7 @@ def test_starts_carry_the_trace_of_their_request(serve: Serve, counting: CountSe
 
         return begin
 
-    counting.service.start_flow = noted  # type: ignore[method-assign, assignment]
+    counting.service.edges.start_flow = noted  # type: ignore[method-assign, assignment]
     serve(counting.service).call(headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
     assert seen[0]["traceparent"].startswith("00-aaaa")
 

@@ -132,7 +132,9 @@ def test_what_kills_its_process_costs_no_other_work_its_attempts(place):
     """It is begun apart, and ends after ``max_lost``; what ran beside it is done."""
     with closing(place.open()) as store:
         service = Losing(store, 0, LEASE / 4).service
-        methods = [service.methods.specs[f"acme.v1.Losing.{name}"] for name in ("Kill", "Beside")]
+        methods = [
+            service.edges.methods.specs[f"acme.v1.Losing.{name}"] for name in ("Kill", "Beside")
+        ]
         names = [service.start(spec.full_name, lro.Struct({})).name for spec in methods]
         names += [service.start(methods[1].full_name, lro.Struct({})).name for _ in range(5)]
         command = [sys.executable, "-m", "tests.full.stores.losing"]

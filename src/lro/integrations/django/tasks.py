@@ -197,7 +197,7 @@ def _run(request: RunRequest, job: Job[RunMetadata]) -> RunResponse:
 
     backend = task_backends[request.backend]
     given = job.metadata or RunMetadata(request.task)
-    worker_ids = (*given.worker_ids, service().work.owner)
+    worker_ids = (*given.worker_ids, service().edges.work.owner)
     job.report(attrs.evolve(given, worker_ids=worker_ids))
     result = backend.get_result(job.name)
     task_started.send(type(backend), task_result=result)

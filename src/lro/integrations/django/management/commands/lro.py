@@ -40,5 +40,5 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
             service().store.find(("operations/check",))  # whether that is there does not matter
         except Unavailable as exc:
             raise CommandError(str(exc)) from exc
-        methods = len(service().specs)
+        methods = len(service().edges.specs)
         self.stdout.write(f"The {type(service().store).__name__} can be used; methods: {methods}.")
