@@ -16,7 +16,10 @@ from tests.client.real_service import FULL_NAME, Harness, Way
 from tests.grpc.serving import serving
 
 client = flows.client
-globals().update({name: test for name, test in vars(flows).items() if name.startswith("test_")})
+OVER_HTTP = flows.test_descriptions
+globals().update(
+    {n: test for n, test in vars(flows).items() if n.startswith("test_") and test is not OVER_HTTP}
+)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lro._model.operation import (
     ListOperationsRequest,
     Operation,
     Record,
-    Show,
+    Render,
     full_operation,
     full_weight,
     normalise_parent,
@@ -86,7 +86,7 @@ class Batch:
     caller: str | None
     view: BasicView
 
-    def read(self, show: Show[T]) -> tuple[Sequence[T], Sequence[str]]:
+    def read(self, show: Render[T]) -> tuple[Sequence[T], Sequence[str]]:
         """Return the result of ``show`` for the visible operations, and the missing names.
 
         A few operations are read at a time. Calls no hook.
@@ -102,7 +102,7 @@ class Batch:
         return found, [name for name in self.names if name not in shown]
 
     def _read_some(
-        self, names: Sequence[str], room: int, shown: dict[str, Iterable[T]], show: Show[T]
+        self, names: Sequence[str], room: int, shown: dict[str, Iterable[T]], show: Render[T]
     ) -> tuple[Sequence[str], int]:
         """Show some of these operations; return the other names and how many bytes are left.
 
@@ -340,7 +340,7 @@ class Listing:
     runtime: Runtime
     view: BasicView
 
-    def page(self, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
+    def page(self, max_bytes: int, show: Render[T]) -> tuple[Sequence[T], str]:
         """Return the result of ``show`` for the matching operations, and the next page's token.
 
         The token is empty if there is no next page. If few operations match, the page ends after

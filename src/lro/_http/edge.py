@@ -87,8 +87,8 @@ from lro._http.starts import (
 from lro._model.operation import (
     ListOperationsRequest,
     Operation,
+    Render,
     RerunOperationRequest,
-    Show,
     WaitOperationRequest,
     is_small,
     normalise_parent,
@@ -461,7 +461,8 @@ class OperationsEdge:
         try:
             self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
-            return (yield self._waiting(request, wanted, float(seconds), caller)), True
+            wait = Wait(self.service, wanted, float(seconds), caller, request.while_connected)
+            return (yield wait), True
         except Exception as exc:
             # The operation is stored, so the start has succeeded, even if there are too many waits,
             # for instance. The log reports a hook that failed.
@@ -480,11 +481,6 @@ class OperationsEdge:
         except LroError:
             return None
         return None if mount is None else f"{mount}{path}"
-
-    def _waiting(
-        self, request: HttpRequest, wanted: WaitOperationRequest, limit: float | None, caller: str
-    ) -> Wait:
-        return Wait(self.service, wanted, limit, caller, request.while_connected)
 
     def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> Flow[Operation]:
         if len(request.body) > self.options.max_body:
@@ -536,7 +532,8 @@ class OperationsEdge:
         query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
-        operation: Operation = yield self._waiting(request, wanted, deadline, caller)
+        wait = Wait(self.service, wanted, deadline, caller, request.while_connected)
+        operation: Operation = yield wait
         return (yield from self._shown(operation, query, caller))
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
@@ -590,7 +587,7 @@ class OperationsEdge:
             request, lambda kind, body: read_names(parent, kind, body, self.service.types)
         )
 
-    def _show(self, query: Query) -> Show[bytes]:
+    def _show(self, query: Query) -> Render[bytes]:
         return functools.partial(
             shown_together,
             types=self.service.types,

@@ -314,10 +314,10 @@ class ListOperationsResponse:
     unknown: bytes = unknown_fields()
 
 
-Show: TypeAlias = Callable[[Sequence[Operation]], Iterable[T]]
-"""Makes parts of a reply of some operations.
+Render: TypeAlias = Callable[[Sequence[Operation]], Iterable[T]]
+"""Render some operations as parts of a reply.
 
-It is called batch by batch, so that one batch is freed before the next is read.
+Called batch by batch, so that one batch is freed before the next is read.
 """
 
 
