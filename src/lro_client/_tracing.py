@@ -26,7 +26,7 @@ _TRACEPARENT: Final = "traceparent"
 
 @attrs.frozen
 class _Api:
-    """The parts of OpenTelemetry's API package that are needed."""
+    """The needed parts of OpenTelemetry's API."""
 
     trace: Any
     propagator: Any
@@ -61,7 +61,7 @@ class Trace:
 
     @classmethod
     def begin(cls, target: str) -> Trace | None:
-        """The trace of an operation that is being started; None without OpenTelemetry."""
+        """Return the trace of an operation that is being started; None without OpenTelemetry."""
         api = _api()
         if api is None:
             return None
@@ -77,7 +77,7 @@ class Trace:
 
     @property
     def text(self) -> str:
-        """The start as a W3C traceparent; empty if no span was current."""
+        """The span of the start as a W3C traceparent; empty without a current span."""
         return self._headers.get(_TRACEPARENT, "")
 
     def headers(self) -> dict[str, str]:
@@ -85,7 +85,7 @@ class Trace:
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:
-        """Emit the span, unless that was done: the operation is over, after so many polls."""
+        """Record the span of an ended operation, once, with the number of its polls."""
         with self._lock:
             if self._over:
                 return
@@ -118,7 +118,7 @@ class Trace:
 
 
 def _method_of(target: str) -> str:
-    """A method as the client calls it: by its full name, or the path of an HTTP server."""
+    """Return the name of a method in spans: its full name, or its HTTP path."""
     service, _, method = target.removeprefix("/").rpartition("/")
     return f"{service}.{method}" if "." in service and "/" not in service else target
 
@@ -129,12 +129,12 @@ def _code_of(operation: Operation) -> Code:
 
 
 def log_started(operation: Operation, target: str) -> None:
-    """A server has answered a start."""
+    """Log that a server has answered a start."""
     log.info("%s: started by %s", operation.name, public_address(target))
 
 
 def log_ended(operation: Operation, polls: int) -> None:
-    """The end of an operation was first seen, after so many polls."""
+    """Log that the end of an operation was seen, and the number of polls."""
     if not log.isEnabledFor(logging.INFO):
         return
     counted = "1 poll" if polls == 1 else f"{polls} polls"
@@ -147,12 +147,12 @@ def log_ended(operation: Operation, polls: int) -> None:
 
 
 def log_failed_poll(name: str, error: Exception, pause: float) -> None:
-    """A poll failed for a reason that passes; the next one is in ``pause`` seconds."""
+    """Log that a poll failed and is retried in ``pause`` seconds."""
     log.warning("%s: polled again in %.3g s: %s", name, pause, error)
 
 
 def log_gave_up(name: str, error: Exception) -> None:
-    """A wait ended before the operation: its time is over, or a poll failed for good."""
+    """Log that a wait ended before the operation: its timeout expired, or a poll failed."""
     log.warning("%s: no longer waited for: %s", name, error)
 
 

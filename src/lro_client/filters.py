@@ -479,7 +479,7 @@ def type_of(message: Literal["metadata", "response"]) -> FunctionCall:
 
 
 def all_of(*expressions: Expression) -> Expression:
-    """All of them, joined by AND; of none the empty filter, which matches everything."""
+    """Join expressions by AND; without any, return the empty filter, which matches everything."""
     return _joined(_Kind.AND, expressions)
 
 

@@ -35,7 +35,7 @@ else:
 __all__ = ["CLOUD_PLATFORM", "GoogleAuth", "default_auth"]
 
 CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
-"""The scope that Google's services have in common."""
+"""The scope of all Google services."""
 
 TOKEN_SECONDS: Final = 30.0
 """Maximum wait for a token, unless the credentials say otherwise."""

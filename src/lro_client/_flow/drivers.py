@@ -73,7 +73,7 @@ class CallThreads:
     """Makes calls in daemon threads, so that no call holds up the end of a process.
 
     No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that a
-    server which drips bytes holds its caller for ever. A thread can be left behind.
+    server that sends single bytes holds its caller without a limit. A thread can be abandoned.
     """
 
     def __init__(self) -> None:

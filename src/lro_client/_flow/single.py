@@ -205,12 +205,12 @@ def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
 
 
 def is_gone(error: CallError) -> bool:
-    """Return whether a call failed because there is no such operation."""
+    """Return True if a call failed because there is no such operation."""
     return error.code is Code.NOT_FOUND and not isinstance(error, PathNotServed)
 
 
 def is_early(config: FlowConfig, name: str, error: object) -> bool:
-    """Return whether a replica may not have an operation yet that this client has just started."""
+    """Return True if a replica may not know an operation yet that this client just started."""
     gone = isinstance(error, CallError) and is_gone(error)
     return gone and config.server.may_come(name, config.clock())
 

@@ -75,7 +75,7 @@ Request: TypeAlias = (
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """Ask the server, for at most ``budget`` seconds; ``headers`` go with the call.
+    """A call of at most ``budget`` seconds, with ``headers``.
 
     ``view`` is that of Get, List and BatchGet (spec §3.11).
     """

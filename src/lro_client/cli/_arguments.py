@@ -85,7 +85,7 @@ def _parsed(text: str, prefix: str) -> Named:
 
 
 def _printed_name(text: str) -> str:
-    """The name of an operation as ``--json`` prints it; empty if the text is not one."""
+    """Return the name of an operation that ``--json`` has printed; empty if the text is not one."""
     try:
         found = loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The commands themselves: list, get, wait, watch, cancel, delete, start, rerun, completion."""
+"""The commands: list, get, wait, watch, cancel, delete, start, rerun, completion."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _AT_ONCE: Final = 8
 """Number of calls at once for the operations that match a filter."""
 _MAX_LIMIT: Final = 1_000_000_000
 _MAX_PAGE: Final = 1000
-"""The most operations that one call lists."""
+"""Maximum number of operations in one page."""
 
 
 _timeout = functools.partial(click.option, "--timeout", type=span, metavar="SPAN")
@@ -352,7 +352,7 @@ def delete(
 def _read_chosen(
     names: tuple[str, ...], server: ServerOptions, wanted: str | None, parent: str
 ) -> tuple[Sequence[str], str]:
-    """The names that were given, and the server where these say it.
+    """Return the given names, and the server if the names include it.
 
     Raises:
         click.UsageError: There are names and a filter, or neither, or the filter is empty.
@@ -561,7 +561,7 @@ def _shown(handles: Sequence[Handle], link: Link, follow: FollowOptions) -> Exit
 
 
 def _read_request_id(given: str) -> str:
-    """The request id of a start; one that is made here is printed."""
+    """Return the request id of a start; print it if it is made here."""
     if given != "auto":
         return given
     made = str(uuid.uuid4())
@@ -570,7 +570,7 @@ def _read_request_id(given: str) -> str:
 
 
 def _read_target(target: str) -> tuple[str, str]:
-    """The method, and the server where a URL says it."""
+    """Return the method, and the server if the target is a URL."""
     path, said = target, ""
     if "://" in target:
         found = split_url(target)

@@ -1,4 +1,4 @@
-"""The server that a command asks: its options, and the client made of them."""
+"""The server of a command: its options, and the client made from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
 
 @attrs.frozen(kw_only=True)
 class Link:
-    """A client, the types that it reads, and what a start over gRPC needs besides."""
+    """A client, its message types, and the descriptors for a start over gRPC."""
 
     client: Client
     types: TypeRegistry
@@ -53,7 +53,7 @@ class Link:
 
 @attrs.frozen(kw_only=True)
 class ServerOptions:
-    """The options of all commands that ask a server.
+    """The options of all commands that call a server.
 
     ``chosen`` means that ``url`` stands on the command line, where it takes precedence over the
     servers that operations name.
@@ -233,7 +233,7 @@ def _scheme(url: str) -> str:
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """The scheme, host and port of a URL, as the library reads them that makes the calls."""
+    """Return the scheme, host and port of a URL, as the HTTP library reads them."""
     found = split_url(url)
     if found.scheme in _HTTP:
         read = httpx.URL(url)

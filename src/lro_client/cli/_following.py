@@ -82,7 +82,7 @@ def conclude(
     lose: Lose = lambda _: None,
     judge: Judge = exit_of,
 ) -> Exit:
-    """Wait for operations: show each when it is over, and report each that cannot be waited for.
+    """Wait for operations; show each when it ends, and report each that cannot be waited for.
 
     With ``changes`` show each change too; without, a line of status says how many are left.
     ``lose`` is called with the name of an operation that cannot be waited for; ``judge`` gives the

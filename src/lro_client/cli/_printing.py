@@ -124,7 +124,7 @@ def print_line(operation: Operation, link: Link) -> None:
 
 
 def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """Print an operation that is over, with its response or error, on one line."""
+    """Print an ended operation, with its response or error, on one line."""
     if as_json:
         print_json(operation, link)
         return
@@ -143,7 +143,7 @@ def print_json(operation: Operation, link: Link) -> None:
 
 @attrs.frozen(kw_only=True)
 class StateLine:
-    """The texts of an operation for a line, or for a row of a table."""
+    """The texts of an operation, for a line or a row of a table."""
 
     name: str
     state: str
@@ -158,7 +158,7 @@ class StateLine:
 
     @property
     def text(self) -> str:
-        """The columns, with tabs between them."""
+        """The columns, separated by tabs."""
         return "\t".join((self.name, self.state, self.percent, self.message)).rstrip("\t")
 
 
@@ -175,7 +175,7 @@ def state_line(operation: Operation, link: Link) -> StateLine:
 
 
 def error_text(error: Status) -> str:
-    """An operation's error on one line."""
+    """Return an operation's error on one line."""
     return one_line(f"{Code.of(error.code or Code.UNKNOWN).name}: {error.message}")
 
 
@@ -261,7 +261,7 @@ class _Row:
 
 
 class LiveTable:
-    """The table of operations that are being watched; drawn while it is entered."""
+    """A table of watched operations, which is drawn while its context is entered."""
 
     def __init__(self, names: Iterable[str], link: Link) -> None:
         self._link = link

@@ -50,7 +50,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class StatusLine:
-    """A line on standard error that says how many operations are waited for, and is redrawn.
+    """A line on standard error with the number of pending operations, which is redrawn.
 
     Only a terminal that can erase a line gets it. Call :meth:`clear` before printing anything else.
     """
@@ -83,7 +83,7 @@ class StatusLine:
 
 
 class Exit(enum.IntEnum):
-    """The exit statuses of the commands that ask a server."""
+    """The exit statuses of the commands that call a server."""
 
     DONE = 0
     """Done with a response, or the call did what it was asked to."""
@@ -117,17 +117,17 @@ _MAX_NAMES: Final = 10
 
 
 def exit_of(operation: Operation) -> Exit:
-    """The exit status that the state of an operation stands for."""
+    """Return the exit status for the state of an operation."""
     return _OF_STATE[operation.state]
 
 
 def worst(exits: Iterable[Exit]) -> Exit:
-    """The status of several operations: that of the worst, a failed call first."""
+    """Return the worst of several exit statuses; a failed call is the worst."""
     return min(exits, key=_WORST_FIRST.index, default=Exit.DONE)
 
 
 class ClientCommand(click.Command):
-    """A command that ends with the :class:`Exit` which its function returns."""
+    """A command that exits with the :class:`Exit` that its function returns."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command: an error of a call becomes one sentence, Ctrl-C says what goes on."""

@@ -269,7 +269,7 @@ def _shown(
 
 
 def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
-    """The progress of an update; its packed metadata is read if it is not of the declared type."""
+    """Return the progress of an update; read packed metadata if it is not of the declared class."""
     try:
         metadata: object = update.metadata
     except DecodingError:
@@ -278,7 +278,7 @@ def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
 
 
 def at_the_end(progress: Progress, operation: Operation) -> Progress:
-    """The progress with all done if the operation has succeeded, else as it is."""
+    """Return the progress, which is complete if the operation has succeeded."""
     if operation.state != "SUCCEEDED":
         return progress
     done = progress.done if progress.total is None else progress.total
@@ -286,12 +286,12 @@ def at_the_end(progress: Progress, operation: Operation) -> Progress:
 
 
 def percent_text(fraction: float) -> str:
-    """A fraction as people read it; 100 % only when all is done."""
+    """Return a fraction as a percentage; 100 % only when all is done."""
     return f"{int(fraction * _PERCENT + 1e-9)}%"
 
 
 def span_text(seconds: float) -> str:
-    """A span of time as people read it, from seconds to days."""
+    """Return a span of time as a text, from seconds to days."""
     whole = int(seconds + 0.5)
     if whole >= 86_400:
         return f"{whole // 86_400}d {whole % 86_400 // 3600}h"

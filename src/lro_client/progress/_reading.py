@@ -16,17 +16,17 @@ from lro import AnyMessage, LroError, Struct, Timestamp, TypeRegistry
 from lro.types import Json
 
 Lookup = Callable[[str], object]
-"""The value of a field by its name in snake_case; None where there is none."""
+"""Returns the value of a field by its name in snake_case, or None."""
 
 _SNAKE: Final = re.compile(r"_([a-z0-9])")
 _UNSET: Final = "_UNSPECIFIED"
-"""The end of the name of an enum value that was not set (AIP-126)."""
+"""The suffix of the name of an unset enum value (AIP-126)."""
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of control characters, of those that turn text around, and of invisible ones."""
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
-    """Make the function that reads fields of a message; None for what has no fields.
+    """Return the function that reads fields of a message; None if it has no fields.
 
     ``types`` reads a packed message in binary form, if it knows its class.
     """
@@ -86,7 +86,7 @@ def _camel(name: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """A finite number, also one that JSON has as a text (spec §1.9); None for anything else."""
+    """Return a finite number, also one that is a text in JSON (spec §1.9), or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -106,14 +106,14 @@ def text(value: object) -> str:
 
 
 def one_line(value: str) -> str:
-    """A text of a server on one line, without characters that control a terminal."""
+    """Return a server's text on one line, without control characters."""
     if not value.isprintable():
         value = "".join(" " if category(one) in _CONTROLS else one for one in value)
     return " ".join(value.split())
 
 
 def first_number(look: Lookup, names: Iterable[str]) -> float | None:
-    """The first of these fields that holds a number of 0 or more."""
+    """Return the first of these fields that holds a number of 0 or more."""
     for name in names:
         found = number(look(name))
         if found is not None and found >= 0:

@@ -101,7 +101,7 @@ class Script:
         return self.ends_after is not None and now - self.began >= self.ends_after - TICK_SECONDS
 
     def changes(self, now: float) -> float:
-        """Seconds until it ends or is gone, whichever is next; infinite for neither."""
+        """Seconds until the operation ends or is gone; infinite if neither happens."""
         moments = (self.gone_after, self.ends_after if self.ends_after is not None else math.inf)
         coming = [self.began + one - now for one in moments]
         return min((one for one in coming if one > TICK_SECONDS), default=math.inf)
@@ -185,7 +185,7 @@ class ScriptedStore(MemoryStore):
             raise
 
     def play(self, *names: str) -> None:
-        """Bring the operations of these names up to date, or all of them if there is no name."""
+        """Update the operations with these names, or all of them without names."""
         now = self._seconds()
         for name in names or list(self._scripts):
             for record in self.find([name]).records:

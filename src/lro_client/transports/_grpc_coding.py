@@ -95,7 +95,7 @@ class GrpcCoder:
         self._lock = threading.Lock()
 
     def encode(self, call: Call) -> tuple[str, bytes, tuple[tuple[str, str | bytes], ...]]:
-        """The path of a call, its message and its metadata.
+        """Return the path of a call, its message and its metadata.
 
         Raises:
             CallError: The verb is an extension of HTTP.
@@ -143,7 +143,7 @@ class GrpcCoder:
             self._types.register(cls, f"{package}.{cls.__name__}")
 
     def decode(self, call: Call, payload: bytes | None) -> Reply:
-        """The reply of a response message; None is that of a server which sent OK and no message.
+        """Return the reply of a response message; None: the server sent OK without a message.
 
         Raises:
             CallError: It is not what was asked for.
@@ -165,7 +165,7 @@ class GrpcCoder:
         return Reply(found)
 
     def error(self, call: Call, error: Any) -> CallError:
-        """The error of a call that grpcio says has failed."""
+        """Return the error of a call that has failed in grpcio."""
         code = Code.of(error.code().value[0])
         status = _embedded_status(error, code)
         if status is None:
@@ -197,7 +197,7 @@ def _is_pair(pair: object) -> bool:
 
 
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
-    """The message of a start in binary form, with what is said beside it (spec §9.1, §9.7).
+    """Return the message of a start in binary form, with its options (spec §9.1, §9.7).
 
     A message that has a field of the name says it there.
 
@@ -264,5 +264,5 @@ def _retry_after(status: Status) -> float | None:
 
 
 def unsent(call: Call, error: Exception) -> CallError:
-    """The error of a call that could not be made."""
+    """Return the error of a call that could not be made."""
     return CallError(call.verb, Status(Code.INVALID_ARGUMENT, f"cannot be called: {error}"))

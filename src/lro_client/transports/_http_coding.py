@@ -97,7 +97,7 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 
 @attrs.frozen(kw_only=True)
 class Routes:
-    """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
+    """The paths of the verbs, as http rules; ``name`` is the operation or its parent.
 
     Any name below ``/v1`` is what this library's servers and Google's have. Paths that are not
     given stand below the prefix of the first one that is, in the order of the fields: with
@@ -134,7 +134,7 @@ class Routes:
 
     @classmethod
     def below(cls, prefix: str) -> Routes:
-        """The defaults below another prefix than ``/v1``, such as ``/v1beta`` or ``/api/v1``.
+        """Return the default paths below another prefix than ``/v1``, such as ``/api/v1``.
 
         Raises:
             InvalidArgument: It does not begin with a slash.
@@ -146,7 +146,7 @@ class Routes:
 
 @attrs.frozen(kw_only=True)
 class HttpCall:
-    """A call as HTTP: what any client library needs to send it."""
+    """A call as an HTTP request, for any HTTP library."""
 
     method: str
     url: str
@@ -155,7 +155,7 @@ class HttpCall:
 
 
 class _NoPlace(Exception):
-    """A name has a segment that leads elsewhere in a path."""
+    """A name has a segment that would change the path."""
 
 
 class Encoder:
@@ -276,7 +276,7 @@ def _collection(name: str) -> str:
 E = TypeVar("E")
 
 MAX_EVENT: Final = 32 * 1024 * 1024
-"""The largest event that is read, in bytes."""
+"""Maximum size of an event in bytes."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -297,7 +297,7 @@ class Events(Generic[E]):
         self._begun = False
 
     def feed(self, chunk: bytes) -> Iterator[E]:
-        """The events that are complete with this chunk.
+        """Return the events that are complete with this chunk.
 
         Raises:
             EventTooLarge: An event has no end within :data:`MAX_EVENT` bytes.
@@ -427,7 +427,7 @@ class HttpCoder:
         self._now = now
 
     def decode(self, call: Call, response: Any, content: bytes) -> Reply:
-        """The reply of an HTTP response with this body.
+        """Return the reply of an HTTP response.
 
         Raises:
             CallError: The response is an error, or is not what was asked for.
@@ -539,7 +539,7 @@ class HttpCoder:
             raise unreadable(call.verb, text) from exc
 
     def no_stream(self, call: Call, response: Any, content: bytes) -> CallError:
-        """The error of a call that was to be answered with a stream."""
+        """Return the error of a call that did not get a stream."""
         status = response.status_code
         if not 200 <= status < 300:
             return self._error(call, response, content, self._retry_after(response.headers))
@@ -577,7 +577,7 @@ class HttpCoder:
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
     def _raised(self, call: Call, response: Any) -> CallError:
-        """The error of a reply for which a hook of the client has raised ``HTTPStatusError``."""
+        """Return the error of a reply for which the client's hook raised ``HTTPStatusError``."""
         content = b""
         with suppress(RuntimeError):  # what no hook has read is closed by now
             content = response.content
@@ -603,7 +603,7 @@ def _matters(operation: dict[str, Json]) -> bool:
 
 
 def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
-    """The code of an exception of these class names, and whether it passes; None: of none."""
+    """Return the code of an exception by its class names, and True if a retry can help."""
     if not _CONNECTING.isdisjoint(names):
         if UNTRUSTED.search(text):
             return Code.FAILED_PRECONDITION, False
@@ -613,7 +613,7 @@ def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
 
 
 def _said(exc: Exception) -> str:
-    """The text of an exception, without what may be secret in it."""
+    """Return the text of an exception, without secrets."""
     if "header value" in str(exc):  # h11 and httpx show it whole, and it may be a token
         return "a header has a character that none may have, such as the newline of a file"
     return str(exc)

@@ -69,7 +69,7 @@ def _bounded(timeout: float | None) -> Iterator[float | None]:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection that keeps to :func:`ending_at`: timeouts of httpx cover only single reads."""
+    """A connection that keeps to :func:`ending_at`; httpx's timeouts cover only single reads."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
@@ -179,12 +179,12 @@ class AsyncConnections(httpx.AsyncBaseTransport):
 
 
 def _without_certificates() -> ssl.SSLContext:
-    """A context that trusts no certificate, for connections without TLS."""
+    """Return a context that trusts no certificate, for connections without TLS."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _certificates() -> ssl.SSLContext:
-    """A context that trusts the certificates of the environment, or else those of certifi."""
+    """Return a context that trusts the certificates of the environment, or those of certifi."""
     try:
         if file := os.environ.get("SSL_CERT_FILE"):
             open(file, "rb").close()  # older versions of httpx pass over one that is not there
@@ -194,7 +194,7 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _no_cookies() -> CookieJar:
-    """A jar that keeps no cookie: one with a character of no header would break every call."""
+    """A jar that keeps no cookies: one with an invalid character would break every call."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
@@ -211,7 +211,7 @@ class OwnClient:
         self._requests = RequestCache()
 
     def send(self, asked: Mapping[str, Any]) -> httpx.Response:
-        """The response to a request of these arguments, whose body is still to be read."""
+        """Send a request, and return the response before its body is read."""
         request = self._requests.request(self.client, asked)
         if self._mounted or _is_for_client(self.client, request):
             return self.client.send(request, stream=True)
@@ -259,7 +259,7 @@ def client_of(**options: Any) -> httpx.Client:
 
 
 def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
-    """The proxies of the environment as ``mounts`` of a client; empty where it names none.
+    """Return the proxies of the environment as ``mounts`` of a client; empty without proxies.
 
     Hosts of NO_PROXY that httpx has no form for, as networks, have no part in it. httpx itself
     refuses to make a client then (encode/httpx#3221).
@@ -285,7 +285,7 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
 
 
 def _patterns(hosts: list[str]) -> Iterator[str]:
-    """The patterns of httpx for hosts that are called without a proxy."""
+    """Return httpx's patterns for hosts that are called without a proxy."""
     for host in hosts:
         try:
             address = ipaddress.ip_address(host.strip("[]"))
@@ -345,7 +345,7 @@ class RequestCache:
     def request(
         self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
     ) -> httpx.Request:
-        """The request of these arguments of ``client.build_request``."""
+        """Build a request, as ``client.build_request`` does."""
         unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
         # Headers of their own come from tracing.
         if unusual or asked.get("headers", {}).keys() - {"content-type"}:

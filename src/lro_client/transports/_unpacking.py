@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 
 MAX_PIECE_BYTES: Final = 256 * 1024
-"""The most bytes that are unpacked at once: time and size are looked at after each piece."""
+"""Maximum number of bytes unpacked at once; time and size are checked after each piece."""
 
 MAX_CODINGS: Final = 2
 """Maximum number of encodings of a body; each can make it a thousand times smaller."""
@@ -21,13 +21,13 @@ _BLOCK_BYTES: Final = 16 * 1024
 """Bytes given to zlib at once; it copies the rest at the end of each member."""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
-"""The codings that are read."""
+"""The encodings that are read."""
 _GZIP_HEAD: Final = b"\x1f\x8b"
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
 class UnknownCoding(Exception):
-    """A body is packed in a way that is not read."""
+    """A body has an encoding that is not read."""
 
 
 class Unpacking:

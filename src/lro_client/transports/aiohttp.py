@@ -67,7 +67,7 @@ def _connections(
 
 
 def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
-    """A session on the running event loop, with the limits of ``httpx.AsyncClient``."""
+    """Make a session on the running event loop, with the limits of ``httpx.AsyncClient``."""
     connector = aiohttp.TCPConnector(
         ssl=context,
         limit=_MAX_CONNECTIONS,

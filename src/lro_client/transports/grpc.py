@@ -26,7 +26,7 @@ except ImportError as _exc:
 __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 
 MAX_REPLY: Final = 8 * 1024 * 1024
-"""The largest reply that is read, in bytes; ``options`` may name another."""
+"""Maximum size of a reply in bytes; ``options`` can set another one."""
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
@@ -49,9 +49,9 @@ _OPTIONS: Final[Options] = (
 _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
 """Schemes that the command line knows, and grpcio does not: it would look for such a host."""
 _FAIR_SECONDS: Final = 1.0
-"""A call that had less time than this says nothing of its connection."""
+"""A call with less time than this proves nothing about its connection."""
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget was ended by it; timers may be a little early."""
+"""A call that took this share of its budget was ended by it; timers can be early."""
 
 
 class _Channel(Generic[C]):
@@ -65,7 +65,7 @@ class _Channel(Generic[C]):
 
 
 class _Line(Generic[C]):
-    """The channel of a transport, made when it is first needed unless it was given.
+    """The channel of a transport; one that was not given is made when it is first needed.
 
     A connection may have died without a word, as where a gateway on the way has forgotten it.
     grpcio finds out after many minutes. So a channel of our own is replaced with the first call
@@ -80,7 +80,7 @@ class _Line(Generic[C]):
         self._lock = threading.Lock()
 
     def begin(self, call: Call, path: str) -> tuple[_Channel[C], Any]:
-        """The channel of a call that begins, and the callable of its path.
+        """Return the channel of a call that begins, and the callable of its path.
 
         Raises:
             CallError: The transport was closed.
@@ -106,7 +106,7 @@ class _Line(Generic[C]):
             return used.channel if self._own and self._open is not used and not used.calls else None
 
     def close(self) -> C | None:
-        """The channel to close, if there is one of our own; there is none from now on."""
+        """Return the channel to close, if this object has made one, and forget it."""
         with self._lock:
             if not self._own:
                 return None
@@ -117,7 +117,7 @@ class _Line(Generic[C]):
 def _channel(
     library: Any, target: object, credentials: grpc.ChannelCredentials | None, options: Options
 ) -> Any:
-    """A channel of ``grpc`` or ``grpc.aio``, which make them alike."""
+    """Make a channel with ``grpc`` or ``grpc.aio``."""
     every = tuple({**dict(_OPTIONS), **dict(options)}.items())
     if credentials is None:
         return library.insecure_channel(target, every)
@@ -125,7 +125,7 @@ def _channel(
 
 
 def _address(target: object, credentials: object) -> str:
-    """The server as tokens and the command line write it; empty for a channel that was given.
+    """Return the server as tokens write it; empty if the channel was given.
 
     Raises:
         DeclarationError: The target is a URL.
@@ -157,7 +157,7 @@ class GrpcTransport:
     """
 
     bounds = True
-    """No call takes longer than its budget: grpcio sees to it."""
+    """True: grpcio keeps to the budget of each call."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class GrpcTransport:
         self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """Make a call, and return the server's reply."""
         path, payload, metadata = self._coder.encode(call)
         used, ask = self._line.begin(call, path)
         began, silent = time.monotonic(), False
@@ -225,7 +225,7 @@ class AsyncGrpcTransport:
         self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     async def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """Make a call, and return the server's reply."""
         path, payload, metadata = self._coder.encode(call)
         if self._closed:
             raise CallError(call.verb, _CLOSED)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
+"""Maximum size of an unpacked reply in bytes: a small body can unpack to gigabytes."""
 
 _READ_RATE: Final = 8e6
 """Bytes a second at which a reply is turned into messages, if it is made of tiny values."""
@@ -66,9 +66,9 @@ class HttpTransport:
     """
 
     bounds = True
-    """No call takes longer than its budget."""
+    """True: no call takes longer than its budget."""
     batches = True
-    """BatchGet and Watch can be asked for, which a server may offer (spec §3.11)."""
+    """True: it carries BatchGet and Watch, which a server can offer (spec §3.11)."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class AsyncHttpTransport:
 
     @contextlib.asynccontextmanager
     async def _answer(self, call: Call, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """The response to a request; what fails within is the error of the call."""
+        """Send a request, and give the response; failures in the block are errors of the call."""
         if self._closed:
             raise CallError(call.verb, _CLOSED)
         if self._given is None:
@@ -348,7 +348,7 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
 def _readable(
     client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments of a request for a reply that is not packed in a way that is not read here."""
+    """Return the arguments of a request that accepts only encodings that are read here."""
     accepted = client.headers.get("accept-encoding", "")
     names = (name.strip() for name in accepted.split(","))
     known = [name for name in names if name.partition(";")[0].strip().lower() in KNOWN]
@@ -422,7 +422,7 @@ def _unpacking(response: httpx.Response) -> Unpacking | None:
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
-    """The body as it comes, unpacked here: the HTTP library has no bound for that."""
+    """Yield the body, unpacked here because the HTTP library does not bound its size."""
     unpacking = _unpacking(response)
     if unpacking is None:
         yield from response.iter_bytes()

@@ -77,7 +77,7 @@ class LocalTransport:
 
 
 def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
-    """The name of the verb of a service that does a call, and its arguments but the caller."""
+    """Return the service's verb for a call, and its arguments without the caller."""
     request = call.request
     if isinstance(request, StartRequest):
         return "start", {
@@ -102,7 +102,7 @@ def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
 
 
 def _message(service: lro.Service, request: StartRequest) -> object:
-    """The message of a start; a dict is read as the JSON that HTTP would send."""
+    """Return the message of a start; a dict is read as JSON, as over HTTP."""
     message, spec = request.message, service.edges.specs.get(request.target)
     if isinstance(message, AnyMessage):
         return service.types.unpack_any(message)
