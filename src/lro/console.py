@@ -7,7 +7,6 @@
 from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleLooks, ConsoleOptions
 from lro._console.files import PackedFile, page_files, secure_headers
 from lro._console.loopback import is_loopback_host
-from lro.http import Redact
 
 __all__ = [
     "Allow",
@@ -16,7 +15,6 @@ __all__ = [
     "ConsoleLooks",
     "ConsoleOptions",
     "PackedFile",
-    "Redact",
     "is_loopback_host",
     "page_files",
     "secure_headers",

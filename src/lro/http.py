@@ -59,15 +59,7 @@ from lro._http.responses import (
     with_stand_ins,
 )
 from lro._http.routes import Allowed, HttpRequest, Match, parameter_names
-from lro._http.starts import (
-    Start,
-    StartHandler,
-    Starts,
-    answer,
-    answer_async,
-    start_handlers,
-    start_of_size,
-)
+from lro._http.starts import Start, StartHandler, Starts, answer, answer_async, start_of_size
 from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
 from lro._messages.schema import docstring
 
@@ -142,7 +134,6 @@ __all__ = [
     "read_parameters",
     "read_record",
     "run",
-    "start_handlers",
     "start_of_size",
     "strip_mount",
     "take_field",

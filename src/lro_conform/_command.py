@@ -8,8 +8,6 @@ _CLIENT = "client"
 
 
 class _Conform(click.Group):
-    """A group whose default command is ``server``."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] not in (_CLIENT, "server"):
             args = ["server", *args]

@@ -109,7 +109,6 @@ class Reporting:
 
 
 def _plain() -> bool:
-    """Return True if the environment wants no colours (no-color.org)."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 

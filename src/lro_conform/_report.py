@@ -173,7 +173,6 @@ def _add_case(suite: Xml.Element, name: str, one: Outcome, strict: bool) -> None
 
 
 def _xml(text: str) -> str:
-    """The text without characters that XML cannot have."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -76,8 +76,6 @@ class _Claim:
 
 @attrs.define(eq=False)
 class _Attempt:
-    """An attempt to send a delivery, and its result."""
-
     claim: _Claim
     endpoint: Endpoint
     delivery: PendingDelivery
@@ -122,8 +120,6 @@ class _Pace:
 
 @attrs.define(eq=False)
 class _Host:
-    """A host: its waiting attempts, and how fast it is."""
-
     busy: bool = False
     fast: bool = False
     failed: bool = False
@@ -327,7 +323,6 @@ class Delivery:
         return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds
 
     def _claim(self) -> float:
-        """Claim and queue a batch of due deliveries, and return the seconds until the next look."""
         limit = min(_BATCH, _CAPACITY - len(self._claims))
         now, at = self._store.now(), self._clock()
         records = self._store.claim_due(now + timedelta(seconds=self._lease), limit)

@@ -78,8 +78,6 @@ _deadline: ContextVar[_Deadline] = ContextVar("lro_webhook_deadline")
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection whose steps share the time of their request."""
-
     def __init__(self, stream: httpcore.NetworkStream, opened: weakref.WeakSet[Any]) -> None:
         self._stream = stream
         self._opened = opened

@@ -323,7 +323,6 @@ class Handler(RequestHandler):
         return [push.shown(task_id, one, caller) for one in found]
 
     async def _permit_push(self, task: Operation, task_id: str, caller: str) -> None:
-        """Check that a caller may change the configs of a task, as for a cancel."""
 
         def asking() -> Flow[None]:
             yield from self.service.edges.access.permit(caller, "CancelOperation", task.name)
@@ -374,7 +373,6 @@ class Handler(RequestHandler):
     async def _start(
         self, params: SendMessageRequest, caller: str, context: ServerCallContext
     ) -> str:
-        """Start an operation for a message, and return its name."""
         message = params.message
         if message.task_id:
             await self._refuse_follow_up(message, caller)
@@ -460,7 +458,6 @@ class Handler(RequestHandler):
             raise UnsupportedOperationError(message="this agent does not stream")
 
     async def _events(self, name: str, caller: str) -> AsyncGenerator[Event, None]:
-        """Yield the task and its changes, until it has ended or the service stops."""
         self.service.end_waits_at_signals()
         with _hidden(self._ids.id_of(name)):
             watching = await self.service.watch([name], caller=caller)
@@ -562,7 +559,6 @@ def _hidden(task_id: str) -> Iterator[None]:
 
 
 def _headers(context: ServerCallContext) -> Mapping[str, str]:
-    """Return the headers of a call, or its metadata over gRPC; names in lower case."""
     rpc = context.state.get("grpc_context")
     if rpc is None:
         headers: Mapping[str, str] = context.state.get("headers", {})

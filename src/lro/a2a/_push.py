@@ -172,7 +172,6 @@ class PushConfigs:
 
 
 def _of_config(error: InvalidArgument) -> InvalidArgument:
-    """Return the error of an endpoint with the field of its config."""
     field = error.field.removeprefix("notify[0]").removeprefix("notify")
     text = error.description.partition("; ")[0]  # without hints for the application
     return InvalidArgument(_FIELD + field, text)

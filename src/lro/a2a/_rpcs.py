@@ -75,7 +75,6 @@ class _Guard:
         self._server.add_generic_rpc_handlers((made,))
 
     def _guarded(self, verb: str, rpc: Any) -> Any:
-        """Wrap an RPC so that it takes requests in binary form."""
         (service,) = self._file.DESCRIPTOR.services_by_name.values()
         request = service.methods_by_name[verb].input_type
 
@@ -98,7 +97,6 @@ class _Guard:
 
     @contextlib.asynccontextmanager
     async def _call(self, payload: bytes, rpc: Any, request: Any) -> AsyncIterator[Any]:
-        """Check a call, and yield its request while the call is answered."""
         context = self._builder.build(rpc)
         try:
             caller = await self._handler.identify(context)

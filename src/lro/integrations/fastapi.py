@@ -162,9 +162,7 @@ class FastAPIOperations:
         edge = served.edge
         options = {"tags": ["Operations"], **options}
         heading = [getattr(tag, "value", tag) for tag in options["tags"] or ["Operations"]]
-        self._describer.add(
-            edge.start_handlers, edge.options.parents, streams=edge.streams, heading=heading[0]
-        )
+        self._describer.add(edge, heading[0])
         options["responses"] = {"default": self._error, **options.get("responses", {})}
         known = {"edge": edge, "describer": self._describer}
         options.setdefault("route_class", type("OperationsRoute", (OperationsRoute,), known))

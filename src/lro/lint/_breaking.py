@@ -96,8 +96,6 @@ def _gone(old: DescriptorSet, was: MethodDescriptor) -> Breaking:
 
 @attrs.frozen
 class _Pair:
-    """A method in the old set and in the new one."""
-
     old: DescriptorSet
     new: DescriptorSet
     was: MethodDescriptor

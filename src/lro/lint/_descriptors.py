@@ -158,7 +158,6 @@ class DescriptorSet:
 
     @cached_property
     def _by_last_part(self) -> Mapping[str, list[str]]:
-        """The full names of the messages by their simple names."""
         found: dict[str, list[str]] = {}
         for full_name in self._messages:
             found.setdefault(full_name.rpartition(".")[2], []).append(full_name)
@@ -189,7 +188,6 @@ def _by_name(files: Collection[FileDescriptorProto], named: str) -> dict[str, Fi
 
 
 def _declared(file: FileDescriptorProto) -> bytes:
-    """Return a file without its source information."""
     copy = FileDescriptorProto()
     copy.CopyFrom(file)
     copy.ClearField("source_code_info")
@@ -230,7 +228,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _type_name(value: str | bytes) -> str:
-    """Return a type name without the leading dot that protoc writes."""
     return _text(value).removeprefix(".")
 
 

@@ -224,7 +224,6 @@ def _finding(files: DescriptorSet, rpc: MethodDescriptor, code: str, message: st
 
 
 def _problems(files: DescriptorSet, rpc: MethodDescriptor) -> Iterator[tuple[str, str]]:
-    """Yield the codes and sentences for a method."""
     if not rpc.returns_operation:
         if rpc.info is not None:
             wrong = f"returns {rpc.output}, not {OPERATION}, and yet has the option {_OPTION}"
@@ -263,7 +262,6 @@ def _unresolved(files: DescriptorSet, rpc: MethodDescriptor, field: str, found: 
 def _conventions(
     files: DescriptorSet, rpc: MethodDescriptor, response: str, metadata: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield warnings about resolved types (spec §8.4)."""
     verb, noun = rpc.name.standard
     info = OperationInfo("." + response, "." + metadata)
     for code in rpc.name.convention_findings(info):

@@ -231,7 +231,6 @@ class TasksExtension(Extension):
         return (yield from service.edges.start_flow(spec.full_name)(message, options))
 
     def _refused(self, spec: MethodSpec, error: LroError) -> LroError:
-        """Count a start that could not be read, and return its error."""
         self._service.edges.starter.observe_refusal(spec.full_name, error)
         return error
 
@@ -255,7 +254,6 @@ class TasksExtension(Extension):
         return self._shown(await self._waited(found, caller, ctx))
 
     async def _waited(self, operation: Operation, caller: str, ctx: _Context) -> Operation:
-        """Wait until the operation is done or the time is over."""
         if operation.done or not self._wait:
             return operation
         # With JSON replies the SDK does not notice that a client has disconnected.

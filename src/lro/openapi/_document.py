@@ -22,20 +22,9 @@ from lro.http import (
     json_reply,
     or_null,
     parameter_names,
-    start_handlers,
 )
 from lro.types import WRAPPED_TYPES, Field, Json, Kind, Label, MethodName, Shape, TypeRegistry
-from lro.wire import (
-    AS_TEXT,
-    MAX_NAMES,
-    WEBHOOK_HEADERS,
-    Literal,
-    Route,
-    Template,
-    default_routes,
-    extension_routes,
-    path_template,
-)
+from lro.wire import AS_TEXT, MAX_NAMES, WEBHOOK_HEADERS, Literal, Route, Template, path_template
 
 _FieldPath: TypeAlias = tuple[Field, ...]
 _Part: TypeAlias = dict[str, Any]
@@ -220,51 +209,40 @@ def describe(
     Raises:
         DeclarationError: An argument is not of its type, or as for ``OperationsApp``.
     """
-    if document is not None:
-        check_instance("document", document, Document, "an lro.openapi.Document")
     if isinstance(served, Service):
-        check_texts("parents", parents)
         if starts is None:
             starts = any(spec.options.path for spec in served.edges.specs.values())
-        handlers = start_handlers(served, starts)
-        return _described(served, handlers, parents, document or Document(), streams=True)
+        served = OperationsEdge(served, starts=starts, parents=parents, authenticate=_nobody)
+    elif starts is not None or parents:
+        raise DeclarationError("starts", "must be left out for an application, which has its own")
     edge = served if isinstance(served, OperationsEdge) else getattr(served, "edge", None)
     if not isinstance(edge, OperationsEdge):
         raise DeclarationError("served", "must be a Service, or an application of lro.asgi")
-    fine = starts is None and not parents
-    check("starts", starts, "left out for an application, which has its own", fine=fine)
-    if document is None:
-        own = edge.options.openapi
-        document = own if isinstance(own, Document) else Document()
-    return _described(
-        edge.service, edge.start_handlers, edge.options.parents, document, streams=edge.streams
-    )
-
-
-def _described(
-    service: Service,
-    starts: Sequence[StartHandler[Any]],
-    parents: Sequence[str],
-    said: Document,
-    *,
-    streams: bool,
-) -> dict[str, Json]:
-    made = Describer(service)
-    made.add(starts, parents, streams=streams)
+    said = edge.options.openapi if document is None else document
+    if document is None and not isinstance(said, Document):
+        said = Document()
+    check_instance("document", said, Document, "an lro.openapi.Document")
+    assert isinstance(said, Document)
+    service, made = edge.service, Describer(edge.service)
+    made.add(edge)
     info: _Part = {"title": said.title or service.domain, "version": said.version}
-    document: _Part = {"openapi": _VERSION, "info": info}
+    shown: _Part = {"openapi": _VERSION, "info": info}
     if said.description:
         info["description"] = said.description
     if said.servers:
-        document["servers"] = [{"url": url} for url in said.servers]
+        shown["servers"] = [{"url": url} for url in said.servers]
     if said.security:
-        document["security"] = [{name: []} for name in said.security]
+        shown["security"] = [{name: []} for name in said.security]
     webhooks = {"webhooks": made.webhooks()} if service.edges.webhooks is not None else {}
     schemas = dict(sorted(made.schemas.named.items()))
     components: _Part = {"schemas": schemas, "responses": {"Error": made.error}}
     if said.security:
         components["securitySchemes"] = {name: dict(one) for name, one in said.security.items()}
-    return {**document, "paths": made.paths, **webhooks, "components": components}
+    return {**shown, "paths": made.paths, **webhooks, "components": components}
+
+
+def _nobody(headers: Mapping[str, str]) -> None:
+    """Name no caller; it is never called."""
 
 
 class OperationSchemas(MessageSchemas):
@@ -347,25 +325,17 @@ class Describer:
         text = "An error (AIP-193): the HTTP status as code, the canonical code as status."
         self.error: _Part = {"description": text, **_json(self.error_body)}
 
-    def add(
-        self,
-        starts: Sequence[StartHandler[Any]],
-        parents: Sequence[str],
-        *,
-        streams: bool,
-        heading: str = "Operations",
-    ) -> None:
-        """Describe the verbs that the service offers, and starts.
+    def add(self, edge: OperationsEdge, heading: str = "Operations") -> None:
+        """Describe the verbs and the starts of an edge.
 
-        ``parents`` are as ``default_routes`` takes them. Without ``streams`` Watch is left out.
         ``heading`` is the tag of the verbs, with which their ids begin.
         """
         self.paths, self._heading = {}, heading
-        for route in (*default_routes(parents), *extension_routes(parents)):
+        for route in edge.verb_routes:
             offered = self._service.edges.access.offers(route.rpc)
-            if offered and (streams or route.rpc != "WatchOperations"):
+            if offered and (edge.streams or route.rpc != "WatchOperations"):
                 self._add_verb(route)  # first, since links use the ids of the verbs
-        first = [self._add_start(start) for start in starts]
+        first = [self._add_start(start) for start in edge.start_handlers]
         self.paths = {path: self.paths[path] for path in (*first, *self.paths)}
 
     def webhooks(self) -> _Part:
@@ -459,7 +429,6 @@ class Describer:
         }
 
     def _asked(self, cls: type, handler: StartHandler[Any], parameters: list[_Part]) -> _Part:
-        """Describe the parameters and the body of a start (spec §5.16)."""
         name, binding = self._service.types.name_of(cls), handler.binding
         if binding is None:
             return _body(self.schemas.read(cls, ".Start", _START_FIELDS), required=True)
@@ -598,7 +567,6 @@ def _body(schema: Schema, *, required: bool = False) -> _Part:
 
 
 def _flat(template: Template) -> tuple[str, list[_Part], list[str]]:
-    """Return a template as a path of OpenAPI, its parameters, and the names in its parent."""
     path, before, parameters, parents = "", "", [], []
     names = iter(parameter_names(template))
     for segment in template.segments:

@@ -65,5 +65,4 @@ def client(
 
 
 def _one_line(text: str) -> str:
-    """Return a command for display, with unprintable characters escaped."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

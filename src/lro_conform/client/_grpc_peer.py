@@ -219,8 +219,6 @@ class GrpcPeer:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """A handler for every method."""
-
     def __init__(self, called: Any) -> None:
         self._called = called
 

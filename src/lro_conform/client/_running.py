@@ -38,8 +38,6 @@ CLIENT_CHECKS: Final[tuple[Check, ...]] = tuple(
 
 @attrs.define(eq=False)
 class _Stage:
-    """A peer that plays a scenario, and what the client is given to find it."""
-
     played: Performance
     variables: Mapping[str, str]
     elsewhere: list[SeenCall]

@@ -45,7 +45,6 @@ _TRUNCATED: Final = rfc(9112, "8")
 
 
 def _replies(body: bytes, headers: Mapping[str, str] = _JSON, *, status: int = 200) -> Special:
-    """Answer with this body."""
 
     async def answer(exchange: HttpExchange) -> None:
         await exchange.send(status, body, headers)
@@ -58,7 +57,6 @@ def _body(name: str) -> bytes:
 
 
 def _cuts(name: str) -> Special:
-    """Closes the connection before the body has its length."""
 
     async def answer(exchange: HttpExchange) -> None:
         await exchange.send(200, _body(name), cut=20)
@@ -68,12 +66,10 @@ def _cuts(name: str) -> Special:
 
 
 async def _closes(exchange: HttpExchange) -> None:
-    """Closes the connection without a reply."""
     exchange.close()
 
 
 async def _drips(exchange: HttpExchange) -> None:
-    """Send a body byte by byte, without an end."""
     await exchange.write(_SLOW_HEAD + b"Content-Length: 1000000\r\n\r\n")
     while True:
         await exchange.write(b" ")
@@ -81,7 +77,6 @@ async def _drips(exchange: HttpExchange) -> None:
 
 
 def _floods(name: str) -> Special:
-    """Send many megabytes of blanks, and then an operation."""
 
     async def answer(exchange: HttpExchange) -> None:
         body = _body(name)
@@ -97,7 +92,6 @@ def _floods(name: str) -> Special:
 
 
 def _hints(name: str) -> Special:
-    """Send an informational response before the reply."""
 
     async def answer(exchange: HttpExchange) -> None:
         await exchange.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
@@ -107,7 +101,6 @@ def _hints(name: str) -> Special:
 
 
 def _redirects(*, elsewhere: bool) -> Special:
-    """Redirects to the same path, of the other server or of this one."""
 
     async def answer(exchange: HttpExchange) -> None:
         base = exchange.peer.elsewhere if elsewhere else exchange.peer.address

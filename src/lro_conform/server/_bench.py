@@ -370,7 +370,6 @@ _MORE: Final = "90417263"
 
 
 def _another(character: str) -> str:
-    """Another character of the same kind."""
     if character in "0123456789":
         return str((int(character) + 7) % 10)
     kind = "ABCDEF" if character.isupper() else "abcdef"
@@ -396,7 +395,6 @@ def reasons(answer: Answer) -> list[object]:
 
 
 def _same_text(answer: Answer, other: Answer) -> bool:
-    """Return True if two refusals are equal, apart from the path."""
     texts = (str(one.error.get("message", "")) for one in (answer, other))
     return len({re.sub(r"/\S*", "", text) for text in texts}) == 1
 

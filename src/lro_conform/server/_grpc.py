@@ -208,7 +208,6 @@ def _status(status: Any) -> dict[str, Any]:
 
 
 def _detail(packed: Any) -> dict[str, Any]:
-    """A detail; one of ErrorInfo with its fields, which checks read."""
     from google.rpc.error_details_pb2 import ErrorInfo
 
     found = _any(packed)

@@ -152,7 +152,6 @@ class HttpTarget:
     async def _exchange(
         self, method: str, path: str, headers: Headers, content: bytes | None
     ) -> tuple[WireReply | None, str]:
-        """The reply, or None; and why it is none, or not whole."""
         try:
             url = httpx.URL(self.address)
             base = url.raw_path.rstrip(b"/") if url.raw_path != b"/" else b""
@@ -204,7 +203,6 @@ async def _forget_location(reply: httpx.Response) -> None:
 
 
 def _read(reply: WireReply) -> dict[str, Any]:
-    """The fields of an Answer that a reply gives."""
     if not 200 <= reply.status < 600 or 300 <= reply.status < 400:
         return {"fault": f"the status {reply.status}, which no code stands for"}
     success = reply.status < 300

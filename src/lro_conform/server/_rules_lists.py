@@ -44,7 +44,6 @@ async def _list(bench: Bench, **given: Any) -> Answer:
 
 
 async def _have_pages(bench: Bench) -> None:
-    """See to it that the list has more than one operation."""
     await bench.need("list")
     while len(bench.started) < _AT_LEAST:
         await bench.start(StartKind.LONG)
@@ -98,7 +97,6 @@ async def pages_contains(bench: Bench) -> Facts:
 
 
 async def _walk(bench: Bench, size: int) -> tuple[list[Answer], bool]:
-    """The pages of the list, and whether they came to an end."""
     pages: list[Answer] = []
     token, tokens = None, set()
     while len(pages) < _MOST_PAGES:
@@ -241,7 +239,6 @@ async def pages_opaque_token(bench: Bench) -> Facts:
 
 
 def _plain(token: str) -> str:
-    """The text that a token is in base64, if it is one."""
     try:
         decoded = base64.b64decode(
             token.replace("-", "+").replace("_", "/") + "=" * (-len(token) % 4), validate=True

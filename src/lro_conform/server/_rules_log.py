@@ -54,13 +54,11 @@ async def _errors(bench: Bench, foreign: bool = False) -> list[Answer]:
 
 
 async def _replies(bench: Bench) -> list[tuple[Answer, WireReply]]:
-    """The replies of calls of the interface."""
     await _some_calls(bench)
     return [(one, one.http) for one in bench.log if one.http is not None and not one.foreign]
 
 
 def _first(answers: list[Answer], problem: Callable[[Answer], str]) -> Iterator[str]:
-    """The first problem and how many replies have one."""
     found = [(one, why) for one in answers if (why := problem(one))]
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -467,7 +465,6 @@ async def http_retry_after(bench: Bench) -> Facts:
 
 
 def _is_date(value: str) -> bool:
-    """Return True for a date in the form that senders must use (RFC 9110 §5.6.7)."""
     try:
         return value == format_datetime(parsedate_to_datetime(value), usegmt=True)
     except (ValueError, OverflowError):
