@@ -1,7 +1,7 @@
 """Access of callers: the verbs offered, the hooks ``authenticate`` and ``authorize``, and owners.
 
-A hook is a plain function or a coroutine function of the application. It is asked by a flow: a
-thread calls a plain function itself, and an event loop has a thread call it, since it may block.
+A hook is a plain function or a coroutine function of the application. A flow calls it: a thread
+calls a plain function itself, and an event loop calls it in a thread, since it may block.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _REFUSED: Final = "is refused by the method"
 class Hook:
     """A function of the application that decides who may act.
 
-    ``awaited``: it is a coroutine function, which only an event loop can ask. ``needs_native``:
-    it needs a second argument, the request as the server has it.
+    ``awaited`` is true for a coroutine function, which only an event loop can call.
+    ``needs_native`` is true if it needs a second argument, the request as the server has it.
 
     Raises:
         DeclarationError: It cannot be called.
@@ -62,12 +62,12 @@ class Hook:
         self._function: Callable[..., Any] = function
 
     def ask(self, *arguments: object) -> Flow[object]:
-        """What the hook returns.
+        """Call the hook, and return its result.
 
-        What it raises passes, but for what would stop a server, such as SystemExit.
+        Its errors pass, except for those that would stop a server, such as SystemExit.
 
         Raises:
-            HookFailed: It raised such a thing.
+            HookFailed: It raised an error that would stop a server.
         """
         if self.awaited:
             return (yield Question(self.name, functools.partial(self._await, arguments)))
@@ -113,12 +113,12 @@ class Hook:
 
 
 def application_call(name: str, function: Callable[..., object], *arguments: object) -> MayBlock:
-    """The step that calls a plain function of the application: see :func:`contained`."""
+    """Return the step that calls a plain function of the application: see :func:`contained`."""
     return MayBlock(functools.partial(contained, name, function, *arguments))
 
 
 def _mistake(name: str, found: object, wanted: str) -> HookFailed:
-    """The error of a hook that returned what it must not return."""
+    """Return the error of a hook that returned a value of another kind than ``wanted``."""
     text = f"must return {wanted}, got {got(found)}"
     if type(found) is CoroutineType:
         found.close()  # or Python warns that it was never awaited
@@ -126,19 +126,19 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
 
 
 def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
-    """Who is calling, as ``authenticate`` says; the empty text for None.
+    """Ask ``authenticate`` for the caller, and return it; None becomes the empty text.
 
     ``native`` is the request as the server has it, for a hook that needs a second argument.
 
     Raises:
-        HookFailed: It gives anything else.
+        HookFailed: It returns anything else.
     """
     found = yield from hook.ask(*((headers, native) if hook.needs_native else (headers,)))
     if found is None:
         return ""
-    if issubclass(type(found), str):  # what an object says of its own class may be untrue
+    if issubclass(type(found), str):  # an object may lie about __class__
         caller: Any = found
-        return str.__str__(caller)  # a text of a class of its own may be equal to any other
+        return str.__str__(caller)  # a subclass of str may compare equal to any text
     raise _mistake(hook.name, found, "a text, or None for a caller without a name")
 
 
@@ -162,7 +162,7 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
     Raises:
         InvalidArgument: It returns False, or raises a ValueError, whose text the caller gets.
         HookFailed: It returns anything else.
-        BaseException: What else it raises passes, as for :func:`contained`.
+        BaseException: Its other errors pass, as for :func:`contained`.
     """
     found = yield application_call("validate", _validated, validate, request)
     if found is False:
@@ -193,12 +193,12 @@ INTERFACE: Final = (
 """The five RPCs of google.longrunning."""
 
 VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
-"""What a service offers unless it says otherwise: the five, and the extensions of spec §3.11."""
+"""The verbs that a service offers by default: the five, and the extensions of spec §3.11."""
 
 OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation", "PauseMethod")
-"""What is for operators (spec §3.12): callers have it only if the service says so.
+"""The verbs for operators (spec §3.12): callers have them only if the service offers them.
 
-PauseMethod, which also is to resume a method, has only the console.
+PauseMethod, which is also the permission to resume a method, is used by the console alone.
 """
 
 
@@ -227,7 +227,7 @@ class Authorize(Protocol):
 
 @attrs.frozen
 class VisibleRecords:
-    """The records, by name, that a caller can see; and the names that were not looked at."""
+    """The records that a caller can see, by name, and the names that were not read."""
 
     records: Mapping[str, Record]
     rest: Sequence[str] = ()
@@ -237,7 +237,7 @@ def check_verbs(verbs: object) -> None:
     """Check that these are names of verbs.
 
     Raises:
-        DeclarationError: They are not.
+        DeclarationError: One of them is not.
     """
     check_texts("verbs", verbs)
     assert isinstance(verbs, Iterable)  # of texts
@@ -246,7 +246,7 @@ def check_verbs(verbs: object) -> None:
 
 
 class Access:
-    """Decides what callers may ask of a service, and what they can see of its store."""
+    """Decides which calls callers may make, and which operations they can see."""
 
     def __init__(
         self, store: Store, *, verbs: Iterable[str], authorize: Authorize | None, owner_only: bool
@@ -255,12 +255,12 @@ class Access:
         self._verbs = frozenset(verbs) | {"GetOperation"}
         self._hook = None if authorize is None else Hook("authorize", authorize)
         self.owner_only = owner_only
-        """Whether callers see only what they have started."""
+        """True if callers see only the operations that they have started."""
         self.immediate: bool = self._hook is None and not store.reads_block
-        """Whether an operation is read without asking or awaiting anything."""
+        """True if reading an operation calls no hook and does not block."""
 
     def check_plain(self, where: str) -> None:
-        """Check that ``where``, which has no event loop, can ask ``authorize``.
+        """Check that ``where``, which has no event loop, can call ``authorize``.
 
         Raises:
             DeclarationError: It is a coroutine function.
@@ -275,16 +275,16 @@ class Access:
         option: str = "authenticate",
         none: str = "lambda headers: None",
     ) -> None:
-        """Check that an edge gives callers names if the service goes by them.
+        """Check that an edge identifies callers if the service depends on their names.
 
-        ``option`` is what the edge calls the function that finds the caller, ``none`` how one is
-        written that finds none.
+        ``option`` is the edge's option for the function that identifies the caller, ``none`` the
+        source of a function that leaves callers without names.
 
-        An ``authorize`` that is asked about callers without a name is only warned of in the log:
-        it may go by the verb alone, or by a context variable that a middleware has set.
+        A service with ``authorize`` only logs a warning: the hook may decide by the verb alone, or
+        by a context variable that a middleware has set.
 
         Raises:
-            DeclarationError: ``owner_only`` goes by the caller's name, which this edge never has.
+            DeclarationError: ``owner_only`` needs the caller's name, which this edge never has.
         """
         if authenticate is not None:
             return
@@ -305,11 +305,11 @@ class Access:
             raise MethodNotSupported(verb)
 
     def offers(self, verb: str) -> bool:
-        """Whether the service offers a verb."""
+        """Return True if the service offers a verb."""
         return verb in self._verbs
 
     def permit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
-        """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.
+        """Ask ``authorize`` whether it allows this; without a hook, everything is allowed.
 
         Raises:
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
@@ -318,10 +318,10 @@ class Access:
         return () if hook is None or caller is None else ask_permission(hook, caller, verb, name)
 
     def admit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
-        """Check that a caller may use a verb. None: an operator of this process, who may use all.
+        """Check that a caller may use a verb; None is an operator, who may use all.
 
         Raises:
-            MethodNotSupported: The service does not offer it.
+            MethodNotSupported: The service does not offer the verb.
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
         """
         if caller is not None:
@@ -334,11 +334,11 @@ class Access:
         """Ask ``authorize`` about each of these names; return those that it allows.
 
         Raises:
-            NameRefused: One of them is refused, if that is to ``refuse`` all; the error says which.
+            NameRefused: One of them is refused, and ``refuse`` is true; the error says which.
         """
         if self._hook is None or caller is None:
             return frozenset(names)
-        # All in one step, or each would cost a change of threads.
+        # One step for all names, because each step may cost a change of threads.
         asking = _ask_each(self._hook, caller, verb, names, refuse)
         allowed: Collection[str] = yield (
             Question(self._hook.name, functools.partial(on_loop, asking))
@@ -357,14 +357,14 @@ class Access:
     def places(
         self, records: Iterable[Record], inspectable: Collection[str]
     ) -> Mapping[str, Place]:
-        """Read where the workers of these records are, by name, of those that are inspectable."""
+        """Read the places of the workers of the inspectable records, by name of the operation."""
         found = [record for record in records if record.name in inspectable]
         known = self._store.workers() if any(record.owner for record in found) else ()
         workers = {worker.owner: (worker.host, worker.pid) for worker in known}
         return {record.name: workers.get(record.owner, NOWHERE) for record in found}
 
     def read(self, name: str, caller: str) -> Operation:
-        """Return an operation that this caller can see, where that is ``immediate``.
+        """Return an operation that this caller can see; only if access is ``immediate``.
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -374,7 +374,7 @@ class Access:
         return self._seen(self._store.get(name), caller).operation
 
     def visible(self, name: str, caller: str | None) -> Flow[Record]:
-        """Return the record of an operation that this caller can see; None sees those of all.
+        """Return the record of an operation that this caller can see; None sees all operations.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
@@ -389,9 +389,9 @@ class Access:
         return record
 
     def seen(self, names: Sequence[str], caller: str | None, max_bytes: int) -> VisibleRecords:
-        """Read those of these records that this caller can see, in one call of the store.
+        """Read the records of these names that this caller can see, in one call of the store.
 
-        They have at most ``max_bytes`` together, or it is only one: the rest is left.
+        They have at most ``max_bytes`` together, or it is only one; the other names are ``rest``.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()

@@ -103,9 +103,9 @@ Meta = TypeVar("Meta")
 log = logging.getLogger("lro")
 
 _PAGE: Final = 200
-"""How many operations are cancelled or deleted together."""
+"""Number of operations that are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
-"""How long a request and its reply may be on their way, at most, around the world."""
+"""Maximum time that a request and its reply take on the network, around the world."""
 
 _VERB_METHODS: Final = "start get list delete cancel wait watch batch_get rerun"
 
@@ -263,18 +263,18 @@ def _runtime_of(
 class Service(PerProcess):
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
-    Without an executor, ``Service(store, None)``, it starts operations and answers their callers,
-    and other processes on the store do the work.
+    Without an executor, ``Service(store, None)``, it starts operations and answers calls, and other
+    processes on the store do the work.
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
     ``max_wait`` bounds a Wait, ``keep_for`` is how long finished records are kept, ``lease`` how
-    long a worker may be silent before its work counts as lost, from 0.2 s; give it seconds, so that
-    a disk that is slow for a moment costs no work. ``authorize`` is asked after the arguments are
-    known to be well-formed and before existence is revealed (spec §3.1(5)).
-    ``owner_only`` hides operations from all callers but the one that started them.
-    ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
-    ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
-    running work may go on when the service is closed. The service closes its store, and itself
-    when the interpreter ends. ``observers`` are called with what happens to operations in this
+    long a worker may be silent before its work counts as lost, at least 0.2 s; use seconds, so that
+    a disk that is slow for a moment loses no work. ``authorize`` is called after the arguments are
+    checked and before the store is read (spec §3.1(5)).
+    ``owner_only`` hides operations from all callers but the one that started them. ``limits``
+    bounds the memory used for callers, and the size of messages: see :class:`lro.Limits`.
+    ``clock`` is the clock of maintenance, time limits and pages, in seconds. ``drain`` is how long
+    running work may continue when the service is closed. The service closes its store, and itself
+    at the exit of the interpreter. ``observers`` are called with what happens to operations in this
     process: see :class:`lro.adapters.Observer`. ``statistics`` are counted, and given to the store
     every 15 seconds, if the store is a :class:`lro.adapters.StatisticsStore`; ``statistics=False``
     counts none. ``around`` gives a context manager, made with
@@ -296,10 +296,10 @@ class Service(PerProcess):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a subclass with verbs of its own.
+        """Refuse a subclass that overrides verbs.
 
         Raises:
-            DeclarationError: Edges would not call them, so that a check in them would be skipped.
+            DeclarationError: It overrides a verb. Edges would skip it, and the checks in it.
         """
         super().__init_subclass__(**options)
         for name in _VERB_METHODS.split():
@@ -360,7 +360,7 @@ class Service(PerProcess):
         metadata: type | None = None,
         **options: Unpack[MethodKeywords],
     ) -> MethodDecorator:
-        """Decorate a function: calls of it become operations.
+        """Return a decorator that makes a function a long-running method.
 
         The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
         unless given. The options are those of :class:`lro.Options`. Of a :class:`lro.Method`, which
@@ -413,7 +413,7 @@ class Service(PerProcess):
         metadata: type[Any] = OperationMetadata,
         options: Options | None = None,
     ) -> Method[Req, Resp, Any]:
-        """Declare a method whose work is done outside: it reports through :meth:`reporter`.
+        """Declare a method whose work is done elsewhere, and reported through :meth:`reporter`.
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so, or an option is
@@ -486,7 +486,7 @@ class Service(PerProcess):
 
     @verb
     def schedules(self) -> Flow[Sequence[Schedule]]:
-        """Return the schedules of all processes on the store, by name; for operators: no hook.
+        """Return the schedules of all processes on the store, by name. For operators: no hook.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -659,9 +659,9 @@ class Service(PerProcess):
 
     @verb
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Remove the record; the work goes on unseen (spec §2.7).
+        """Remove the record; callers cannot see the work, which goes on (spec §2.7).
 
-        Of a method that no live worker declares, what waits or has lost its worker is dropped.
+        If no live worker declares the method, work that waits or has lost its worker is dropped.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -682,9 +682,9 @@ class Service(PerProcess):
     def delete_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
         """Delete all operations of a parent that match a filter; return how many.
 
-        It deletes as :meth:`delete` does, a page at a time, the newest first. What is created
-        meanwhile is not deleted, and what is gone meanwhile is not counted. ``dry_run`` only
-        counts. No hook is asked: it is for operators. After an error, what was deleted is gone.
+        It deletes as :meth:`delete` does, a page at a time, the newest first. Operations created
+        meanwhile are not deleted, and operations removed meanwhile are not counted. ``dry_run``
+        only counts. For operators: no hook is called. After an error, some are deleted already.
 
         Raises:
             InvalidArgument: The parent or the filter is wrong, or the filter is empty: ``name:*``
@@ -703,10 +703,10 @@ class Service(PerProcess):
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Ask for the work to stop; the operation shows whether it does (spec §2.6).
+        """Request that the work stops; the operation shows whether it does (spec §2.6).
 
-        What nobody is at ends at once: work that waits, and lost work of a method that no live
-        worker declares.
+        Work that no worker has ends at once: work that waits, and lost work of a method that no
+        live worker declares.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -725,7 +725,7 @@ class Service(PerProcess):
         await on_loop(flow_of(self.cancel)(name, caller=caller))
 
     def cancel_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
-        """Ask for the work of all operations in progress to stop that match; return how many.
+        """Request that the work of all matching operations in progress stops; return how many.
 
         It cancels as :meth:`cancel` does; the rest is as for :meth:`delete_all`.
 
@@ -809,7 +809,7 @@ class Service(PerProcess):
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """Block until done, or until the limit is over; return the state then, so look at ``done``.
+        """Block until the operation is done, or the limit expires; return its state then.
 
         The limit is the least of ``timeout`` (a float is seconds), the deadline, and the service's
         ``max_wait``, a minute unless it says otherwise (spec §4.1).
@@ -818,9 +818,9 @@ class Service(PerProcess):
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
             InvalidTimeout: The timeout is negative or no valid duration.
-            DeadlineExceeded: The deadline was over when the call came.
+            DeadlineExceeded: The deadline had passed when the call came.
             MethodNotSupported: Wait is switched off.
-            ResourceExhausted: Too many wait already (``Limits.waits``).
+            ResourceExhausted: There are too many waits (``Limits.waits``).
         """
         limit = run(self._limit(name, timeout, deadline_seconds, caller))
         return self.edges.waiters.wait(name, limit, caller)
@@ -844,14 +844,14 @@ class Service(PerProcess):
 
     @verb
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
-        """Return the processes that run work of this store, the oldest first: whoever is live.
+        """Return the live processes that run work of this store, the oldest first.
 
-        Those are not lost, and were seen within the last minute and two leases of theirs: an idle
-        process says only once a minute that it lives. With ``all``, return every one that the store
-        knows: also those that run no work (``capacity`` is 0), silent and lost ones. A process is
-        forgotten when its service is closed, or a day after it was seen last.
+        A live process is not lost, and was seen within the last minute and two of its leases: an
+        idle process renews its entry once a minute. With ``all``, return every process that the
+        store knows, also those that run no work (``capacity`` is 0), silent and lost ones. The
+        store forgets a process when its service is closed, or a day after it was seen last.
 
-        This only reads, and begins no maintenance here. No hook is asked: it is for operators.
+        This only reads, and begins no maintenance here. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -866,11 +866,10 @@ class Service(PerProcess):
 
     @verb
     def stranded(self) -> Flow[Sequence[WaitingWork]]:
-        """Return what is due of methods that no live worker declares, by method.
+        """Return the due work of methods that no live worker declares, by method.
 
-        Nobody does this work until a process that declares the method runs, under this name or with
-        it as an alias. Meanwhile a cancel ends it, and a delete drops it. No hook is asked: it is
-        for operators.
+        This work waits for a process that declares the method, or an alias of this name. Meanwhile
+        a cancel ends it, and a delete drops it. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -885,13 +884,13 @@ class Service(PerProcess):
 
     @verb
     def pause(self, method: str) -> Flow[None]:
-        """Have no process begin work of a method, until :meth:`resume`. Idempotent.
+        """Pause a method: no process begins work of it until :meth:`resume`. Idempotent.
 
         Starts are accepted, and wait in the store, which keeps the pause: it survives restarts.
-        Work that runs goes on. Work under an alias of the method is paused too. No process claims
-        such work from now on. A start that a process is just storing may still begin, until that
-        process has heard of the pause: in milliseconds, or within a minute if the notification is
-        lost. No hook is asked: it is for operators.
+        Running work continues. Work under an alias of the method is paused, too. From now on, no
+        process claims such work. A start that a process is just storing may still begin, until the
+        process is notified of the pause: in milliseconds, or within a minute if the notification is
+        lost. For operators: no hook is called.
 
         Raises:
             InvalidArgument: The service does not declare this method, and no work of it waits.
@@ -906,7 +905,7 @@ class Service(PerProcess):
 
     @verb
     def resume(self, method: str) -> Flow[None]:
-        """Let processes begin work of a paused method again, at once. Idempotent.
+        """Resume a paused method: processes begin its work again, at once. Idempotent.
 
         Raises:
             InvalidArgument: The method is neither paused nor declared by this service, and no work
@@ -922,7 +921,7 @@ class Service(PerProcess):
 
     @verb
     def paused(self) -> Flow[Mapping[str, datetime]]:
-        """Return which methods are paused, by their present names, and since when.
+        """Return the paused methods by their present names, with the times of the pauses.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -939,41 +938,41 @@ class Service(PerProcess):
         return await on_loop(flow_of(self.paused)())
 
     def start_maintenance(self) -> None:
-        """Begin threads that claim work, renew the lease, recover lost work, remove what expires.
+        """Start the threads that claim work, renew the lease, recover lost work and expire records.
 
-        The service does so by itself when it is first used in a process (see above). Call this
-        where a process is to do so before: a worker that waits for lost work, or a server whose
-        framework does not report its start; declare the methods first. Never in a process that only
-        prepares others, such as the master of a preforking server. Idempotent; without effect after
+        The service starts them when it is first used in a process (see above). Call this to start
+        them earlier: in a worker that only waits for work, or in a server whose framework does not
+        report its start. Declare the methods first. Do not call it in a process that only prepares
+        others, such as the master of a preforking server. Idempotent. It has no effect after
         :meth:`close`, or with ``maintenance=False``.
         """
         self.edges.begin()
 
     def run_maintenance(self) -> float:
-        """Do the maintenance that is due, and return the seconds until more will be.
+        """Do the maintenance that is due, and return the seconds until more is due.
 
         For services made with ``maintenance=False``.
         """
         return self.edges.background.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
-        """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
+        """Shut down: start nothing more, let work end within ``drain``, and release the rest.
 
-        ``drain`` is a timedelta, or seconds; by default that of the service. Waiters then get the
-        answer that the service is stopping.
+        ``drain`` is a timedelta, or seconds; by default that of the service. Waits then end with
+        the error that the service is stopping.
 
-        What is handed back is stored as in progress and unheld: another process on the store, or
-        the next one, does it again. The first call closes; others, from whatever thread, return
-        when it is closed, and one with a drain of 0 ends the drain of the first. Not for signal
-        handlers, which may have interrupted what it would wait for: let them raise, or set an
-        event. What is open when the interpreter ends is closed then.
+        Released work is stored as waiting: another process on the store, or the next one, does it
+        again. The first call closes the service; other calls, from any thread, return when it is
+        closed, and a call with a drain of 0 ends the drain of the first. Do not call it in a signal
+        handler, which may have interrupted code that it would wait for: raise there, or set an
+        event. A service that is open at the exit of the interpreter is closed then.
 
         Raises:
-            InvalidArgument: The drain is not a span of time.
+            InvalidArgument: The drain is not a timedelta or a number of seconds.
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
-        # Each step is taken, whatever becomes of the others: a second signal may raise anywhere.
+        # Do each step even if others fail: a second signal may raise anywhere.
         with contextlib.ExitStack() as steps, self._closing:
             if self._closing_by is None:
                 steps.callback(no_longer_open, self)
@@ -985,7 +984,7 @@ class Service(PerProcess):
                 steps.callback(self.edges.work.stop, span)
                 self._closing_by = caller
                 return
-        if self._closing_by != caller:  # else it is called in the midst of it
+        if self._closing_by != caller:  # else this thread is closing it
             if not span:
                 self.edges.work.end_drain()
             self._closed.wait()
@@ -993,22 +992,21 @@ class Service(PerProcess):
     def end_waits(self) -> None:
         """End all waits and watches with UNAVAILABLE: the service is stopping.
 
-        From now on every Wait ends so at once, unless its operation is done. For servers that
-        let calls in flight end before they stop the application: a Wait may be held for
-        ``max_wait``. :meth:`close` does it too, when running work has had its time. Call it from
-        any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for
-        those.
+        From now on every Wait ends at once, unless its operation is done. This is for servers that
+        let calls in flight end before they stop the application: a Wait may last ``max_wait``.
+        :meth:`close` does it, too, after the drain. Call it from any thread or event loop, but not
+        in a signal handler; use :meth:`end_waits_at_signals` for signals.
         """
         self.edges.waiters.close()
 
     def end_waits_at_signals(self) -> None:
-        """Have :meth:`end_waits` called as soon as a signal asks this process to stop.
+        """Call :meth:`end_waits` when a signal asks this process to stop.
 
-        That is by SIGTERM or SIGINT, if something in this process handles SIGTERM already; its
-        handler is called too. Only in the main thread; elsewhere this does nothing. The edges do it
-        by themselves, as long as their calls or their making happen in the main thread after the
-        server's start. That leaves servers with threads that load the application before they
-        fork, such as gunicorn with ``--preload --threads``: call it where a worker begins.
+        The signals are SIGTERM and SIGINT, if this process handles SIGTERM already; that handler is
+        called, too. Outside the main thread this does nothing. Edges call it themselves if they are
+        made or called in the main thread after the start of the server. Servers with threads that
+        load the application before they fork, such as gunicorn with ``--preload --threads``, do
+        not: call it where a worker begins.
         """
         STOP_SIGNALS.end_waits_of(self)
 
@@ -1038,10 +1036,10 @@ class Service(PerProcess):
     def lifespan_around(
         self, lifespan: Callable[[A], AbstractAsyncContextManager[S]]
     ) -> Callable[[A], AbstractAsyncContextManager[S]]:
-        """The lifespan of an application together with that of the service.
+        """Return the lifespan of an application together with the lifespan of the service.
 
-        What ``lifespan`` opens is open before maintenance begins, and is closed after the service:
-        running work may use it until its end.
+        Resources that ``lifespan`` opens are open before maintenance begins, and are closed after
+        the service: running work may use them until its end.
         """
 
         @contextlib.asynccontextmanager
@@ -1078,9 +1076,9 @@ class Service(PerProcess):
         return query.batches(self.edges.runtime)
 
     def _abandoned(self, record: Record) -> Flow[Collection[str]]:
-        """The owners of work that nobody goes on with; none if a live worker declares its method.
+        """Return the owners whose work nobody continues; none if a live worker declares the method.
 
-        An empty owner is that of work that waits.
+        The empty owner stands for work that waits.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()
@@ -1147,7 +1145,7 @@ def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelem
 def _count_done(
     batches: Iterable[Sequence[Record]], act: Callable[[Record], Flow[None]] | None
 ) -> int:
-    """Do this with all records, but those that are gone by then; return how many there were."""
+    """Call ``act`` for all records that still exist, and return how many there were."""
     count = 0
     for some in batches:
         found = run_all([act(record) for record in some]) if act is not None else [None] * len(some)

@@ -1,4 +1,4 @@
-"""Waiting for operations: exact limits, and no thread for a waiter on an event loop (spec §4)."""
+"""Waits for operations: exact limits, and no thread for a wait on an event loop (spec §4)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def wait_limit(
     timeout: Duration | timedelta | float | None, deadline_seconds: float | None, maximum: timedelta
 ) -> float:
-    """Return how long a wait may take, in seconds: the smallest of the three (spec §4.1-§4.4).
+    """Return the limit of a wait in seconds: the smallest of the three (spec §4.1-§4.4).
 
     Raises:
         InvalidTimeout: The timeout is negative or not a valid duration.
-        DeadlineExceeded: The deadline is over already.
+        DeadlineExceeded: The deadline has passed already.
     """
     limit = min(maximum.total_seconds(), timeout_seconds(timeout))
     if deadline_seconds is not None:
@@ -40,10 +40,10 @@ def wait_limit(
 
 
 def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
-    """Return how many seconds a timeout is; None is without end.
+    """Return a timeout in seconds; None has no limit.
 
     Raises:
-        InvalidTimeout: It is negative or not a valid duration.
+        InvalidTimeout: The timeout is negative or not a valid duration.
     """
     if timeout is None:
         return math.inf
@@ -56,11 +56,12 @@ def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
 
 
 class Waiters(PerProcess):
-    """All callers in this process that wait for operations, or watch them.
+    """The waits for operations and the watches of this process.
 
-    A blocking wait parks its own thread. Waits and watches on an event loop share what
-    :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` says how many there may
-    be; what watches read, at most ``limits.least_bytes`` at once, is taken from ``replies``.
+    A blocking wait parks its own thread. Waits and watches on an event loop share the listeners
+    that :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` bounds the number
+    of waits and watches. A watch takes the bytes of each read, at most ``limits.least_bytes``, from
+    ``replies``.
     """
 
     _closed = False
@@ -98,11 +99,11 @@ class Waiters(PerProcess):
         self._hub: WatchHub | None = None
 
     def wait(self, name: str, limit: float, caller: str = "") -> Operation:
-        """Block until the operation is done, or ``limit`` seconds are over; its state then.
+        """Block until the operation is done, at most ``limit`` seconds, and return its state then.
 
         Raises:
             OperationNotFound: There is no such operation, or it was removed meanwhile.
-            Unavailable: The store cannot be reached at the first look or the last one, or the
+            Unavailable: The store cannot be reached at the first read or the last one, or the
                 service is stopping.
             ResourceExhausted: There are too many waits.
         """
@@ -110,7 +111,7 @@ class Waiters(PerProcess):
             return self.until_done(name, limit)
 
     def until_done(self, name: str, limit: float) -> Operation:
-        """:meth:`wait` for the application itself, which is not counted; ``limit`` may be inf.
+        """Wait as :meth:`wait` does, for the application: not counted; ``limit`` may be inf.
 
         Raises:
             OperationNotFound, Unavailable: As for :meth:`wait`.

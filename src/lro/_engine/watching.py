@@ -1,4 +1,4 @@
-"""Waits and watches on event loops: which changes reach them, and what they read (spec §3.11)."""
+"""Waits and watches on event loops: notifications of changes, and shared reads (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ GATHER_SECONDS: Final = 0.01
 """Changes within this time are read together."""
 
 _READ_ON_LOOP: Final = 64
-"""How many ends an event loop reads of a file at once: about half a millisecond's worth."""
+"""Maximum number of records that an event loop reads of a file at once: about 0.5 ms."""
 
 BATCH: Final = 100
-"""How many operations a stream reads at once: what is read is held until it is sent."""
+"""Maximum number of operations that a stream reads at once, and holds until they are sent."""
 
 _TICK_SECONDS: Final = 0.25
-"""How often a loop's watchers ask for changes by other processes that came without names."""
+"""Seconds between checks for changes by other processes that were notified without a name."""
 
 _REST: Final = 20
-"""A look at everything is followed by a rest of this many times its length."""
+"""After a full rescan that took t seconds, wait this factor times t."""
 
 _RETRY_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
 See: TypeAlias = Callable[[Sequence[str], int], VisibleRecords]
-"""Reads the records of these names that a caller can see, at most this number of bytes."""
+"""Read the records of these names that a caller can see, at most this number of bytes."""
 
 
 @attrs.frozen
@@ -56,11 +56,11 @@ class _Sent:
 
 
 class WatchList:
-    """The operations of a stream that are not over, and what was sent of them.
+    """The operations of a stream that have not ended, and the edition of each that was sent.
 
-    It keeps names and a few bytes for each, however large the operations are and however slow the
-    watcher is: a state is read when the reader asks for it. An operation that is sent as done
-    or gone is over, since neither ever changes.
+    It keeps a name and a few bytes for each, however large the operations are and however slow the
+    reader is: a state is read when the reader asks for it. An operation that was sent as done or
+    gone is removed, since it cannot change.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -69,35 +69,35 @@ class WatchList:
 
     @property
     def over(self) -> bool:
-        """Whether all were sent as done or gone."""
+        """True if all operations were sent as done or gone."""
         return not self._left
 
     @property
     def left(self) -> Collection[str]:
-        """The names of those that are not over."""
+        """The names of the operations that have not ended."""
         return self._left.keys()
 
     def changed(self, name: str) -> None:
-        """Have this operation read again: it may have changed."""
+        """Mark an operation to be read again, because it may have changed."""
         if name in self._left:
             self._due[name] = None
 
     def differs(self, name: str, edition: tuple[int, datetime] | None) -> bool:
-        """Whether what was sent of a name is another edition than this; None: it is gone."""
+        """Return True if another edition than this was sent; None: the operation is gone."""
         if name not in self._left or name in self._due:
-            return False  # it is over, or to be read anyway
+            return False  # it has ended, or is read anyway
         sent = self._left[name]
         return sent is None or sent.edition != edition
 
     def take(self, limit: int) -> list[str]:
-        """Return at most ``limit`` names to be read now, those that have waited longest."""
+        """Return at most ``limit`` names to read now, those that were marked first."""
         names = [name for name, _ in zip(self._due, range(limit), strict=False)]
         for name in names:
             del self._due[name]
         return names
 
     def read(self, names: Iterable[str], found: Mapping[str, Record]) -> list[WatchItem]:
-        """Return what is to be sent of names that were taken, given their visible records."""
+        """Return the items to send for names that were taken, given their visible records."""
         seen = [self._read(name, found.get(name)) for name in names]
         return [one for one in seen if one is not None]
 
@@ -122,11 +122,11 @@ class WatchList:
 
 
 class WatchStream:
-    """Operations being watched: iterate over it, once, to see their states.
+    """A watch of operations: iterate over it, once, to get their states.
 
-    First comes the state of each, then that of each again whenever it has changed; those that are
-    not there, or not any more, come as :class:`MissingOperation`. It ends when all are done or
-    gone. Of several changes in a row, only the last may come.
+    It yields the state of each operation, and the state again whenever it has changed. Operations
+    that do not exist, or no longer exist, come as :class:`MissingOperation`. It ends when all are
+    done or gone. Of several changes in a row, it may yield only the last.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class WatchStream:
     ) -> None:
         self.list: WatchList = WatchList(names)
         self.reservation: ReplyReservation | None = None
-        """Of what was read last, until the next is asked for; code that takes it releases it."""
+        """The bytes of the last read, held until the next; code that takes it must release it."""
         self._places = tuple(places)
         self._see = see
         self._hub = hub
         self._woken = asyncio.Event()
 
     async def __aiter__(self) -> AsyncGenerator[WatchItem, None]:
-        """Yield each sighting.
+        """Yield each state.
 
         Raises:
             Unavailable: The service is stopping.
@@ -153,7 +153,7 @@ class WatchStream:
                     yield one
 
     async def batches(self, idle_seconds: float) -> AsyncGenerator[list[WatchItem], None]:
-        """Yield sightings read together, and an empty list after ``idle_seconds`` without any.
+        """Yield states that were read together; an empty list after ``idle_seconds`` without any.
 
         While the store cannot be reached, there is none.
 
@@ -182,7 +182,7 @@ class WatchStream:
             self.reservation = None
 
     def wake(self) -> None:
-        """Read soon: there may be something. On the loop's thread."""
+        """Wake the stream to read soon. Call it in the thread of the loop."""
         self._woken.set()
 
     async def _next(self, watchers: LoopWatchers, idle_at: float) -> list[WatchItem]:
@@ -221,7 +221,7 @@ class WatchStream:
 class WatchHub:
     """The waits and watches on all event loops of a process, a :class:`LoopWatchers` for each.
 
-    What a stream reads, at most ``max_bytes`` at once, is taken from ``replies``.
+    A stream takes the bytes of each read, at most ``max_bytes``, from ``replies``.
     """
 
     def __init__(
@@ -244,11 +244,11 @@ class WatchHub:
         )
 
     def watch(self, names: Iterable[str], see: See, places: Iterable[HeldCall] = ()) -> WatchStream:
-        """Watch these operations; ``places`` are freed when that ends."""
+        """Watch these operations, and free ``places`` at the end."""
         return WatchStream(names, see, self, places)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Return what a call that reads the store gives; in a thread, if it may block the loop."""
+        """Call a function that reads the store, in a thread if it may block the loop."""
         if self.updater.store.writes_block:
             return await asyncio.to_thread(call)
         return call()
@@ -264,19 +264,19 @@ class WatchHub:
 
     @property
     def waiting(self) -> int:
-        """How many coroutines wait."""
+        """The number of coroutines that wait."""
         with self._lock:
             return sum(watchers.waiting for watchers in self._loops.values())
 
     @property
     def watching(self) -> int:
-        """How many streams watch."""
+        """The number of streams that watch."""
         with self._lock:
             return sum(len(watchers.streams) for watchers in self._loops.values())
 
 
 class Watched:
-    """What waits for a name on one event loop, or watches it; and the listener for that name."""
+    """The waits and streams of one event loop for a name, and the listener for that name."""
 
     __slots__ = ("name", "streams", "waits", "watchers")
 
@@ -287,15 +287,15 @@ class Watched:
         self.streams: set[WatchStream] = set()
 
     def __call__(self, ended: bool) -> None:
-        """Note a notification, in the thread that notifies."""
+        """Record a notification. Called in the thread that notifies."""
         self.watchers.notified(self, ended)
 
 
 class PendingWait:
     """A wait for the end of one operation, from :meth:`LoopWatchers.begin`.
 
-    ``future`` gives the operation once it is done. It gives None if the caller is to look itself:
-    when the time is over, when there is no such operation any more, when the service is closed.
+    ``future`` gives the operation once it is done. It gives None if the caller must read it: at
+    the timeout, if the operation no longer exists, or if the service is closed.
     """
 
     __slots__ = ("future", "timer", "watched")
@@ -308,7 +308,7 @@ class PendingWait:
         self.timer: asyncio.TimerHandle = timer
 
     def end(self) -> None:
-        """Free what is held for it. Call it once, whatever became of the wait."""
+        """Free the resources of the wait. Call it once, however the wait has ended."""
         self.timer.cancel()
         watched = self.watched
         if self.future in watched.waits:  # else its answer has freed the rest
@@ -317,11 +317,11 @@ class PendingWait:
 
 
 class LoopWatchers:
-    """The waits and watches of one event loop: one listener a name, however many there are.
+    """The waits and watches of one event loop, with one listener for each name.
 
-    A wait is a watch of one name that ends when the operation is done. All waits whose operations
-    may have ended are answered by one read of the store; a stream reads its own names, when its
-    reader asks for more. Touched by the thread of the loop only, except for :meth:`notified`.
+    A wait is a watch of one name that ends when the operation is done. One read of the store
+    answers all waits whose operations may have ended; a stream reads its own names when its reader
+    asks for more. Only the thread of the loop may call it, except for :meth:`notified`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hub: WatchHub) -> None:
@@ -341,9 +341,9 @@ class LoopWatchers:
     # -- waits --------------------------------------------------------------------------------
 
     def begin(self, name: str, limit: float) -> PendingWait:
-        """Wait for the end of an operation, for ``limit`` seconds.
+        """Begin a wait for the end of an operation, for ``limit`` seconds.
 
-        Look at the operation after this: an end that a look does not show is notified.
+        Read the operation after this: an end that the read does not show is notified.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Operation | None] = loop.create_future()
@@ -353,7 +353,7 @@ class LoopWatchers:
 
     @property
     def waiting(self) -> int:
-        """How many coroutines wait. Other threads ask too: the copy is made in one step."""
+        """The number of coroutines that wait. For any thread: the copy is made in one step."""
         return sum(len(watched.waits) for watched in list(self._watched.values()))
 
     def _answer_soon(self) -> None:
@@ -361,7 +361,7 @@ class LoopWatchers:
             self._answering = asyncio.get_running_loop().create_task(self._answer_waits())
 
     async def _answer_waits(self) -> None:
-        """Answer the waits for what has ended, as often as more may have."""
+        """Answer the waits for ended operations until no more may have ended."""
         names: Sequence[str] = ()
         try:
             while names := self._take_ended():
@@ -429,11 +429,11 @@ class LoopWatchers:
         return Found(records)
 
     def _resolve_waits(self, ends: Mapping[str, Operation | None]) -> None:
-        """Answer all waits for these names, and free what was held for them."""
+        """Answer all waits for these names, and free their resources."""
         for name, operation in ends.items():
             watched = self._watched.get(name)
             if watched is None:
-                continue  # all that waited have left since
+                continue  # all waits have ended since
             for future in watched.waits:
                 _answer(future, operation)
             watched.waits.clear()
@@ -442,7 +442,7 @@ class LoopWatchers:
     # -- streams ------------------------------------------------------------------------------
 
     def enter(self, stream: WatchStream) -> None:
-        """Let a stream know from now on which of its names have changed."""
+        """Notify a stream of changes from now on."""
         self.streams.add(stream)
         for name in stream.list.left:
             self._watched_of(name).streams.add(stream)
@@ -453,7 +453,7 @@ class LoopWatchers:
         self._hub.change_listener.ensure_running()
 
     def leave(self, stream: WatchStream) -> None:
-        """Free all that a stream holds here."""
+        """Remove a stream, and stop its listeners."""
         self.forget(stream, stream.list.left)
         self.streams.discard(stream)
         if not self.streams and self._looking is not None:
@@ -461,7 +461,7 @@ class LoopWatchers:
             self._looking = None
 
     def forget(self, stream: WatchStream, names: Iterable[str]) -> None:
-        """Let a stream know of these names no more."""
+        """Stop notifying a stream of these names."""
         for name in names:
             watched = self._watched[name]
             watched.streams.discard(stream)
@@ -481,7 +481,7 @@ class LoopWatchers:
                 stream.wake()
 
     async def _look_again(self, unnamed_changes: int) -> None:
-        """Look, while there are streams, for changes without a notification."""
+        """While there are streams, look for changes that were not notified."""
         loop = asyncio.get_running_loop()
         looked_at, rest = loop.time(), 0.0
         while True:
@@ -525,7 +525,7 @@ class LoopWatchers:
     # -- both ---------------------------------------------------------------------------------
 
     def notified(self, watched: Watched, ended: bool) -> None:
-        """Note a notification; in the thread that notifies, and quick."""
+        """Record a notification. Called in the thread that notifies, so it must be quick."""
         answer = gather = False
         with self._lock:
             if ended and watched.waits:
