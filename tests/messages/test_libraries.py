@@ -388,10 +388,7 @@ class Lost(BaseModel):
     ("cls", "says"),
     [
         (model(a=(pydantic.SecretStr, ...)), r"a: no proto field has the type .*SecretStr"),
-        (
-            model(a=(str, Field(exclude=True))),
-            "a: is excluded from what is written, and has no default",
-        ),
+        (model(a=(str, Field(exclude=True))), "a: is excluded from JSON, and has no default"),
         (
             model(a=(str, Field("", validation_alias=AliasPath("whole", 0)))),
             "a: is read from a part of another field",

@@ -1,7 +1,8 @@
 """JSON Schemas (2020-12) of message classes, by their shapes.
 
-A class has two: of what is written, which is the canonical ProtoJSON, and of what is read, which is
-all that is accepted: numbers in quotes, names and numbers of enum values, null for an absent field.
+A class has two schemas. The schema for writing describes canonical ProtoJSON. The schema for
+reading describes all accepted input: quoted numbers, names and numbers of enum values, null for an
+absent field.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ _SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
     Kind.FLOAT: _floating(Kind.FLOAT),
     Kind.DOUBLE: _floating(Kind.DOUBLE),
 }
-"""Written and read."""
+"""Schemas for writing and for reading."""
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
-"""What no key of an OpenAPI component has."""
+"""Characters that the key of an OpenAPI component cannot have."""
 _NO_WORD: Final = re.compile(r"[\W_]+")
 
 DURATION_SCHEMA: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
@@ -97,11 +98,11 @@ _SPECIAL: Final[Mapping[str, tuple[Schema, Schema]]] = {
         for kind in _SCALARS
     },
 }
-"""The same of the well-known types, by full name."""
+"""Schemas for writing and for reading of well-known types, by full name."""
 
 
 def or_null(schema: Schema) -> Schema:
-    """The schema of what this one takes, or null."""
+    """Return a schema that also accepts null."""
     if not schema:
         return schema
     kinds, choices = schema.get("type"), schema.get("anyOf", [schema])
@@ -125,7 +126,7 @@ class MessageSchemas:
         self._references: dict[object, Schema] = {}
 
     def written(self, cls: type) -> Schema:
-        """The schema of the JSON value that a message is printed as."""
+        """Return the schema of a message that is written as JSON."""
         return self._top(cls, reading=False)
 
     def read(
@@ -135,7 +136,7 @@ class MessageSchemas:
         more: Mapping[str, Json] | None = None,
         without: frozenset[str] = frozenset(),
     ) -> Schema:
-        """The schema of the JSON values that are read as a message.
+        """Return the schema of the JSON values that are read as a message.
 
         ``more`` are further properties, which a field of the same name replaces; ``without`` are
         the JSON names of fields that are given elsewhere. ``suffix`` then sets the schema apart
@@ -144,27 +145,27 @@ class MessageSchemas:
         return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
 
     def field(self, field: Field, package: str) -> Schema:
-        """The schema of what is read as a field, for itself; ``package`` is that of its message."""
+        """Return the schema for reading one field; ``package`` is that of its message."""
         one = self._one(field, package, reading=True)
         return {"type": "array", "items": one} if field.label is Label.REPEATED else one
 
     def packed(self, cls: type) -> Schema:
-        """The schema of the JSON form of an Any that holds such a message (spec §1.10)."""
+        """Return the schema of the JSON form of an Any with such a message (spec §1.10)."""
         written = self.written(cls)
         if self._types.knows(cls) and self._types.name_of(cls) in WRAPPED_TYPES:
             return {"allOf": [self.any(), {"type": "object", "properties": {"value": written}}]}
         return {"allOf": [self.any(), written]}
 
     def is_message(self, cls: object) -> TypeGuard[type]:
-        """Whether this is a message class, registered or not."""
+        """Return True for a message class, registered or not."""
         return isinstance(cls, type) and (self._types.knows(cls) or is_message_class(cls))
 
     def any(self) -> Schema:
-        """The schema of the JSON form of any Any."""
+        """Return the schema of the JSON form of an Any."""
         return self.add(ANY, _SPECIAL[ANY][0])
 
     def add(self, name: str, schema: Schema) -> Schema:
-        """Keep a schema under a name, and return the reference to it."""
+        """Store a schema under a name, and return a reference to it."""
         self.named[name] = schema
         return {"$ref": f"{self._prefix}{name}"}
 
@@ -271,12 +272,12 @@ class MessageSchemas:
 
 
 def _folded(name: str) -> str:
-    """A name as generators of code may take it, which keep letters and digits."""
+    # Code generators may keep only letters and digits of a name.
     return _NO_WORD.sub("", name).lower()
 
 
 def _needed(field: Field) -> bool:
-    # Where any other is missing, it is zero, or what its class says.
+    # Any other missing field is zero or has the default of its class.
     return field.required and field.label is Label.OPTIONAL and not field.nullable
 
 

@@ -1,8 +1,8 @@
 """Structs of msgspec as message classes.
 
-msgspec itself names the first thing that is wrong. So each value is converted by itself, and all
-that is wrong in a message is named. The names of ``rename`` and ``field(name=...)`` are those in
-JSON. A type that proto has not is written as msgspec writes it: as text, or as any JSON value.
+msgspec reports only the first error of a message. So each value is converted by itself, and all
+errors are reported. ``rename`` and ``field(name=...)`` set the names in JSON. A type without a
+proto equivalent is written as msgspec writes it: as text, or as any JSON value.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TIMES: Final = (datetime, timedelta)
 
 
 def declared(cls: Any) -> list[Declared]:
-    """The fields."""
+    """Return the fields of a Struct."""
     return [_declared(one) for one in msgspec.structs.fields(cls)]
 
 
 def foreign(annotation: object) -> ForeignType | None:
-    """A type as msgspec writes it, by its JSON Schema."""
+    """Return how msgspec writes a type, by its JSON Schema."""
     if bare(annotation) is msgspec.Raw:
         return None
     try:
@@ -64,7 +64,7 @@ def foreign(annotation: object) -> ForeignType | None:
 
 
 def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None:
-    """What converts a value with a Meta to itself."""
+    """Return a check of a single value that has a Meta, or None."""
     single = kind not in (Kind.ENUM, Kind.MESSAGE) or bare(annotation) in _TIMES
     if not single or not any(isinstance(one, msgspec.Meta) for one in marks_of(annotation)):
         return None
@@ -72,7 +72,7 @@ def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None
 
 
 def maker(cls: Any, shape: Shape) -> Make:
-    """What calls the class. Single values were checked before; here are lists and maps."""
+    """Return the function that makes messages, and checks the lengths of lists and maps."""
     required = [field.name for field in shape.fields if field.explicit]
     checks = _container_checks(cls, shape)
 
@@ -131,7 +131,6 @@ def _unset_as_none(name: str) -> Callable[[Any], object]:
 
 
 def _container_checks(cls: Any, shape: Shape) -> dict[str, Callable[[Any], object]]:
-    """What checks the lengths of the lists and maps that have a Meta, by name."""
     found: dict[str, Callable[[Any], object]] = {}
     for field in msgspec.structs.fields(cls):
         label, marks = shape.spellings[field.name].label, marks_of(field.type)
@@ -151,7 +150,7 @@ def _converted(value: object, annotation: object) -> object:
 
 
 def _whole(value: Json) -> Json:
-    """The same with integers for whole floats, which is what the binary form makes of them."""
+    # Whole floats become integers, because the binary form has only doubles.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -162,11 +161,6 @@ def _whole(value: Json) -> Json:
 
 
 def _contained(action: Callable[[], T]) -> T:
-    """What an action gives; what msgspec refuses is what is wrong with a field.
-
-    Raises:
-        InvalidArgument: It refused.
-    """
     try:
         return action()
     except (

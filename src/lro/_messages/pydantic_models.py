@@ -1,8 +1,8 @@
 """Models and dataclasses of pydantic 2 as message classes.
 
-A message is read field by field, as for any class, and validated by its own class as a whole, so
-that each constraint and validator counts. Their aliases are the names in JSON. A type that proto
-has not is written as pydantic writes it: as text or a number, or else as any JSON value.
+A message is read field by field, like one of any class, and then validated by its class, so all
+constraints and validators apply. Aliases are the names in JSON. A type without a proto equivalent
+is written as pydantic writes it: as text, as a number, or as any JSON value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ: Final = (BeforeValidator, PlainValidator, WrapValidator)
 
 
 def has_fields(cls: Any) -> bool:
-    """Whether the JSON of a model is that of its fields, unlike that of a RootModel.
+    """Return True if the JSON of a model has its fields, unlike that of a RootModel.
 
     Raises:
         MissingExtra: The version of pydantic is too old.
@@ -57,7 +57,7 @@ def has_fields(cls: Any) -> bool:
 
 
 def declared(cls: Any) -> list[Declared]:
-    """The fields, and the computed ones, which are written alone."""
+    """Return the fields, and the computed fields, which are only written."""
     if not cls.__pydantic_complete__:
         _complete(cls)
     written = _serialized_fields(cls)
@@ -65,7 +65,7 @@ def declared(cls: Any) -> list[Declared]:
     for name, field in cls.__pydantic_fields__.items():
         if field.exclude:
             if field.is_required():
-                wrong = "is excluded from what is written, and has no default to be read as"
+                wrong = "is excluded from JSON, and has no default for reading"
                 raise DeclarationError(f"{cls.__qualname__}.{name}", wrong)
         elif field.init is not False:
             found.append(_declared(cls, name, field, written.get(name)))
@@ -75,7 +75,7 @@ def declared(cls: Any) -> list[Declared]:
 
 
 def foreign(annotation: Any) -> ForeignType | None:
-    """A type as pydantic writes it, by its JSON Schema."""
+    """Return how pydantic writes a type, by its JSON Schema."""
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
         kind = foreign_kind(adapter.json_schema(mode="serialization"))
@@ -94,12 +94,12 @@ def foreign(annotation: Any) -> ForeignType | None:
 
 
 def rewrites(annotation: object) -> bool:
-    """Whether a serializer is part of the type."""
+    """Return True if a serializer is part of the type."""
     return any(isinstance(mark, _WRITE) for mark in marks_of(annotation))
 
 
 def maker(cls: Any, shape: Shape) -> Make:
-    """What validates the values, by the names of their fields."""
+    """Return the function that makes messages, which the class validates."""
     own_readers = _own_readers(cls)
     fields = {field.name: field for field in shape.fields}
 
@@ -141,7 +141,7 @@ def _complete(cls: Any) -> None:
 
 def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
     annotation: Any = field.annotation
-    if field.discriminator is not None:  # which pydantic keeps apart from the type
+    if field.discriminator is not None:  # pydantic keeps it apart from the type
         mark = pydantic.Field(discriminator=field.discriminator)
         annotation = Annotated[annotation, mark]
     if field.metadata:
@@ -180,13 +180,13 @@ def _computed(name: str, field: ComputedFieldInfo) -> Declared:
 
 
 def _config(cls: Any) -> Mapping[str, Any]:
-    # A model has one or the other, a dataclass the latter, if any.
+    # A model has one of the two; a dataclass has the first, if any.
     found: Mapping[str, Any] | None = getattr(cls, "__pydantic_config__", None)
     return found or getattr(cls, "model_config", {})
 
 
 def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...]]:
-    """The name in JSON, empty if none is given, and the others that are read."""
+    # The name in JSON, or an empty text, and all names that are read.
     given = field.validation_alias
     choices = given.choices if isinstance(given, pydantic.AliasChoices) else [given]
     read = tuple(one for one in choices if isinstance(one, str))
@@ -197,7 +197,7 @@ def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...
 
 
 def _serialized_fields(cls: Any) -> dict[str, Json]:
-    """The JSON Schemas of the fields with a serializer among the methods of the model."""
+    # The JSON Schemas of fields for which the model has a serializer method.
     own = cls.__pydantic_decorators__.field_serializers.values()
     names = {name for one in own for name in one.info.fields}
     if not names:
@@ -240,7 +240,7 @@ def _enum_in(annotation: object) -> type[enum.Enum] | None:
 
 
 def _own_readers(cls: Any) -> frozenset[str]:
-    """The fields whose values a validator gets as they come, which may be no ProtoJSON."""
+    # Fields whose validators get the value as it came, which need not be ProtoJSON.
     decorators = cls.__pydantic_decorators__
     if any(one.info.mode != "after" for one in decorators.model_validators.values()):
         return frozenset(cls.__pydantic_fields__)
@@ -265,11 +265,6 @@ def _same(value: T) -> T:
 
 
 def _contained(action: Callable[[], T]) -> T:
-    """What an action gives; what pydantic refuses is what is wrong with a field.
-
-    Raises:
-        InvalidArgument: It refused.
-    """
     try:
         return action()
     except pydantic.ValidationError as exc:
@@ -282,7 +277,7 @@ def _contained(action: Callable[[], T]) -> T:
 def _invalid(
     error: ErrorDetails, place: Sequence[int | str], *, key: bool = False
 ) -> InvalidArgument:
-    """One error; ``key`` says that the second part of its place is the key of a map."""
+    # ``key``: the second part of the place is the key of a map.
     path = ""
     for depth, part in enumerate(place):
         if part == "[key]":

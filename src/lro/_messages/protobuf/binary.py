@@ -1,4 +1,4 @@
-"""Messages between JSON values and the binary form, by descriptors (spec §1.7, §1.10)."""
+"""Converts messages between JSON and binary form, by descriptors (spec §1.7, §1.10)."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ STANDARD: Final = tuple(
         status_pb2, error_details_pb2, operations_proto_pb2,
     )
 )  # fmt: skip
-"""The files of the messages that are always known."""
+"""The files of the messages that are always registered."""
 
 _ANY: Final = any_pb2.Any.DESCRIPTOR.full_name
 _VALUES: Final = frozenset(
     one.DESCRIPTOR.full_name for one in (struct_pb2.Value, struct_pb2.ListValue, struct_pb2.Struct)
 )
 _EXACT: Final = 2**53
-"""Up to here each whole number is a double of its own."""
+"""The largest number up to which every whole number is an exact double."""
 
 _KEPT: Final = 1024
 _KEPT_BYTES: Final = 4096
@@ -84,9 +84,9 @@ class Binary:
         self._files: dict[bytes, tuple[str, ...]] = {}
         self._taken: set[str] = set()
         self._symbols: dict[str, str] = {}
-        """The file of all that is declared at the top of one, by full name."""
+        """The file of each top-level declaration, by full name."""
         self.known: dict[str, str] = {}
-        """The file of each message that has a descriptor of its own, by full name."""
+        """The file of each message with its own descriptor, by full name."""
         self._classes: dict[str, type[Message]] = {}
         for file in STANDARD:
             self._add(file)
@@ -96,7 +96,7 @@ class Binary:
         own = {n: shape for n, shape in shapes.items() if shape and n not in self.known}
         files = ProtoFiles(own, self.known, names)
         self.names: Mapping[type, str] = files.names
-        """The full names of all classes, given or made up."""
+        """The full names of all classes, given or generated."""
         for said in files:
             self._put(said)
         self._written: dict[tuple[str, bytes, bool], bytes] = {}
@@ -104,7 +104,7 @@ class Binary:
         self._lenient = ProtoReader(self.message_class, strict=False)
 
     def message_class(self, full_name: str) -> type[Message]:
-        """The protobuf class of a message, which may be said by an alias.
+        """Return the protobuf class of a message by its full name or an alias.
 
         Raises:
             UnknownType: There is no message of this name.
@@ -123,7 +123,7 @@ class Binary:
         return found
 
     def descriptor(self, full_name: str) -> Descriptor:
-        """The descriptor of a message.
+        """Return the descriptor of a message.
 
         Raises:
             UnknownType: There is no message of this name.
@@ -131,27 +131,27 @@ class Binary:
         return cast(Descriptor, self.message_class(full_name).DESCRIPTOR)
 
     def to_binary(self, full_name: str, value: Json) -> bytes:
-        """The deterministic binary form of the message that a JSON value says (spec §1.7(7)).
+        """Return the deterministic binary form of a message in JSON (spec §1.7(7)).
 
         Raises:
             UnknownType: There is no such message.
             InvalidArgument: The value is not such a message.
         """
-        # What was carried may have more.
+        # A message from a peer may have unknown fields.
         return serialized(self.read(self.message_class(full_name), value, strict=False))
 
     def read(self, cls: type[Message], value: Json, *, strict: bool) -> Message:
-        """The message of a JSON value; unknown fields are refused if ``strict``, else dropped.
+        """Read a message from JSON; unknown fields are refused if ``strict``, otherwise dropped.
 
         Raises:
-            InvalidArgument: The value says no such message; ``field`` is the path of what is wrong.
+            InvalidArgument: The value is not such a message; ``field`` is the path of the error.
         """
         return (self._strict if strict else self._lenient).read(cls, value)
 
     def to_json(self, full_name: str, payload: bytes, *, with_empty: bool = False) -> Json:
-        """The canonical JSON value of a message in binary form.
+        """Return the canonical JSON value of a message in binary form.
 
-        ``with_empty`` shows lists, maps and implicit fields also where they are empty or zero.
+        ``with_empty`` includes empty lists and maps, and implicit fields that are zero.
 
         Raises:
             UnknownType: There is no such message.
@@ -163,7 +163,7 @@ class Binary:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool, with_empty=with_empty)
             value = self._whole_numbers(value, cast(Descriptor, message.DESCRIPTOR))
-            # Protobuf gives dictionaries of another class here and there.
+            # protobuf returns other classes of dictionaries in some places.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
@@ -172,7 +172,7 @@ class Binary:
         return reread(text.decode())  # a new value for each caller, who may change it
 
     def _whole_numbers(self, value: Any, descriptor: Descriptor) -> Any:
-        """The JSON of a message with whole numbers of Values as 1, not as 1.0."""
+        # Whole numbers in a Value become 1, not 1.0.
         name = descriptor.full_name
         if name in _VALUES:
             return _whole(value)
@@ -197,11 +197,9 @@ class Binary:
         return value
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
-        """Add what a file and its imports declare; the names of the files that have it here.
-
-        What another file has declared already is left out: it comes from another edition of that
-        file, as ``protoc`` and ``buf`` put the imports of an API into its set.
-        """
+        # Adds the declarations of a file and its imports; returns the files that have them here.
+        # A declaration that another file has already is left out: it comes from another edition of
+        # that file, because ``protoc`` and ``buf`` put the imports of an API into its set.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -233,7 +231,7 @@ class Binary:
             self._symbols.update((_full_name(said, one), said.name) for one in declared)
 
     def _leave_out_known(self, said: FileDescriptorProto) -> list[str]:
-        """Take out of a file what others have declared; the names of these."""
+        # Removes declarations that other files have, and returns the names of those files.
         homes = []
         for declared in _declared(said):
             for at in reversed(range(len(declared))):
@@ -267,7 +265,7 @@ def _full_name(said: FileDescriptorProto, one: Any) -> str:
 
 
 def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
-    """The full names of messages and of those nested in them, but for the entries of maps."""
+    # Full names of messages and nested messages, except map entries.
     found = []
     for descriptor in descriptors:
         if not descriptor.GetOptions().map_entry:
@@ -276,7 +274,7 @@ def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
 
 
 def parsed(cls: type[Message], payload: bytes) -> Message:
-    """A message in binary form.
+    """Parse a message in binary form.
 
     Raises:
         InvalidArgument: The bytes are not such a message.
@@ -301,27 +299,26 @@ _WIDTHS: Final = {
     FieldDescriptor.TYPE_STRING: 0,
     FieldDescriptor.TYPE_BYTES: 0,
 }
-"""Bytes of each value in a packed field, of other types at least one; 0: it is one value."""
+"""Bytes of each value in a packed field; for other types at least one; 0: a single value."""
 
 
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
-    """Refuse a message in binary form of more values than ``most``: by default those of a reply.
+    """Refuse a message in binary form with more than ``most`` values, by default those of a reply.
 
-    ``descriptor`` is that of the message. A message or a text counts as three, as in JSON; what an
-    Any packs is not looked into.
+    ``descriptor`` is that of the message. A message or a text counts as three, as in JSON. The
+    payload of an Any is not counted.
 
     Raises:
         InvalidArgument: It has more.
     """
     if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
         return
-    with contextlib.suppress(IndexError, KeyError):  # it is spoilt, which the parser says
+    with contextlib.suppress(IndexError, KeyError):  # broken; the parser raises the error
         if any(count > most for count in _count_values(payload, descriptor)):
             raise InvalidArgument("", f"it holds more than {most} values")
 
 
 def _count_values(payload: bytes, descriptor: Any) -> Iterator[int]:
-    """The values so far, at each field."""
     count, waiting = 0, [(0, len(payload), descriptor)]
     while waiting:
         at, end, message = waiting.pop()
@@ -347,7 +344,7 @@ def _count_values(payload: bytes, descriptor: Any) -> Iterator[int]:
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits in each byte, and where the next field begins."""
+    # A varint, and the place of the next field.
     found = payload[at]
     if found < 0x80:
         return found, at + 1
@@ -362,10 +359,10 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def serialized(message: Message) -> bytes:
-    """The deterministic binary form (spec §1.7(7)).
+    """Return the deterministic binary form (spec §1.7(7)).
 
     Raises:
-        InvalidArgument: It cannot be written.
+        InvalidArgument: The message cannot be written.
     """
     try:
         return bytes(message.SerializeToString(deterministic=True))
@@ -376,10 +373,10 @@ def serialized(message: Message) -> bytes:
 def json_of(
     message: Message, *, pool: DescriptorPool | None = None, with_empty: bool = False
 ) -> Json:
-    """The canonical JSON value of a message (spec §1.8(1)); ``with_empty`` shows zeros too.
+    """Return the canonical JSON value of a message (spec §1.8(1)), with zeros if ``with_empty``.
 
     Raises:
-        InvalidArgument: It has none.
+        InvalidArgument: The message has no JSON form.
     """
     return _or_invalid(
         lambda: json_format.MessageToDict(
@@ -392,7 +389,7 @@ _WRONG: Final = (
     *(json_format.Error, DecodeError, RecursionError),
     *(ValueError, TypeError, OverflowError, AttributeError),
 )
-"""What the protobuf library raises for messages that have no JSON form."""
+"""Errors of the protobuf library for messages without a JSON form."""
 
 
 def _or_invalid(action: Callable[[], T]) -> T:
@@ -404,21 +401,21 @@ def _or_invalid(action: Callable[[], T]) -> T:
 
 @attrs.frozen
 class ProtobufCodec:
-    """Packs messages in binary form, so that fields which this program does not know survive."""
+    """Packs messages in binary form, so unknown fields survive."""
 
     python: type[Message]
     binary: Callable[[], Binary]
 
     @property
     def shape(self) -> Shape | None:
-        """The fields, by the descriptor; None for the well-known types."""
+        """The fields of the descriptor; None for well-known types."""
         descriptor = cast(Descriptor, self.python.DESCRIPTOR)
         if descriptor.full_name in WRAPPED_TYPES:
             return None
         return shape_of_descriptor(descriptor)
 
     def dump(self, message: Any) -> Json | bytes:
-        """The deterministic binary form."""
+        """Return the deterministic binary form."""
         if not isinstance(message, self.python):
             raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
         return serialized(message)
@@ -426,7 +423,7 @@ class ProtobufCodec:
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """The binary form with more fields; the same bytes if it says all of that already."""
+        """Set fields in a binary form; return the same bytes if they are set already."""
         try:
             message = parsed(self.python, payload)
         except InvalidArgument:  # reading the payload raises the error
@@ -442,7 +439,7 @@ class ProtobufCodec:
         return payload if after == before else after
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Any:
-        """The message of a JSON value, or of the binary form."""
+        """Read a message from JSON or binary form."""
         if isinstance(payload, bytes):
             return parsed(self.python, payload)
         return self.binary().read(self.python, payload, strict=strict)
@@ -450,18 +447,18 @@ class ProtobufCodec:
 
 @attrs.frozen
 class ProtoPlusCodec:
-    """The codec of a class of proto-plus: that of the protobuf class inside, with its wrapping."""
+    """The codec of a proto-plus class, which wraps the messages of a protobuf class."""
 
     python: Any
     inner: ProtobufCodec
 
     @property
     def shape(self) -> Shape | None:
-        """The fields, by the descriptor."""
+        """The fields of the descriptor."""
         return self.inner.shape
 
     def dump(self, message: Any) -> Json | bytes:
-        """The deterministic binary form."""
+        """Return the deterministic binary form."""
         if not isinstance(message, self.python):
             raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
         return self.inner.dump(self.python.pb(message))
@@ -469,17 +466,17 @@ class ProtoPlusCodec:
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """As :meth:`ProtobufCodec.amend`."""
+        """Do :meth:`ProtobufCodec.amend`."""
         return self.inner.amend(payload, unless_set, always)
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Any:
-        """The message of a JSON value, or of the binary form."""
+        """Read a message from JSON or binary form."""
         return self.python.wrap(self.inner.load(payload, strict=strict))
 
 
 REQUEST_ID: Final = 2046
 VALIDATE_ONLY: Final = 2047
-"""Field numbers: the highest that take two bytes."""
+"""The highest field numbers that take two bytes."""
 
 
 @attrs.frozen
