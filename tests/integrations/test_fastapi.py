@@ -302,7 +302,7 @@ def test_document_has_every_route_and_the_messages_of_starts(counting: Counting)
     assert "/v1/projects/{project}/operations/{operation}:wait" in paths
     get, start = paths["/v1/operations/{operation}"]["get"], paths[START]["post"]
     assert get["security"] == start["security"] == [{"OAuth2PasswordBearer": []}]
-    assert [one["name"] for one in get["parameters"]] == ["operation"]
+    assert [one["name"] for one in get["parameters"]] == ["operation", "view"]
     assert get["tags"] == ["work"]
     reply = paths["/v1/read:count"]["post"]["responses"]
     assert "422" not in reply
