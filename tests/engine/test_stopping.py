@@ -240,7 +240,7 @@ def test_start_is_refused_when_the_service_stops(make):
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_executor_of_another_service_is_refused(make):
     """It would stop with either of the two."""
-    executor, wanted = make(), "executor: is that of another service"
+    executor, wanted = make(), "executor: belongs to another service"
     service = Service(MemoryStore(), executor, maintenance=False)
     with service, pytest.raises(DeclarationError, match=wanted):
         Service(MemoryStore(), executor, maintenance=False)
