@@ -170,7 +170,7 @@ def test_arguments_that_cannot_be_right_are_refused(server):
     for schema in ("", "pg_mine", "x" * 61, "a\0b", "\ud800"):
         with pytest.raises(DeclarationError, match="schema"):
             PostgresStore(server.url, schema=schema)
-    with pytest.raises(DeclarationError, match="no connection string") as refused:
+    with pytest.raises(DeclarationError, match="not a valid connection string") as refused:
         PostgresStore("secret word")
     assert "secret" not in str(refused.value)
 

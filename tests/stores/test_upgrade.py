@@ -275,5 +275,5 @@ def test_an_old_file_without_its_tables_is_refused(path: Path, clock: ManualCloc
     fill_file(str(path), clock)
     with closing(CONNECT(path)) as other:
         other.execute("DROP TABLE operations")
-    with pytest.raises((DeclarationError, sqlite3.Error), match="other tables than its version"):
+    with pytest.raises((DeclarationError, sqlite3.Error), match="tables that do not match"):
         SQLiteStore(path, clock=clock)

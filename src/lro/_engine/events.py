@@ -1,4 +1,4 @@
-"""What happens to operations in this process, for observers: metrics, traces, logs, your own."""
+"""Events of operations in this process, for the log, metrics, traces and your observers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def _escape(record: logging.LogRecord) -> bool:
 log.addFilter(_escape)  # once for all lines of the logger, as names are in most of them
 
 StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
-"""What became of a start: ``repeated`` is one whose request id was known already."""
+"""Outcome of a start: ``repeated`` if its request id was known already."""
 
 LOOK_SECONDS: Final = 0.01
-"""How soon a provider that is set later is used: to look for one takes microseconds."""
+"""Seconds between two looks for a provider; a look takes microseconds."""
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Gives the headers, or the metadata, of a call, names in lower case: asked for if needed."""
+"""Returns the headers, or the metadata, of a call, names in lower case; called if needed."""
 
 Sent: TypeAlias = Callable[[], bytes]
-"""Gives a request as its caller has sent it: the same bytes for the same request."""
+"""Returns a request as its caller has sent it: the same bytes for the same request."""
 
 
 @attrs.define(kw_only=True)
@@ -339,7 +339,7 @@ class StartTrace:
     """A start as it is traced; this one is not."""
 
     context = ""
-    """What is stored with the operation: see ``Record.trace_context``."""
+    """The text that is stored with the operation: see ``Record.trace_context``."""
 
     def stored(self, name: str, outcome: StartOutcome) -> None:
         """Take note that the operation of this name is stored."""
@@ -361,7 +361,7 @@ class Tracer(Observer):
     """
 
     on = False
-    """Whether it takes anything now."""
+    """True if it takes anything now."""
     _sources: Sequence[Callable[[], object]] | None = None
     _providers: Sequence[object] = ()
     _look_at = -math.inf
@@ -381,7 +381,7 @@ class Tracer(Observer):
         return self.on
 
     def sources(self) -> Sequence[Callable[[], object]]:
-        """What gives the providers; asked once."""
+        """Return the functions that return the providers; called once."""
         return ()
 
     def use(self, providers: Sequence[object]) -> None:

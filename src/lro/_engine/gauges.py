@@ -1,4 +1,4 @@
-"""What a process has at this moment: the values of the metrics that are read when collected."""
+"""Values of the metrics that are read when they are collected."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
 """
 
 QUEUE_SECONDS: Final = 15.0
-"""How long it is remembered what waits in the store."""
+"""Seconds for which the counts of waiting work are remembered."""
 
 _PENDING: Final = {"lro.state": "pending"}
 _EXECUTING: Final = {"lro.state": "executing"}
 
 
 class Gauges:
-    """Reads the metrics of one service that are ``observed``."""
+    """Read the ``observed`` metrics of one service."""
 
     def __init__(
         self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers, waiters: Waiters

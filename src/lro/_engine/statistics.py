@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[str, tuple[str, ...]]
 """The ``series`` of a metric, and the values of its attributes."""
 
 _MOST_VALUES: Final = 1000
-"""How many values of a key are kept before they are counted."""
+"""The most values of a key that are kept before they are counted."""
 
 _METRICS: Final = {metric.series: metric for metric in METRICS if metric.series}
 
@@ -48,7 +48,7 @@ class Statistics(MetricObserver, PerProcess):
         self._counted: dict[_Key, list[float]] = {}
         """Used with that lock held."""
         self.flush_at: float = self._clock() + FLUSH_SECONDS
-        """When :meth:`flush` is due."""
+        """The time at which :meth:`flush` is due."""
 
     def record(self, metric: Metric, value: float, *attributes: str) -> None:
         """Keep a value, in any thread. Values are counted later, many at once, without waiting."""

@@ -53,12 +53,12 @@ Propagation: TypeAlias = Literal["link", "child", "none"]
 _OPERATION: Final = "lro.operation.name"
 _ERROR: Final = "error.type"
 _NO_PROVIDER: Final = ("opentelemetry.trace", "opentelemetry.metrics")
-"""Where the API's own providers are, which do nothing."""
+"""Modules of the API's own providers, which do nothing."""
 
 
 @attrs.frozen(kw_only=True)
 class Telemetry:
-    """How a service uses OpenTelemetry.
+    """Options of a service for OpenTelemetry.
 
     ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
     ``propagation`` says how the span of an attempt belongs to the span of the start: by a link, as
@@ -481,7 +481,7 @@ class _AllInstruments(PerProcess):
         self._lock = threading.Lock()
 
     def of(self, api: _Api, provider: Any, service: ServiceTelemetry) -> Instruments:
-        """Those of a provider, which also read the gauges of this service."""
+        """Return the instruments of a provider, and let them read the gauges of this service."""
         with self._lock:
             made = self._made.get(provider)
             if made is None:

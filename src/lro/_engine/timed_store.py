@@ -12,7 +12,7 @@ from lro._engine.events import code_name
 from lro._engine.store_port import Store
 
 Called: TypeAlias = Callable[[str, float, str], None]
-"""Takes the verb of a call, its seconds, and the type of its error, empty for none."""
+"""Called with the verb of a call, its seconds, and the type of its error or an empty text."""
 
 _NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
 """Verbs that read and write no records."""

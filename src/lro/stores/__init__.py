@@ -1,1 +1,1 @@
-"""Where operations are kept. Import the store you use: each may need an extra."""
+"""Stores of operations. Import the one that you use, since each may need an extra."""

@@ -1,4 +1,4 @@
-"""What the stores have in common of counts: their times, how they add up, and the load."""
+"""Counts and load, as all stores compute them: steps of minutes, sums, work in progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lro.stores._rows import micros, moment
 _MINUTE: Final = 60_000_000
 
 PRUNED_ROWS: Final = 1000
-"""How many old rows one call removes: more than one call adds, of 300 methods."""
+"""The most old rows that one call removes; more than a call adds for 300 methods."""
 
 WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 """``Record.waits`` in SQL."""
@@ -39,7 +39,7 @@ def step_since(since: datetime, step_minutes: int) -> int:
 
 
 def step_time(minute: int) -> datetime:
-    """When a step begins, given its first minute since 1970."""
+    """Return the time at which a step begins, from its first minute since 1970."""
     return moment(minute * _MINUTE)
 
 
@@ -68,7 +68,7 @@ LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:
-    """What is in progress, of rows that have one method, owner and state each."""
+    """Return the work in progress, from rows that have one method, owner and state each."""
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     owners: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from lro._engine.process import PerProcess
 _RELEASED_AT_ONCE: Final = 2
 
 _IDLE_SECONDS: Final = 10.0
-"""How long the thread for writes that no thread waits for lives without any."""
+"""Seconds after which the thread of this module ends if it has nothing to write."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -25,17 +25,17 @@ class QueuedWrite(ABC):
     """
 
     handed_in: bool = attrs.field(default=False, init=False)
-    """Whether no thread waits for it."""
+    """True if no thread waits for the write."""
     leads: bool = attrs.field(default=False, init=False)
-    """Whether its thread, or that for writes without one, leads its group, or the next one."""
+    """True if its thread, or the thread of this module, leads its group or the next one."""
     over: bool = attrs.field(default=False, init=False)
-    """Whether it has its result or its error; set by the leader."""
+    """True if the write has its result or its error; set by the leader."""
     gate: threading.Lock | None = attrs.field(default=None, init=False)
     """Locked while its thread waits; None for a thread that leads at once."""
     gone: bool = attrs.field(default=False, init=False)
-    """Whether its thread waits no longer: it has its result, or was interrupted."""
+    """True if its thread no longer waits, because of a result or an interrupt."""
     error: BaseException | None = attrs.field(default=None, init=False)
-    """What it has come to, if not to a result."""
+    """The error, if there is no result."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
 
@@ -51,7 +51,7 @@ W = TypeVar("W", bound=QueuedWrite)
 
 
 class GroupCommit(PerProcess, ABC, Generic[W]):
-    """Makes writes in groups.
+    """Base class that commits writes in groups.
 
     A thread that comes while no group is under way leads one at once. Threads that come meanwhile
     wait; when the group is over, the first of them leads the next group, with all the others. So a
@@ -67,7 +67,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         self._group: list[W] = []
         self._led = False
         self._done: list[W] = []
-        """Writes without threads that are over, and whose callers have not been called."""
+        """Writes without threads that are over, and whose callers have not been called yet."""
         self._turn = threading.Lock()
         self._turn.acquire()
         self._thread: threading.Thread | None = None

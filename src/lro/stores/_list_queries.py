@@ -1,4 +1,4 @@
-"""How a store in SQL lists records: which order it follows, between which times, with what test."""
+"""Plans of lists in SQL: the index to follow, the range of times, and the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_PARTS: Final = 100
 
 
 class Dialect(Protocol):
-    """How a database says what standard SQL does not."""
+    """Expressions that differ between databases."""
 
     mark: str
     """A parameter."""
@@ -179,7 +179,7 @@ def retry_smaller(action: Callable[[int], T], size: int) -> T:
 
 @attrs.frozen(kw_only=True)
 class ListQuery:
-    """How a list is read: along ``values`` of ``order``, which an index keeps by create time.
+    """Plan of a list: read ``values`` of ``order``, which an index keeps by create time.
 
     ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
     are given they are few, and each is looked at. ``low`` and ``high`` bound the create time, in

@@ -21,7 +21,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 REQUEST_LIFE: Final = timedelta(hours=24)
-"""How long a request key is known (spec §9.2(2))."""
+"""Time for which a request key is remembered (spec §9.2(2))."""
 
 COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 """Columns in the order of :func:`to_row`. Times are microseconds since 1970 in UTC."""
@@ -93,7 +93,7 @@ def row_weight(row: Sequence[Any]) -> int:
 
 
 def text_length(row: Sequence[Any]) -> int:
-    """How many characters the messages of a row have."""
+    """Return the number of characters in the messages of a row."""
     return len(row[_METADATA] or "") + len(row[_RESULT] or "")
 
 
@@ -136,7 +136,7 @@ def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
 
 
 def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime) -> bool:
-    """Whether a start with this key repeats an earlier one, which was made at ``at``.
+    """Return True if a start with this key repeats an earlier one, which was made at ``at``.
 
     Raises:
         RequestIdConflict: The key was used less than 24 hours ago with another fingerprint.
@@ -154,7 +154,7 @@ def taken(name: str) -> InvalidArgument:
 
 
 def textual(text: str) -> bool:
-    """Whether a database can keep it: no NUL, no lone surrogate."""
+    """Return True if a database can store the text: it has no NUL and no lone surrogate."""
     if "\0" in text:
         return False
     try:
@@ -253,7 +253,7 @@ class _Kept:
     record: Record
     text_length: int
     wanted: bool
-    """Whether it was asked for since it is kept, in this version or an earlier one."""
+    """True if a caller has asked for the record since it was cached, in any version."""
 
 
 class RecordCache(PerProcess):

@@ -12,15 +12,15 @@ from lro._engine.store_port import SUSPECT
 from lro.stores._counting import WAITS
 
 UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
-"""What waits, and ends if it has not begun by then."""
+"""Waiting work that ends if it has not begun by a certain time."""
 
 IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
 
 IS_SENT: Final = "sent_time IS NOT NULL"
-"""What waits, and whose name is on its way to a worker."""
+"""Waiting work whose name was sent to a worker."""
 
 MOST_LANES: Final = 100
-"""How many lanes of a method one claim looks at, each way from where it starts.
+"""The most lanes of a method that one claim looks at, each way from where it starts.
 
 If none of them has anything for it, it reads the whole index for the lane whose work has been due
 for longest, and looks from there. What is found by neither is for the next claim, which starts

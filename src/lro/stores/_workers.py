@@ -22,10 +22,10 @@ LIST_WORKERS: Final = f"""SELECT {", ".join(COLUMNS)}, coalesce(running, 0), hel
         SELECT owner, count(*) AS running, max(lease_until) AS held_until
         FROM operations WHERE owner <> '' GROUP BY owner
     ) AS held USING (owner) ORDER BY start_time, owner"""
-"""Gives rows for :func:`from_row`."""
+"""Query for the rows of :func:`from_row`."""
 
 FORGOTTEN: Final = timedelta(days=1)
-"""How long a worker is known after it was seen last."""
+"""Time after which a worker that was not seen is forgotten."""
 
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
 """An owner of work: its ``alive_until``, whether it is lost, and the latest lease of its work.
@@ -40,7 +40,7 @@ HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lea
     UNION ALL SELECT '', NULL, 0, begin_before FROM (
         SELECT begin_before FROM operations WHERE {UNBEGUN} ORDER BY begin_before LIMIT 1
     ) AS next"""
-"""Gives each :data:`Hold`."""
+"""Query for each :data:`Hold`."""
 
 
 def to_row(worker: Worker) -> tuple[object, ...]:
@@ -97,7 +97,7 @@ def orphans_of(
 
 
 def renewed_of(rows: Iterable[tuple[str, bool | int, bool | int]]) -> Renewed:
-    """What a worker should know of: names, whether they are to stop, and whether they are older."""
+    """Return the answer to a renewal, from names with two flags: must stop, and lease is over."""
     found = list(rows)
     asked = [name for name, cancel_requested, _ in found if cancel_requested]
     return Renewed(asked, [name for name, _, older in found if older])

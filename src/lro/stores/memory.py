@@ -76,7 +76,7 @@ __all__ = ["MemoryStore"]
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
-"""What the records of an order have in common beside their parent: a state, a key's value."""
+"""Value that the records of an order share beside their parent: a state, or a key's value."""
 
 _ALL: Final = None
 
@@ -144,7 +144,7 @@ class OrderedRecords:
         return [self._records[name] for _, name in self._debts[: min(due, limit)]]
 
     def next_due(self) -> datetime | None:
-        """When the next notifications are due."""
+        """Return when the next notifications are due."""
         return moment(self._debts[0][0]) if self._debts else None
 
     def oldest(self, parent: str, state: State, limit: int) -> list[str]:
@@ -264,12 +264,12 @@ def _in_order(entry: _Entry) -> tuple[int, str]:
 
 
 _SLICE = 100
-"""How many records a sweep removes while others wait."""
+"""The most records that a sweep removes before other threads get the lock."""
 _Key: TypeAlias = tuple[str, str, str]
 
 
 class _FirstStarts:
-    """What each request key has started first, the oldest in front; at most ``most`` of them."""
+    """First start of each request key, the oldest in front; at most ``most`` of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -309,7 +309,7 @@ _Lane: TypeAlias = tuple[int, int]
 
 
 class _Work:
-    """What waits, in the order in which it is due, and what has an owner, by method.
+    """Waiting work in the order in which it is due, and work with an owner, by method.
 
     Used under the store's lock.
     """
@@ -379,7 +379,7 @@ class _Work:
         return itertools.chain.from_iterable(lanes)
 
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
-        """How many operations a claim may take of a lane, at most one more than it wants.
+        """Return how many operations a claim may take of a lane, at most one more than it wants.
 
         And when its rate lets more begin, if that is reached.
         """
@@ -462,11 +462,11 @@ class _Work:
             begin = end
 
     def count(self, most: int) -> int:
-        """How many wait, up to ``most``."""
+        """Count the waiting operations, up to ``most``."""
         return min(most, sum(map(len, self._waiting.values())))
 
     def waiting(self, now: datetime) -> list[WaitingWork]:
-        """How many wait of each method, when the first of them is due, and how many are."""
+        """Count the waiting and the due operations of each method; say when the first is due."""
         found: dict[str, WaitingWork] = {}
         for (method, _), entries in self._waiting.items():
             if entries:
@@ -479,7 +479,7 @@ class _Work:
         return [found[method] for method in sorted(found)]
 
     def next_due(self, claim: Claim, now: datetime) -> list[datetime]:
-        """When the next work of each method that a claim asks for is due that is not due now."""
+        """Return when more work of the methods of a claim will be due."""
         kinds = itertools.product(claim.limits, claim.kinds)
         orders = [self._waiting.get(kind, []) for kind in kinds]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
@@ -530,7 +530,7 @@ class _Counts:
                 del steps[old]
 
     def since(self, first: int, step: int) -> Iterator[MinuteCounts]:
-        """What was counted from a step on, the newest first."""
+        """Yield the counts from a step on, the newest first."""
         steps = self._steps[step]
         for minute in sorted((one for one in steps if one >= first), reverse=True):
             for method, counts in sorted(steps[minute].items(), reverse=True):
@@ -554,7 +554,7 @@ class NoChanges:
 
 
 class MemoryStore(PerProcess):
-    """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
+    """Store that keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
 
     ``request_ids`` bounds how many are kept, each for at most 24 hours: beyond it, the oldest is
     forgotten, and a start repeated with it begins a second operation.
@@ -787,7 +787,7 @@ class MemoryStore(PerProcess):
             return dict(self._paused)
 
     def count_waiting(self, most: int) -> int:
-        """How many operations wait, up to ``most``."""
+        """Count the waiting operations, up to ``most``."""
         with self._lock:
             return self._work.count(most)
 
@@ -913,14 +913,14 @@ class MemoryStore(PerProcess):
     def read_counts(
         self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
     ) -> list[MinuteCounts]:
-        """What was counted in the steps that end after ``since``, oldest first."""
+        """Read the counts of the steps that end after ``since``, the oldest first."""
         first = step_since(since, step_minutes)
         with self._lock:
             found = list(itertools.islice(self._counts.since(first, step_minutes), limit))
         return found[::-1]
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
-        """What is in progress under these parents, the oldest first."""
+        """Read the work in progress under these parents, the oldest first."""
         rows: list[LoadRow] = []
         with self._lock:
             for parent in dict.fromkeys(parents):
@@ -942,7 +942,7 @@ class MemoryStore(PerProcess):
         return claimed
 
     def next_due(self) -> datetime | None:
-        """When the next notifications are due; None if none are owed."""
+        """Read when the next notifications are due; None if none are owed."""
         with self._lock:
             return self._lists.next_due()
 

@@ -20,17 +20,17 @@ from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
 
 MORE_SEEN: Final = 64
-"""How many more waiting records a claim looks at than it wants: others may have locked some."""
+"""Number of records that a claim looks at beyond those it wants, as some may be locked."""
 
 _KEPT: Final = 1000
-"""How many claims are known by their owner, time and lease."""
+"""The most claims that are remembered by owner, time and lease."""
 
 _Limits: TypeAlias = Mapping[str, int | None]
 _Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
 
 
 class WorkClaims:
-    """Claims work of a schema; ``cache`` takes the records.
+    """Claim work of a schema; ``cache`` takes the records.
 
     Where a method has a limit, only one process at a time claims work of that method: it holds an
     advisory lock while it counts what runs, until its claim is committed.

@@ -25,14 +25,14 @@ from lro.stores._recurring import RecurringLine
 from lro.stores._rows import moment
 
 PERIOD_SECONDS: Final = 60.0
-"""How long a measurement is good: quartz clocks drift by a few milliseconds in that time."""
+"""Seconds for which a measurement is used. Quartz clocks drift by a few milliseconds meanwhile."""
 
 ASK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The server's time in SQL, in microseconds since 1970."""
 
 
 class ServerClock:
-    """How far the server's clock is ahead of this process's monotonic clock, which cannot be set.
+    """The server's clock, as a distance from this process's monotonic clock, which cannot be set.
 
     ``monotonic`` gives seconds, as :func:`time.monotonic` does.
     """
@@ -48,7 +48,7 @@ class ServerClock:
         return moment(_micros(self.monotonic()) + self._ahead)
 
     def due(self) -> bool:
-        """Whether it is time to measure again; a caller that gets True must do so."""
+        """Return True if it is time to measure again; the caller must then do so."""
         now = self.monotonic()
         if now < self._due:
             return False
@@ -101,7 +101,7 @@ _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
 
 
 INHERITED: Final[list[object]] = []
-"""What a forked process has inherited, and must neither use nor close: it is the parent's."""
+"""Objects of the parent that a forked process must neither use nor close."""
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -175,7 +175,7 @@ def _ask_for_password(function: Callable[[], str]) -> str:
 
 @attrs.frozen(kw_only=True)
 class ServerAddress:
-    """Where the database is, which schema is ours, and how long we wait for what, in seconds.
+    """Address of the database, our schema, and time limits in seconds.
 
     Raises:
         DeclarationError: The URL is not a connection string of PostgreSQL; or ``password`` is not
@@ -197,7 +197,7 @@ class ServerAddress:
         try:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
-            raise DeclarationError("url", "is no connection string of PostgreSQL") from None
+            raise DeclarationError("url", "is not a valid connection string") from None
         if (ask := self.password) is not None:
             fine = callable(ask) and not is_coroutine_function(ask) and not needs(ask, 1)
             wanted = "a plain function without arguments that returns the password"
@@ -296,13 +296,13 @@ class ServerAddress:
 log = logging.getLogger("lro")
 
 ATTEMPTS: Final = 3
-"""How often a statement is sent whose connection is lost, or which a deadlock has ended."""
+"""The most times that a statement is sent after lost connections and deadlocks."""
 
 REST_SECONDS: Final = 0.2
-"""How long a server that could not be reached is not asked again: all calls fail at once then."""
+"""Seconds without a new try after a server could not be reached; calls fail at once meanwhile."""
 
 IDLE_SECONDS: Final = 300.0
-"""How long an idle connection is kept."""
+"""Seconds after which an idle connection is closed."""
 
 _ASK: Final = f"SELECT {ASK}".encode()
 
@@ -390,7 +390,7 @@ class ConnectionPool:
         once: bool = False,
         first: tuple[bytes, Sequence[object]] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """What a statement gives that may be carried out twice, each time with the same effect.
+        """Return the rows of a statement that has the same effect if it is carried out twice.
 
         ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
         locks, if not as long as all others. ``once``: it may not be carried out twice. ``first`` is

@@ -37,7 +37,7 @@ NOBODY: Final = ""
 
 
 class Announcer:
-    """Sends names by one thread of its own, which sleeps while nothing is announced.
+    """Thread that sends names, and sleeps while there are none.
 
     ``send`` is given payloads; what it raises is logged, and those announcements are lost.
     ``sender`` stands in each payload, so that subscriptions of its own process ignore it.

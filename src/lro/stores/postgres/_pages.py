@@ -17,7 +17,7 @@ _NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$"
 
 
 class PostgresDialect:
-    """What PostgreSQL calls things."""
+    """Expressions of PostgreSQL."""
 
     mark = "%s"
 
@@ -72,7 +72,7 @@ def _facet(order: str) -> str:
 
 
 def index_columns(order: str) -> str:
-    """What the index by the state, or by a key, is made of."""
+    """Return the columns of the index by the state, or by a key."""
     return f"({_facet(order)}, create_time DESC)"
 
 

@@ -61,7 +61,7 @@ T = typing.TypeVar("T")
 MAX_GROUP_WRITES: Final = 200
 
 MAX_GROUP_BYTES: Final = 2_000_000
-"""How long the text of a group may be, unless a single record's is longer."""
+"""The most bytes of a group's text, unless a single record has more."""
 
 _CULPRIT: Final = (
     psycopg.DataError,
@@ -73,7 +73,7 @@ _CULPRIT: Final = (
 
 
 class GroupWriter(GroupCommit[RecordWrite]):
-    """Writes records, each committed when :meth:`write` returns, one statement for each group.
+    """Write records in groups, one statement for each; :meth:`write` returns after the commit.
 
     Removals have a statement, and so a writer, of their own.
     """
@@ -173,7 +173,7 @@ _VERSION: Final = COLUMNS.index("version")
 _NO_STAMP: Final = None, None
 
 _THREADS_ASIDE: Final = 4
-"""How many threads do what of the writes that were handed in takes more than one statement."""
+"""Number of threads for writes without a thread that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
 """Records that are larger are made text by such a thread: it takes long for an event loop."""
@@ -191,7 +191,7 @@ def _made(write: RecordWrite) -> _Steps[bool]:
 
 
 INSERT_ATTEMPTS: Final = 10
-"""How often an insert is tried again whose obstacle is gone when it is looked for."""
+"""The most tries of an insert whose obstacle is gone when it is looked for."""
 
 
 class RecordTable:
@@ -338,7 +338,7 @@ class RecordTable:
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
     ) -> Inserted | None:
-        """What an insert finds in the schema already, or None if nothing is in its way.
+        """Return the start that an insert repeats; None if nothing is in its way.
 
         Raises:
             RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
@@ -419,7 +419,7 @@ class RecordTable:
         return written
 
     def _was_written(self, old: Record, new: Record, row: tuple[object, ...]) -> bool:
-        """Whether an attempt was carried out whose answer was lost, and later ones were not."""
+        """Return True if a write whose answer was lost was carried out."""
         stored = self._stored(old.name)
         if stored is None:
             raise OperationNotFound(old.name)
@@ -446,7 +446,7 @@ def find_obstacle(
     *,
     doubtful: bool = False,
 ) -> Inserted | None:
-    """What an insert finds already by ``sql``, which is ``FIND_FIRST``; None if that is nothing.
+    """Return the start that an insert repeats, by ``sql``, which is ``FIND_FIRST``; or None.
 
     ``doubtful``: an earlier attempt may have been carried out.
 

@@ -32,7 +32,7 @@ from lro.stores.postgres._connections import (
 from lro.stores.postgres._pages import index_columns, index_name
 
 SETUP_SECONDS: Final = 3600.0
-"""How long making tables or an index may take, or waiting for another process to do so."""
+"""Seconds in which tables or an index must be made, by this process or another one."""
 
 OLDEST_SERVER: Final = 13_00_00
 """The oldest version of PostgreSQL whose planner sorts within an order (incremental sort)."""
@@ -113,7 +113,7 @@ DROP TABLE IF EXISTS totals;
 ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
-"""Makes version 2 of version 1. Indexes are dropped first, which takes the strongest locks."""
+"""Upgrade of version 1 to 2. Indexes are dropped first, which takes the strongest locks."""
 
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
@@ -140,7 +140,7 @@ def channel_of(schema: str) -> str:
 
 
 def check_name(schema: str) -> None:
-    """Refuse what can be no schema's name.
+    """Refuse a text that is not a valid schema name.
 
     Raises:
         DeclarationError: It is empty, too long, or reserved by PostgreSQL.
@@ -178,7 +178,7 @@ def prepare(connection: BoundedConnection, schema: str) -> bytes:
             connection.execute(statement.encode(), prepare=False)
         return _secret(connection)
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
-        text = f"has other tables than its version says ({exc.diag.message_primary})"
+        text = f"has tables that do not match its schema version ({exc.diag.message_primary})"
         raise DeclarationError(f"schema {schema}", f"{text}: it is not of this library") from exc
     except psycopg.Error as exc:
         raise unavailable(exc) from exc
@@ -313,7 +313,7 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
 
 
 class SchemaSetup:
-    """Makes the schema ready when a process first needs it.
+    """Prepare the schema when a process first needs it.
 
     The indexes that were declared by then are made in a thread of their own: that may take as long
     as the oldest transaction of the database lasts, and lists do without them until then. Of many

@@ -23,10 +23,10 @@ from lro.stores._turns import IS_SENT, IS_SUSPECT, MOST_LANES
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
-"""What an update writes: the name is the record's identity."""
+"""Columns that an update writes. The name is the record's identity."""
 
 Row: TypeAlias = tuple[object, ...]
-"""What :func:`to_row` gives."""
+"""Row of :func:`to_row`."""
 
 
 def digest(*texts: str) -> str:
@@ -67,7 +67,7 @@ def sql_array(numbers: Iterable[int | None]) -> str:
 
 
 class WriteKind(enum.Enum):
-    """How a record is written."""
+    """Ways to write a record."""
 
     INSERT = "insert"
     START = "insert, if neither its key nor its target is taken"
@@ -243,7 +243,7 @@ _BUSY: Final = f"o.target_id IS NOT NULL AND o.{_IN_PROGRESS}"
 _DAY: Final = int(REQUEST_LIFE.total_seconds()) * 1_000_000
 
 _SAME: Final = "o.version = {} AND o.update_time = {}"
-"""Whether a stamp is that of the record: see ``stamp_of``."""
+"""Condition: the record has this stamp (see ``stamp_of``)."""
 
 _OLD: Final = "old_version BIGINT, old_update BIGINT"
 _UNCHANGED: Final = f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update')}"
@@ -406,7 +406,7 @@ RENEW: Final = _sql(f"""WITH kept AS (
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
     FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
-"""Gives whether the worker is not lost, and then what it should know of; at least one row."""
+"""At least one row: 1 if the worker is not lost, and an operation that it must know of."""
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
@@ -415,7 +415,7 @@ TOUCH: Final = _sql("""WITH free AS (
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
-"""Writes to the rows of these workers, which changes nothing; those that it could write to."""
+"""Write to the rows of these workers without a change, and return the owners that it could lock."""
 
 LOSE: Final = _sql("""UPDATE workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
@@ -436,7 +436,7 @@ _ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     FROM json_to_recordset(%s::json) AS l({_LIMITS})
     WHERE NOT EXISTS (SELECT 1 FROM paused p WHERE p.method = l.method)
 )"""
-"""Takes the lane that had its turn last, the time, and methods with their limits."""
+"""Its values: the lane that had its turn last, the time, and methods with their limits."""
 _KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"
 
 
@@ -472,7 +472,7 @@ _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
 
 
 def _room(lane: str) -> str:
-    """How many operations may begin of a method, or of one of its lanes; NULL: any number."""
+    """Return SQL for how many operations of a method, or of a lane, may begin; NULL: any number."""
     return f"""CASE WHEN NOT g.keyed OR {lane} <> {FREE_LANE} THEN least(
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
             WHEN NOT g.keyed THEN ({_HELD}) WHEN {lane} = 0 THEN ({_HELD} AND h.lane = 0)
@@ -581,7 +581,7 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (
         SELECT o.* {_LEASED} = %s AND o.owner = %s AND o.update_time = %s
     ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
-"""What a claim has begun whose answer was lost, by its lease, owner and time."""
+"""Records that a claim has begun, by lease, owner and time, for a claim whose answer was lost."""
 
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (

@@ -118,12 +118,12 @@ class ProcessResources:
 
 
 _SLICE: Final = 100
-"""How many records one statement of a sweep removes, or fewer, if that takes too long."""
+"""The most records that one statement of a sweep removes."""
 
 _DAY: Final = 86_400.0
 
 _LOCK_MS: Final = 50
-"""How long the row of a worker that others have locked is waited for."""
+"""Milliseconds for which a locked row of a worker is waited for."""
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _translate_timeout() -> Iterator[None]:
 
 
 class PostgresStore(SQLStore, PerProcess):
-    """Keeps records in a schema of a PostgreSQL database (13 or later), made where it is missing.
+    """Store in a schema of a PostgreSQL database (13 or later), made where it is missing.
 
     It connects when it is first used, and then makes what is missing: the schema, its tables, and
     the indexes that methods have declared. So a module that makes one can be imported where there
@@ -420,7 +420,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._resources.connections.rows(statements.ADD_COUNTS, values, once=True)
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
-        """What is in progress under these parents, the oldest first."""
+        """Read the work in progress under these parents, the oldest first."""
         ids, most = ids_of([*dict.fromkeys(parents)]), limit + 1
         return load_of(self._rows(statements.LOAD, limit, limit, ids, most, most))
 

@@ -50,7 +50,7 @@ _REFUSED: Final[dict[type[psycopg.Error], str]] = {
 
 
 class TransactionInserts:
-    """Inserts into the store's tables on connections of the application."""
+    """Insert into the store's tables on connections of the application."""
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections

@@ -23,7 +23,7 @@ from lro.stores.sqlite._writer import Writer
 _FIRST_PAUSE: Final = 0.001
 """Seconds from a write to the next reading of the counter; the pause doubles with each reading."""
 _LATE_SHARE: Final = 0.25
-"""So much later than it comes a commit may be found, as a share of the time since its write."""
+"""The longest delay in finding a commit, as a share of the time since its write."""
 
 _IN_MODIFY: Final = 0x00000002
 """The only event of ``sys/inotify.h`` that is asked for."""
@@ -31,7 +31,7 @@ _READ_BYTES: Final = 65536
 
 
 class CounterSubscription:
-    """Reads SQLite's counter of commits by others, at least every ``look_seconds``.
+    """Read SQLite's counter of commits by other connections, at least every ``look_seconds``.
 
     Where the system reports writes to the log, the counter is read only after some: ever less
     often, because the commit of a write may take any time, for the disk, and is not reported. It
@@ -106,7 +106,7 @@ class CounterSubscription:
 
 
 class FileWatch:
-    """Waits for writes to a file by Linux's inotify. Used by one thread; ended by any.
+    """Wait for writes to a file by Linux's inotify. One thread uses it; any thread may end it.
 
     Raises:
         OSError: The system reports no writes, or this process has reached a limit.

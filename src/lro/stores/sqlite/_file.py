@@ -19,7 +19,7 @@ from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight
 
 DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeError)
-"""What a statement may raise for reasons that are not ours: see :func:`translate_error`."""
+"""Errors of statements that callers get translated: see :func:`translate_error`."""
 
 _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 """Errors that say of a value, or of how a statement is called, that it never works."""
@@ -50,36 +50,36 @@ def code_of(trouble: sqlite3.Error) -> int:
 
 
 def is_interrupted(trouble: sqlite3.Error) -> bool:
-    """Whether it was stopped because it took too long."""
+    """Return True if the statement was stopped because it took too long."""
     return code_of(trouble) == sqlite3.SQLITE_INTERRUPT
 
 
 def is_lost_index(error: LroError) -> bool:
-    """Whether an index that was to be used is not there any more."""
+    """Return True if an index of the statement no longer exists."""
     return "no such index" in str(error.__cause__)
 
 
 def is_busy(trouble: sqlite3.Error) -> bool:
-    """Whether only the lock of another connection was in the way."""
+    """Return True if the cause was the lock of another connection."""
     return code_of(trouble) in BUSY
 
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
 """At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""
 SEEN_SECONDS: Final = 1.0
-"""How long a file that was seen in its place counts as being there; asking costs a read's time."""
+"""Seconds between two looks for the file in its place: a look takes as long as a read."""
 
 Identity: TypeAlias = tuple[int, int] | None
 """The device and the inode of a file; None if it is not there."""
 
 _LOG: Final = ("-wal", "-shm")
-"""What SQLite keeps beside a file: the log, and the index of the log that processes share."""
+"""Files that SQLite keeps beside a file: the log, and its index, which processes share."""
 
 log = logging.getLogger("lro")
 
 
 class DatabaseFile:
-    """What all connections to a file have in common.
+    """State that all connections to a file share.
 
     A database in WAL mode is three files, of which each must stay the one that was opened. SQLite
     does not notice when one of them is gone, and goes on writing to it. It may even remove the log
@@ -95,11 +95,11 @@ class DatabaseFile:
 
     def __init__(self, path: str, busy_seconds: float) -> None:
         if path in ("", ":memory:"):
-            raise DeclarationError(repr(path), "is no file; use the MemoryStore")
+            raise DeclarationError(repr(path), "must be a file path; for memory use MemoryStore")
         if os.path.isdir(path):
             raise DeclarationError(path, "is a directory")
         if _URL.match(path):
-            raise DeclarationError(path, "is a URL, and a path is wanted, such as 'operations.db'")
+            raise DeclarationError(path, "must be a path such as 'operations.db', not a URL")
         self.path: str = os.path.abspath(path)
         self.busy_seconds = busy_seconds
         self.closing: threading.Event = threading.Event()
@@ -195,7 +195,7 @@ class DatabaseFile:
             self._set_log_aside(known)
 
     def is_at(self, path: str) -> bool:
-        """Whether this path leads to the file, by whatever name."""
+        """Return True if this path leads to the file."""
         return path != "" and _identity_of(path) == self._identity
 
     def _check_identity(self) -> None:
@@ -259,11 +259,11 @@ _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
 FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
-"""Returns the rows that a query finds, given the values of its parameters."""
+"""Function that returns the rows of a query with these values."""
 
 
 class FetchRecords(Protocol):
-    """Reads records by a query for the columns that ``COLUMNS`` says."""
+    """Function that reads records by a query for ``COLUMNS``."""
 
     def __call__(
         self, sql: str, values: tuple[object, ...], *, max_bytes: int
@@ -276,7 +276,7 @@ class FetchRecords(Protocol):
 
 
 class Readers:
-    """Reads the last committed state of a file, on connections that are used again."""
+    """Read the last committed state of a file, on connections that are used again."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file

@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, kw_only=True)
 class ActionWrite(QueuedWrite, Generic[T]):
-    """What one caller wants written, and the answer."""
+    """Write of one caller, and its answer."""
 
     action: Callable[[sqlite3.Connection], T]
     until: float
     """Up to when the caller waits for locks, by :func:`time.monotonic`."""
     committed: Callable[[T], Any] | None = None
-    """Makes what ``done`` is called with of the answer, once that is committed."""
+    """Turns the answer, after its commit, into the value for ``done``."""
     done: Done[Any] | None = None
     answer: T = attrs.field(init=False)
 
@@ -44,7 +44,7 @@ class ActionWrite(QueuedWrite, Generic[T]):
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
-"""Runs those of several actions that it can in few statements: their answers, by their places.
+"""Runs some of several actions in few statements, and returns their answers by place.
 
 What is not among these is run by itself afterwards, as if nothing had been tried. Raises
 :class:`HalfDone` where more must be undone than that.
@@ -64,7 +64,7 @@ class HalfDone(Exception):
 
 
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
-    """Runs actions in transactions of one connection, each action as if it were alone.
+    """Run actions in transactions of one connection, each action as if it were alone.
 
     The leader of a group runs the actions of all threads that wait by the time at which the
     connection is free, and commits.

@@ -57,7 +57,7 @@ class WorkerLocks(PerProcess):
             os.unlink(self._name_of(owner))
 
     def is_dead(self, owner: str) -> bool:
-        """Whether the process of a worker is known to have ended."""
+        """Return True if the process of a worker is known to have ended."""
         if fcntl is None or owner in self._held:
             return False
         try:
@@ -73,7 +73,7 @@ class WorkerLocks(PerProcess):
         return True
 
     def are_all_held(self, owners: Iterable[str]) -> bool:
-        """Whether these are all workers of this process."""
+        """Return True if all of these are workers of this process."""
         return all(owner in self._held for owner in owners)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _INDEXES: Final = {"": "operations_order", "state": "operations_states"}
 
 
 class SQLiteDialect:
-    """What SQLite calls things."""
+    """Expressions of SQLite."""
 
     mark = "?"
 
@@ -111,7 +111,7 @@ def find(
 
 
 def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
-    """What is read: which records, by which index; and the values of the parameters in it."""
+    """Return the tables to read, each with its index and its condition."""
     if walk.names is not None:
         names, values = walk.names
         return [(f"operations WHERE {names} AND +parent = ?", [*values, parent])]
@@ -123,7 +123,7 @@ def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
 
 
 def _end(rows: FetchRows, walk: ListQuery, parent: str, scan: int) -> int | None:
-    """When the record after ``scan`` others was created, None if there are not so many."""
+    """Return when the record after ``scan`` others was created; None if there are fewer."""
     texts, values = [], []
     for source, given in _sources(walk, parent):
         texts.append(f"""SELECT (SELECT create_time FROM {source}

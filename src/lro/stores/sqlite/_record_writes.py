@@ -43,7 +43,7 @@ Changed: TypeAlias = tuple[Record | None, int | None]
 
 
 def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
-    """What an insert would give, were it made.
+    """Return the answer that an insert would have.
 
     Raises:
         RequestIdConflict, TargetBusy: It would be refused.
@@ -75,7 +75,7 @@ def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
 
 
 class InsertRecord:
-    """Adds a record and its request, or finds the one that the same request started before.
+    """Add a record and its request, or find the one that the same request started before.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -89,7 +89,7 @@ class InsertRecord:
         self.row = to_row(record)
         self.request = pack(request)
         self.plain = key is None and not record.target
-        """Whether there is nothing to be looked for first."""
+        """True if there is no key and no target to look for first."""
         self._cache = cache
         self._key = key
         self._start = None if key is None else sql.start_row(key, record, self.row)
@@ -121,7 +121,7 @@ class InsertRecord:
 
 
 class UpdateRecord:
-    """Replaces or removes a record, all or nothing."""
+    """Replace or remove a record, all or nothing."""
 
     def __init__(self, cache: RecordCache, name: str, change: Change) -> None:
         self.name = name
@@ -160,7 +160,7 @@ class UpdateRecord:
 
 
 class KeepCheckpoint:
-    """Keeps a value beside the request of an operation, if this is its current attempt."""
+    """Keep a value beside the request of an operation, if this is its current attempt."""
 
     def __init__(
         self, cache: RecordCache, name: str, attempt: int, key: str, value: AnyMessage
@@ -210,14 +210,14 @@ def _length(columns: Sequence[str], values: Sequence[object], before: int) -> in
 # -- many together --------------------------------------------------------------------------------
 
 _MOST: Final = 64
-"""How many records one statement writes at most."""
+"""The most records that one statement writes."""
 
 UPDATE_FROM: Final = sqlite3.sqlite_version_info >= (3, 35)
-"""Whether SQLite can update several records by one statement, and say which."""
+"""True if SQLite can update several records by one statement, and return which."""
 
 
 class TogetherWriter:
-    """Makes what it can of the writes of a group in few statements."""
+    """Write a group's plain inserts and updates with multi-row statements."""
 
     def __init__(self, cache: RecordCache) -> None:
         self._cache = cache
@@ -244,7 +244,7 @@ class TogetherWriter:
         return answers
 
     def _updates(self, actions: Sequence[object]) -> Mapping[tuple[str, ...], list[_Update]]:
-        """What becomes of the records that are changed, by the columns that change."""
+        """Return the updates of a group by the columns that change."""
         found: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
         seen: set[str] = set()
         for place, action in enumerate(actions if UPDATE_FROM else ()):

@@ -72,7 +72,7 @@ _TYPES: Final = {
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 
 CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
-"""Writes a page as it is. SQLite does not write a row that stays as it is."""
+"""Write a page without a change. SQLite does not write a row that stays the same."""
 
 _INDEXES: Final = (
     f"""CREATE INDEX operations_waiting ON operations
@@ -144,7 +144,7 @@ _UPGRADE: Final = (
     ],
     CHANGE_NOTHING,
 )
-"""Makes version 2 of version 1; also of a version 2 that old code has marked as 1 again."""
+"""Upgrade of version 1 to 2; also of a version 2 that old code has marked as 1 again."""
 
 _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
@@ -176,7 +176,7 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
     """
     _version(writer, path)  # before anything is changed in a file of another program
     if _write_ahead(writer, until) != "wal":
-        raise DeclarationError(path, "is where no write-ahead log can be kept")
+        raise DeclarationError(path, "must be on a file system that supports SQLite's WAL mode")
     if _version(writer, path) in _BEFORE:
         _make_tables(writer, path)
     version = _version(writer, path)
@@ -257,7 +257,7 @@ def _execute(writer: sqlite3.Connection, path: str, statement: str) -> None:
     except sqlite3.OperationalError as exc:
         if code_of(exc) != sqlite3.SQLITE_ERROR:
             raise
-        raise _foreign(path, f"other tables than its version says ({exc})") from exc
+        raise _foreign(path, f"tables that do not match its schema version ({exc})") from exc
 
 
 def _foreign(path: str, what: str) -> DeclarationError:
@@ -286,7 +286,7 @@ INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
 POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requested
     FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
-"""Gives only names whose state is to be reported; most that are asked for have none."""
+"""Rows only of names whose state is to be reported, which few names have."""
 
 _NAME, _METHOD, _LANE_COLUMN = map(COLUMNS.index, ("name", "method", "lane"))
 _MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
@@ -382,7 +382,7 @@ _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
 
 class Executes(Protocol):
-    """What executes statements: our connection, or the application's."""
+    """Executes statements: our connection, or the application's."""
 
     def execute(self, sql: str, values: tuple[object, ...] = ..., /) -> Any:
         """What a statement gives."""
@@ -390,7 +390,7 @@ class Executes(Protocol):
 
 
 def rows_of(connection: Executes) -> FetchRows:
-    """What a query finds for this connection, uncommitted changes of its own included."""
+    """Return a function for queries on this connection, which see its uncommitted changes."""
 
     def rows(sql: str, values: tuple[object, ...] = ()) -> list[Any]:
         found: list[Any] = connection.execute(sql, values).fetchall()
@@ -459,7 +459,7 @@ def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> l
 
 @attrs.frozen
 class Choice:
-    """What a claim may take: names in order, whether there is more, and when the next is due."""
+    """Work that a claim may take: names in order, ``more`` if there is more, when more is due."""
 
     names: Sequence[str] = ()
     more: bool = False
@@ -467,16 +467,16 @@ class Choice:
 
 
 class _Room:
-    """How many operations may begin of each method, or of each of its lanes, within its limits."""
+    """Number of operations of each method, or of each lane, that may begin within the limits."""
 
     def __init__(self, rows: FetchRows, claim: Claim, now: int) -> None:
         self._rows, self._claim, self._now = rows, claim, now
         self._known: dict[tuple[str, int], int] = {}
         self.times: list[int] = []
-        """When rates let more work begin that is due."""
+        """Times at which rates allow more of the due work to begin."""
 
     def of(self, method: str, lane: int) -> int:
-        """How many, at most one more than the claim wants."""
+        """Return the number for a lane, at most one more than the claim wants."""
         group = method, lane if method in self._claim.keyed else 0
         if group not in self._known:
             self._known[group] = min(max(0, self._claim.most) + 1, *self._bounds(*group))
@@ -538,7 +538,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
 
 @attrs.frozen
 class _Looked:
-    """What is due in the lanes looked at, when more will be, and whether there are more lanes."""
+    """Due work in some lanes, the times when more is due, and ``many`` if there are more lanes."""
 
     found: Sequence[Due]
     times: list[int]
@@ -597,12 +597,12 @@ def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, li
 
 
 def over(state: str | None, expire_time: int | None, now: int) -> bool:
-    """Whether no caller need wait for an operation in this state."""
+    """Return True if no caller needs to wait for an operation in this state."""
     return state != State.IN_PROGRESS.value or (expire_time is not None and expire_time <= now)
 
 
 def asked(state: str | None, cancel_requested: int | None) -> bool:
-    """Whether work goes on that was asked to cancel."""
+    """Return True if work goes on that was asked to cancel."""
     return bool(cancel_requested) and state in _UNFINISHED
 
 
@@ -658,7 +658,7 @@ def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:
 
 
 def start_row(key: RequestKey, record: Record, row: tuple[object, ...]) -> tuple[object, ...]:
-    """What :func:`remember_start` keeps of a start."""
+    """Return the row that :func:`remember_start` stores for a start."""
     values: Any = list(row)
     first = dumps(values).decode()
     at = micros(record.create_time)

@@ -68,15 +68,15 @@ from lro.stores.sqlite._record_writes import (
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
-"""How often it is looked whether the processes of other workers still live."""
+"""Time between two looks for ended processes of other workers."""
 _DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
-"""The same while no others have work."""
+"""Time between two such looks while no other worker has work."""
 _SLICE: Final = 10
-"""How many records one transaction of a sweep removes: no writer waits longer than for that."""
+"""The most records that one transaction of a sweep removes, so that writers wait shortly."""
 
 
 class SQLiteStore(SQLStore):
-    """Keeps records in a SQLite file, made with its tables where it does not exist.
+    """Store in a SQLite file, which is made with its tables where it does not exist.
 
     Any number of processes of one machine may use a file. Every write is committed to disk
     (``synchronous=FULL``) before the call returns, many at once where many come at once; readers
@@ -348,7 +348,7 @@ class SQLiteStore(SQLStore):
         self._file.write(lambda writer: sql.add_counts(writer, minute, counts, oldest))
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
-        """What is in progress under these parents, the oldest first."""
+        """Read the work in progress under these parents, the oldest first."""
         rows: list[LoadRow] = []
         left = limit
         for parent in dict.fromkeys(parents):

@@ -44,7 +44,7 @@ class UserTransaction:
             raise refused("the connection is to another file than the store's")
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Any:
-        """What a statement gives, with rows as tuples."""
+        """Execute a statement; its rows are tuples."""
         if self._sqlalchemy is not None:
             return execute_on(self._sqlalchemy, sql, values)
         cursor = self._driver.cursor()

@@ -20,9 +20,9 @@ except ImportError:  # on Windows: there, writes of several processes are less e
     fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
-"""How long it is waited for. Its holder may be stopped, or wait for another program's lock."""
+"""Seconds to wait for the fair lock. Its holder may be stopped, or wait for another program."""
 _WITHOUT_SECONDS: Final = 1.0
-"""How long processes write without it after that."""
+"""Seconds during which processes write without the fair lock after such a wait."""
 
 
 class FairLock:
@@ -102,7 +102,7 @@ Commits = tuple[int, int]
 
 
 class Writer:
-    """Writes to the file, durably, for one thread at a time.
+    """Write to the file, durably, for one thread at a time.
 
     That thread calls :meth:`begin`, commits or not, and calls :meth:`end`.
 
@@ -128,7 +128,7 @@ class Writer:
         except sqlite3.OperationalError as exc:
             raise file.opening_error(exc) from exc
         except sqlite3.DatabaseError as exc:
-            raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
+            raise DeclarationError(file.path, f"is not a SQLite database: {exc}") from exc
 
     def reset_after_fork(self) -> None:
         """Replace the locks and events that the threads of the parent share."""
@@ -168,7 +168,7 @@ class Writer:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun that is neither committed nor undone."""
+        """True if a transaction has begun that is neither committed nor undone."""
         return self._connection is not None and self._connection.in_transaction
 
     def end(self) -> None:
