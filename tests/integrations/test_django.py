@@ -181,7 +181,7 @@ def test_body_that_cannot_be_read_is_malformed() -> None:
     [
         (None, 'must be a dict with "SERVICE"'),
         ({}, 'must be a dict with "SERVICE"'),
-        ({"SERVICE": "x", "COLOUR": 1}, "has 'COLOUR', which is none of SERVICE"),
+        ({"SERVICE": "x", "COLOUR": 1}, "has 'COLOUR', which is not one of SERVICE"),
         ({"SERVICE": "tests.integrations.django_project.FOLDER"}, "is not an lro.Service"),
         ({"SERVICE": "nowhere.at.all"}, "nowhere"),
         ({**settings.LRO, "MAX_BODY": "x"}, "max_body"),

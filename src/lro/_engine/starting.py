@@ -71,7 +71,7 @@ LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class Queueing(typing.TypedDict, total=False):
-    """When work is due, and its turn: see ``Method.start``."""
+    """The due time of work and its place in the queue: see ``Method.start``."""
 
     delay: timedelta | None
     at: datetime | None
@@ -174,7 +174,7 @@ class StartSettings:
 
 @attrs.frozen
 class Turn:
-    """When a new operation is due (None: now), and its place among others, as in its record."""
+    """The due time of a new operation (None: now), and its place among others, as in its record."""
 
     due: datetime | None = None
     rank: int = 0

@@ -174,10 +174,10 @@ def _named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover
 
 
 def caller_name(found: object) -> str:
-    """The name of the caller, which a dependency of a framework has given.
+    """Return the name of the caller that a dependency of a framework has found.
 
     Raises:
-        HookFailed: It is neither a text nor None.
+        HookFailed: It is not a text or None.
     """
     if found is None or isinstance(found, str):
         return found or ""
@@ -190,10 +190,10 @@ class PathRule:
     """A route of an edge as frameworks declare routes.
 
     ``rpc`` is the verb, or the full name of the method that is started here. ``parts`` are literal
-    text and, in turn, names of path parameters: ``("/v1/operations/", "operation", ":cancel")``.
-    The names are those of the OpenAPI document. ``many`` are those that may have slashes:
-    the id of an operation, in which they may be encoded or not, so that only the edge reads it
-    right; and a wildcard of many segments.
+    text and names of path parameters in turn: ``("/v1/operations/", "operation", ":cancel")``.
+    The OpenAPI document has the same names. ``many`` are the parameters whose values can have
+    slashes: wildcards of many segments, and the id of an operation, whose slashes can be encoded,
+    so that only the edge reads it right.
     """
 
     method: str
@@ -203,7 +203,7 @@ class PathRule:
 
     @classmethod
     def of(cls, route: Route, rpc: str) -> PathRule:
-        """The rule of a route."""
+        """Return the rule of a route."""
         parts, many, collection = [""], set(), ""
         names = iter(parameter_names(route.template))
         for segment in route.template.segments:
@@ -221,7 +221,7 @@ class PathRule:
         return cls(route.method, rpc, tuple(parts if parts[-1] else parts[:-1]), frozenset(many))
 
     def path(self, one: str, many: str) -> str:
-        """The path, in a framework's own syntax for a parameter: ``*`` stands for its name.
+        """Return the path in the framework's syntax for parameters, where ``*`` stands for a name.
 
         ``one`` is for parameters without a slash, ``many`` for the others.
         """
@@ -231,17 +231,17 @@ class PathRule:
         )
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """The path with the values of its parameters, decoded."""
+        """Return the path with the values of its parameters, decoded."""
         return "".join(
             str(values[part]) if place % 2 else part for place, part in enumerate(self.parts)
         )
 
 
 def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
-    """The routes of an edge, those with a verb after a colon before those that match more.
+    """Return the routes of an edge, first those with a verb after a colon: they match less.
 
-    Whichever of them a framework takes for a request, the edge itself finds the route by the raw
-    path. So one handler may serve all, and patterns of the framework may match too much.
+    The edge itself finds the route by the raw path, whichever rule the framework matches. So one
+    handler can serve all rules, and a pattern of the framework can match too much.
     """
     routes = [*edge.start_routes, *edge.verb_routes]
     routes.sort(key=lambda route: (route.template.verb is None, route.template.specificity))
@@ -257,11 +257,11 @@ EVERY_METHOD: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"
 def rules_by_path(
     edge: OperationsEdge, one: str, many: str
 ) -> Mapping[str, tuple[PathRule, frozenset[str]]]:
-    """The paths to declare, in their order, each with one of its rules and its HTTP methods.
+    """Return the paths to declare, in their order, each with one of its rules and its HTTP methods.
 
     For frameworks that declare a path once. ``one`` and ``many`` are as for :meth:`PathRule.path`.
-    At a path of operations all methods are the edge's, which refuses those that it does not serve.
-    At a path of starts others may be the application's.
+    The edge gets all methods of a path of operations, and refuses those that it does not serve. At
+    a path of starts, the application can have other methods.
     """
     if edge.mount:
         rules = [PathRule("GET", PAGE, (path,), frozenset()) for path in edge.pages]
@@ -279,7 +279,7 @@ def rules_by_path(
 
 
 def below_prefix(raw: str, decoded: str, own: str) -> str:
-    """The raw path without the prefix under which a framework has included our routes.
+    """Return the raw path without the prefix at which a framework has included our routes.
 
     ``decoded`` is the whole path as the framework matched it, ``own`` its end, which our route
     matched. In the prefix no slash is encoded, because frameworks match decoded paths.
@@ -289,7 +289,7 @@ def below_prefix(raw: str, decoded: str, own: str) -> str:
 
 
 def path_below(scope: Scope, own: str) -> str:
-    """The raw path of an ASGI call below the mounts and prefixes of a framework.
+    """Return the raw path of an ASGI call below the mounts and prefixes of a framework.
 
     ``own`` is the decoded end of the path, which one of our routes has matched.
     """
@@ -298,7 +298,7 @@ def path_below(scope: Scope, own: str) -> str:
 
 
 def gone_away() -> StatusError:
-    """The error of a call whose caller has gone away, and reads no reply."""
+    """Return the error of a call whose caller has disconnected, and reads no reply."""
     return StatusError(Code.CANCELLED, "the caller has gone away")
 
 
@@ -318,7 +318,7 @@ def heard_by(request: HttpRequest, receive: Receive) -> HttpRequest:
 
 
 def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:
-    """A request to an endpoint of the application, for an edge whose routes have this prefix.
+    """Return a request to an endpoint of the application, for an edge whose routes have a prefix.
 
     ``prefix`` is below the mount of the endpoint, decoded. Where it has variables, as ``<tenant>``
     or ``{tenant}``, the operations' place is not known.
@@ -339,7 +339,7 @@ _KINDS: Final[Mapping[Code, Callable[[str], LroError]]] = {
 
 
 def error_of(status: int, text: str, headers: Mapping[str, str] | None = None) -> LroError:
-    """The error of ours that says what an HTTP exception of a framework says.
+    """Return the error of ours that says what an HTTP exception of a framework says.
 
     Authentication of the framework raises such exceptions; callers get one format all the same.
     ``headers`` are those of the exception: ``WWW-Authenticate`` becomes the challenge.

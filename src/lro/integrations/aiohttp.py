@@ -61,11 +61,11 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
         return (native["aiohttp.request"],)
 
     def ours(self, error: web.HTTPException) -> LroError:
-        """See the base class."""
+        """Return the error of ours for an HTTP exception."""
         return error_of(error.status, error.text or error.reason, error.headers)
 
     def response(self, reply: HttpReply) -> web.Response:
-        """See the base class."""
+        """Return the reply as a response of the framework."""
         body, status, headers = reply.parts
         return web.Response(body=body, status=status, headers=headers)
 
@@ -150,7 +150,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
 
 
 def _scope(request: web.Request) -> Scope:
-    """What the edge reads of an ASGI scope."""
+    """Return the parts of an ASGI scope that the edge reads."""
     path, _, query = request.raw_path.partition("?")
     return {
         "type": "http",
@@ -179,7 +179,7 @@ class _Exchange:
         self._read = False
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """The next part of the body; then, when the caller has gone away, that.
+        """Return the next part of the body, and after it the message that the caller has left.
 
         What aiohttp raises for a body that is not what its encoding says passes.
         """

@@ -58,12 +58,12 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         return ()
 
     def ours(self, error: HTTPException) -> LroError:
-        """See the base class."""
+        """Return the error of ours for an HTTP exception."""
         headers = dict(error.get_headers())
         return error_of(error.code or 500, error.description or error.name, headers)
 
     def response(self, reply: HttpReply) -> Response:
-        """See the base class."""
+        """Return the reply as a response of the framework."""
         response = Response(*reply.parts)
         if reply.reserved is not None:
             reply.reserved.release()  # the bytes are the response's now
@@ -152,7 +152,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             return self.response(edge.refusal(asked, exc))
 
     def _body(self) -> bytes:
-        """The body of the present request, as long as it is not over the limit.
+        """Read the body of the present request, up to the limit.
 
         Raises:
             RequestTooLarge, MalformedRequest: It is, or could not be read.

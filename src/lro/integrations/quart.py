@@ -71,11 +71,11 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         return ()
 
     def ours(self, error: HTTPException) -> LroError:
-        """See the base class."""
+        """Return the error of ours for an HTTP exception."""
         return error_of(error.code or 500, error.description or "", dict(error.get_headers()))
 
     def response(self, reply: HttpReply | EventStream) -> Response:
-        """See the base class."""
+        """Return the reply as a response of the framework."""
         if isinstance(reply, EventStream):
             response = Response(reply.events, reply.status, dict(reply.headers))
             response.timeout = None  # it goes on for as long as the operations run
@@ -109,7 +109,7 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
-        """What a view that starts an operation returns: the operation, or the error.
+        """Start an operation for the present request; return the operation, or the error.
 
         The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
         JSON body has them. Without ``message`` the body is the message. The rest is as for

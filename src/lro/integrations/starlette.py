@@ -71,16 +71,16 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
         return (Request(native),)
 
     def ours(self, error: HTTPException) -> LroError:
-        """See the base class."""
+        """Return the error of ours for an HTTP exception."""
         return error_of(error.status_code, error.detail, error.headers)
 
     def response(self, reply: HttpReply) -> Response:
-        """See the base class."""
+        """Return the reply as a response of the framework."""
         return Response(*reply.parts)
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes of all this, for ``Starlette(routes=...)`` or a ``Mount``."""
+        """The routes, for ``Starlette(routes=...)`` or a ``Mount``."""
         return [
             Route(path, _Endpoint(edge, rule), methods=methods, name=rule.rpc)
             for edge in self.edges
@@ -94,7 +94,7 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
-        """What an endpoint that starts an operation returns: the operation, or the error.
+        """Start an operation for a request; return the operation, or the error.
 
         The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
         JSON body has them. Without ``message`` the body is the message. The rest is as for

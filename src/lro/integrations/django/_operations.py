@@ -38,7 +38,7 @@ _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "SCHEMA", *_OPTIONS)
 
 
 def signed_in_user(request: Request) -> str:
-    """The primary key of the user who is signed in, as a text.
+    """Return the primary key of the user who is signed in, as a text.
 
     Raises:
         Unauthenticated: No user is.
@@ -50,7 +50,7 @@ def signed_in_user(request: Request) -> str:
 
 
 def configured() -> Mapping[str, Any]:
-    """The settings in ``LRO``.
+    """Return the settings in ``LRO``.
 
     Raises:
         ImproperlyConfigured: There are none, or one has an unknown name.
@@ -60,13 +60,14 @@ def configured() -> Mapping[str, Any]:
         raise ImproperlyConfigured('LRO must be a dict with "SERVICE", such as "shop.work.service"')
     for name in found:
         if name not in _SETTINGS:
-            raise ImproperlyConfigured(f"LRO has {name!r}, which is none of {', '.join(_SETTINGS)}")
+            known = ", ".join(_SETTINGS)
+            raise ImproperlyConfigured(f"LRO has {name!r}, which is not one of {known}")
     return found
 
 
 @functools.cache
 def service() -> Service:
-    """The service of the project.
+    """Return the service of the project.
 
     Raises:
         ImproperlyConfigured: The settings name none.
@@ -85,11 +86,11 @@ class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], Ht
     blocking = "a Django view"
 
     def ours(self, error: PermissionDenied) -> errors.LroError:
-        """See the base class."""
+        """Return the error of ours for one of Django."""
         return errors.PermissionDenied(*error.args)
 
     def response(self, reply: HttpReply) -> HttpResponse:
-        """See the base class."""
+        """Return the reply as a response of the framework."""
         body, status, headers = reply.parts
         response = HttpResponse(body, status=status, headers=headers)
         if reply.reserved is not None:
@@ -99,7 +100,7 @@ class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], Ht
 
 @functools.cache
 def operations() -> DjangoOperations:
-    """The operations as the settings describe them.
+    """Return the operations as the settings describe them.
 
     Raises:
         ImproperlyConfigured: The settings cannot be read.
@@ -141,7 +142,7 @@ def start(
 
 
 def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
-    """The ASGI application of a project, whose service starts and stops with the server.
+    """Return the ASGI application of a project, whose service starts and stops with the server.
 
     Django itself takes no part in that. For ``asgi.py``:
     ``application = with_lifespan(get_asgi_application())``.
@@ -157,7 +158,7 @@ def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
 
 
 def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str) -> HttpResponse:
-    """The view of a route of ours, which an edge answers."""
+    """Answer a request to a route of an edge."""
     asked = _asked(request)
     path = below_prefix(asked.path, request.path_info, rule.filled(values))
     asked = attrs.evolve(asked, path=path)
@@ -183,7 +184,7 @@ def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], s
 
 
 def _asked(request: Request) -> HttpRequest:
-    """A request without its body."""
+    """Return the request without its body."""
     scope = getattr(request, "scope", None)
     if scope is not None:  # under ASGI
         asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
