@@ -4,7 +4,7 @@
 :class:`Console`. To embed a console elsewhere, use it like an :class:`lro.http.OperationsEdge`.
 """
 
-from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleLooks, ConsoleOptions
+from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleEdgeOptions, ConsoleOptions
 from lro._console.files import PackedFile, page_files, secure_headers
 from lro._console.loopback import is_loopback_host
 
@@ -12,7 +12,7 @@ __all__ = [
     "Allow",
     "Console",
     "ConsoleEdge",
-    "ConsoleLooks",
+    "ConsoleEdgeOptions",
     "ConsoleOptions",
     "PackedFile",
     "is_loopback_host",

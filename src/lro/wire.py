@@ -9,7 +9,7 @@ from lro._http.routes import Route, RouteTable, default_routes, extension_routes
 from lro._messages.json_text import canonical, check_values, dumps, loads, loads_strict
 from lro._messages.times import datetime_text, duration_text, parse_duration
 from lro._model.description import View
-from lro._model.http_rules import Literal, Template, Wild, path_template
+from lro._model.http_rules import Literal, Template, Wildcard, path_template
 from lro._model.json import (
     batch_from_json,
     batch_to_json,
@@ -73,7 +73,7 @@ __all__ = [
     "Template",
     "View",
     "WaitOperationRequest",
-    "Wild",
+    "Wildcard",
     "batch_from_json",
     "batch_to_json",
     "canonical",

@@ -14,7 +14,7 @@ from lro.webhooks import verify
 from tests.cli.asking import Lro
 from tests.services.ports import free_port
 from tests.webhooks.hooked import SECRET
-from tests.webhooks.receivers import Said, receiver
+from tests.webhooks.receivers import Reply, receiver
 
 SERVICE = """
 import lro
@@ -61,7 +61,7 @@ def test_ping_that_is_not_taken_ends_with_1(
     lro_command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LRO_WEBHOOK_SECRET", SECRET)
-    with receiver(lambda _: Said(302)) as other:
+    with receiver(lambda _: Reply(302)) as other:
         found = lro_command("webhooks", "ping", other.url, "--private")
     assert (found.status, found.lines) == (1, ["HTTP 302: redirects are not followed"])
     url = f"http://127.0.0.1:{free_port()}/"
@@ -83,7 +83,7 @@ def test_ping_with_bad_input_ends_with_2_and_the_reason(lro_command: Lro) -> Non
 
 
 def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
-    with receiver(lambda _: Said(500)) as bad:
+    with receiver(lambda _: Reply(500)) as bad:
         (here / "hooked_service.py").write_text(SERVICE.format(url=bad.url, secret=SECRET))
         retry = functools.partial(lro_command, "webhooks", "retry")
         sending = "hooked_service:service"
@@ -91,7 +91,7 @@ def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
         name = sys.modules["hooked_service"].name
         for _ in range(2):
             assert retry(sending, name, status=1).lines == ["failed: one"]
-        bad.script = lambda _: Said()
+        bad.script = lambda _: Reply()
         assert retry(sending, name, status=0).lines == ["nothing is owed"]
         assert len(bad.all()) == 3
         said = retry("hooked_service:plain", name, status=2).err

@@ -18,7 +18,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro.console import Console, ConsoleEdge, ConsoleLooks, page_files
+from lro.console import Console, ConsoleEdge, ConsoleOptions, page_files
 from lro.errors import DeclarationError, Unavailable
 from lro.http import VERBS, HttpRequest
 from lro.stores.sqlite import SQLiteStore
@@ -572,15 +572,15 @@ def test_wrong_options_are_named() -> None:
 
 def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
     """Before any integration takes it."""
-    looks = [(one, named) for one, named in WRONG if one.keys() <= ConsoleLooks.__optional_keys__]
-    assert len(looks) > 8
-    for options, named in looks:
+    shared = [one for one in WRONG if one[0].keys() <= ConsoleOptions.__optional_keys__]
+    assert len(shared) > 8
+    for options, named in shared:
         with pytest.raises(DeclarationError, match=f"Console, {named}"):
             Console("/console", **options)
     unknown: Any = {"titel": "Counts"}
     with pytest.raises(DeclarationError, match=r"titel: Console has no such option.*title"):
         Console(**unknown)
-    assert Console(allow=lambda *_: True, title="Counts").looks["title"] == "Counts"
+    assert Console(allow=lambda *_: True, title="Counts").options["title"] == "Counts"
 
 
 def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:

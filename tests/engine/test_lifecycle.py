@@ -259,9 +259,9 @@ def test_walk_of_short_pages_ends(store, make_service, clock):
         method.start(WorkRequest(), metadata=WorkMetadata(percent=5))
     page, asked = service.store.page, []
 
-    def short(parent, after, limit, narrowing, scan, max_bytes):
+    def short(parent, after, limit, prefilter, scan, max_bytes):
         asked.append(scan)
-        return page(parent, after, 1, narrowing, scan, max_bytes)
+        return page(parent, after, 1, prefilter, scan, max_bytes)
 
     service.store.page = short
     found = service.list(ListOperationsRequest(filter="metadata.percent < 5"))

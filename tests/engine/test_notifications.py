@@ -15,7 +15,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing._samples import held, insert
 from lro.webhooks import Endpoint
 from tests.engine.engine_parts import ID, declared, once, raising
-from tests.noted_ends import NotedEnds
+from tests.recording_notifier import RecordingNotifier
 from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -63,18 +63,18 @@ ENDS = {raised: State.FAILED, withdrawn: State.CANCELLED, lost: State.FAILED}
 @pytest.mark.parametrize(("end", "state"), ENDS.items(), ids=[end.__name__ for end in ENDS])
 def test_each_end_has_a_pending_notification(store, make_service, clock, end, state):
     """Set in the update that ends it; the notifier is woken after that."""
-    noted = NotedEnds()
-    name = end(make_service(store, ThreadExecutor(1), webhooks=noted), store, clock)
+    notifier = RecordingNotifier()
+    name = end(make_service(store, ThreadExecutor(1), webhooks=notifier), store, clock)
     assert store.get(name).state is state
     assert owed(store, name)
     assert store.next_due() is not None
-    until(lambda: "wake" in noted.calls)
+    until(lambda: "wake" in notifier.calls)
 
 
 def test_reporter_end_has_a_pending_notification(store, make_service):
     """A response, an error, no result, a cancellation; a second report changes nothing."""
-    noted = NotedEnds()
-    service = make_service(store, webhooks=noted)
+    notifier = RecordingNotifier()
+    service = make_service(store, webhooks=notifier)
     method = declared(service)
     ends = (
         lambda reporter: reporter.complete(WorkResponse()),
@@ -90,7 +90,7 @@ def test_reporter_end_has_a_pending_notification(store, make_service):
         assert store.get(name).notify_at is None
         assert end(reporter)
         assert owed(store, name)
-        assert noted.calls.pop() == "wake"
+        assert notifier.calls.pop() == "wake"
         before = store.get(name)
         assert not reporter.finish()
         service.cancel(name)
@@ -99,8 +99,8 @@ def test_reporter_end_has_a_pending_notification(store, make_service):
 
 def test_notifier_selects_the_ends_to_notify(store, make_service):
     """It gets the ended record; an end without notification wakes nothing."""
-    noted = NotedEnds(lambda record: record.state is State.FAILED)
-    service = make_service(store, InlineExecutor(), webhooks=noted)
+    notifier = RecordingNotifier(lambda record: record.state is State.FAILED)
+    service = make_service(store, InlineExecutor(), webhooks=notifier)
 
     def body(request, job):
         if request.text:
@@ -108,15 +108,15 @@ def test_notifier_selects_the_ends_to_notify(store, make_service):
 
     method = work(service, body)
     assert not owed(store, method.start(WorkRequest()).name)
-    assert noted.calls == []
+    assert notifier.calls == []
     assert owed(store, method.start(WorkRequest("fails")).name)
-    assert noted.calls == ["wake"]
+    assert notifier.calls == ["wake"]
 
 
 def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, caplog):
     """The log does not say where they were to be sent."""
     caplog.set_level(logging.INFO, "lro")
-    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    service = make_service(store, InlineExecutor(), webhooks=RecordingNotifier())
     method = work(service)
     name = method.start(WorkRequest(), notify=[ENDPOINT]).name
     service.delete(name, caller="ann")
@@ -130,7 +130,7 @@ def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, 
 
 def test_a_start_keeps_its_endpoints(store, make_service):
     """In the record, where callers do not see them."""
-    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    service = make_service(store, InlineExecutor(), webhooks=RecordingNotifier())
     method = work(service)
     name = method.start(WorkRequest(), notify=(ENDPOINT,)).name
     assert store.get(name).notify == json.dumps([ENDPOINT.url])
@@ -147,8 +147,8 @@ def test_a_start_keeps_its_endpoints(store, make_service):
 @pytest.mark.parametrize("wrong", ["https://hooks.acme.test", [1], None, 5])
 def test_invalid_endpoint_is_refused(store, make_service, wrong):
     """Before anything is stored; also by a service without webhooks."""
-    noted = NotedEnds()
-    for webhooks in (noted, None):
+    notifier = RecordingNotifier()
+    for webhooks in (notifier, None):
         method = work(make_service(store, InlineExecutor(), webhooks=webhooks))
         with pytest.raises(InvalidArgument) as refused:
             method.start(WorkRequest(), notify=wrong)
@@ -161,52 +161,52 @@ def test_invalid_endpoint_is_refused(store, make_service, wrong):
 
 def test_a_refused_store_leaves_nothing_behind():
     """The service is not made, and neither executor nor exit hold it."""
-    executor, noted = InlineExecutor(), NotedEnds()
-    once(noted, "attach", raising(DeclarationError("store", "keeps no outbox")))
+    executor, notifier = InlineExecutor(), RecordingNotifier()
+    once(notifier, "attach", raising(DeclarationError("store", "keeps no outbox")))
     with pytest.raises(DeclarationError, match="keeps no outbox"):
-        Service(MemoryStore(), executor, webhooks=noted)
-    with Service(MemoryStore(), executor, webhooks=noted) as service:
+        Service(MemoryStore(), executor, webhooks=notifier)
+    with Service(MemoryStore(), executor, webhooks=notifier) as service:
         assert work(service).start(WorkRequest()).operation.done
 
 
 def test_the_thread_begins_and_ends_with_that_of_maintenance():
     """With the first use, once; it ends before the store is closed."""
-    noted, store = NotedEnds(), MemoryStore()
-    store.close = lambda: noted.calls.append("store closed")
-    service = Service(store, ThreadExecutor(1), webhooks=noted)
+    notifier, store = RecordingNotifier(), MemoryStore()
+    store.close = lambda: notifier.calls.append("store closed")
+    service = Service(store, ThreadExecutor(1), webhooks=notifier)
     method = work(service)
-    assert noted.calls == []
+    assert notifier.calls == []
     ended(service, method.start(WorkRequest()))
     service.start_maintenance()
     service.close()
-    assert noted.calls == ["begin", "wake", "stop", "store closed"]
+    assert notifier.calls == ["begin", "wake", "stop", "store closed"]
 
 
 def test_notifier_thread_is_retried_if_it_cannot_start(caplog):
     """At a later use of the service."""
-    noted = NotedEnds()
-    once(noted, "begin", raising(RuntimeError("can't start new thread")), after=True)
-    with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
+    notifier = RecordingNotifier()
+    once(notifier, "begin", raising(RuntimeError("can't start new thread")), after=True)
+    with Service(MemoryStore(), InlineExecutor(), webhooks=notifier) as service:
         assert "leases are not renewed now" in caplog.text
         work(service).start(WorkRequest())
         work(service, name="acme.v1.Works.Other").start(WorkRequest())
-    assert noted.calls == ["begin", "begin", "wake", "wake", "stop"]
+    assert notifier.calls == ["begin", "begin", "wake", "wake", "stop"]
 
 
 def test_run_maintenance_sends_due_notifications(make_service):
-    noted = NotedEnds()
-    service = make_service(webhooks=noted)
+    notifier = RecordingNotifier()
+    service = make_service(webhooks=notifier)
     usual = service.run_maintenance()
-    noted.due_in = usual / 2
+    notifier.due_in = usual / 2
     assert service.run_maintenance() == usual / 2
-    assert noted.calls == ["run_due", "run_due"]
+    assert notifier.calls == ["run_due", "run_due"]
 
 
 def test_notifier_stops_even_if_other_parts_fail(make_service):
     """A subscription that raises at its end keeps neither thread alive."""
-    noted = NotedEnds()
-    service = make_service(webhooks=noted)
+    notifier = RecordingNotifier()
+    service = make_service(webhooks=notifier)
     service.edges.background.change_listener.stop = raising(Unavailable("the connection is lost"))
     with pytest.raises(Unavailable):
         service.close()
-    assert noted.calls == ["stop"]
+    assert notifier.calls == ["stop"]

@@ -44,7 +44,7 @@ from tests.http.counting_service import (
     details_of,
     headers_of,
 )
-from tests.noted_ends import NotedEnds
+from tests.recording_notifier import RecordingNotifier
 
 PATH = "/v1/things:count"
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
@@ -112,7 +112,7 @@ def test_parent_metadata_and_caller() -> None:
 
 def test_a_request_says_where_its_end_is_notified() -> None:
     """The application makes endpoints of it, of its headers or of its query for instance."""
-    counting = build(webhooks=NotedEnds())
+    counting = build(webhooks=RecordingNotifier())
 
     def notify(request: HttpRequest) -> list[Endpoint]:
         urls = parse_qs(request.query).get("callback", [])

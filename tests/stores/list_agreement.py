@@ -227,7 +227,7 @@ def keep(
     """Insert records, every second one by a process that knows of no index; those that are kept."""
     apart = MemoryStore(ManualClock())
     writers = [declared(apart, indexes), declared(apart, {})]
-    kept = [writers[n % 2].specs[one.method].stamp(one) for n, one in enumerate(records)]
+    kept = [writers[n % 2].edges.specs[one.method].stamp(one) for n, one in enumerate(records)]
     for store in stores:
         for record in kept:
             store.insert(record, REQUEST, None)

@@ -90,10 +90,10 @@ def all_there_are(self, parent, after, limit, *more):
     return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
 
 
-def covered_alone(self, parent, after, limit, narrowing=EVERYTHING, *more):
-    """Leave out what the narrowing does not cover."""
-    found = MemoryStore.page(self, parent, after, limit, narrowing, *more)
-    wanted = bounds_of(narrowing).keys.values()
+def covered_alone(self, parent, after, limit, prefilter=EVERYTHING, *more):
+    """Leave out what the prefilter does not cover."""
+    found = MemoryStore.page(self, parent, after, limit, prefilter, *more)
+    wanted = bounds_of(prefilter).keys.values()
     kept = [r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)]
     return Page(kept, found.reached)
 

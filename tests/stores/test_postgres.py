@@ -643,8 +643,8 @@ def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema,
     with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
         insert(store, record_of(clock, keys=KEYED))
         store.index({"k1"})
-        for narrowing in (WANTED, EVERYTHING):
-            assert ids(store.page("", None, 9, narrowing).records) == ["a"]
+        for prefilter in (WANTED, EVERYTHING):
+            assert ids(store.page("", None, 9, prefilter).records) == ["a"]
         exports = service(store)
         name = reported(exports, {"progressPercent": 5})
         request = ListOperationsRequest(filter="metadata.progress_percent >= 4")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lro import Service, State
-from lro._filters import narrow
+from lro._filters import prefiltering
 from lro._model.operation import delete, end
 from lro.adapters import Record
 from lro.testing import START, ManualClock
@@ -211,7 +211,7 @@ def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
 
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here: of stores that look for a field's name where a filter asks for the default."""
-    monkeypatch.setattr(narrow, "_default_holds", lambda route: False)
+    monkeypatch.setattr(prefiltering, "_default_holds", lambda route: False)
 
     def compare_all() -> None:
         with of_the_vectors(("sqlite",)) as both:

@@ -27,14 +27,14 @@ class Received:
 
 
 @attrs.frozen
-class Said:
+class Reply:
     """What a receiver answers."""
 
     status: int = 204
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
 
-Script: TypeAlias = Callable[[Received], Said]
+Script: TypeAlias = Callable[[Received], Reply]
 
 
 @attrs.define
@@ -43,7 +43,7 @@ class Receiver:
 
     port: int
     scheme: str = "http"
-    script: Script = lambda _: Said()
+    script: Script = lambda _: Reply()
     received: queue.Queue[Received] = attrs.field(factory=queue.Queue)
 
     @property

@@ -27,7 +27,7 @@ from tests.services.postgres import shared_server
 from tests.waiting import joined, threads_from_now, until
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
-from tests.webhooks.receivers import PATIENCE, Received, Said, loopback, receiver
+from tests.webhooks.receivers import PATIENCE, Received, Reply, loopback, receiver
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
@@ -116,7 +116,7 @@ def test_endpoint_wants_a_method_by_its_new_name_or_by_an_old_one(here: Here) ->
 def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
     store: Store, here: Here
 ) -> None:
-    with receiver(lambda _: Said(500)) as bad:
+    with receiver(lambda _: Reply(500)) as bad:
         service, sends = here.serve([endpoint(bad.url, id="one")], store=store)
         name = end(service)
         assert 0 < service.run_maintenance() <= 5
@@ -129,7 +129,7 @@ def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
         service.run_maintenance()
         second = bad.next()
         assert sends.pending_of(name) == {"one": 2}
-        bad.script = lambda _: Said()
+        bad.script = lambda _: Reply()
         here.clock.advance(300)
         service.run_maintenance()
         third = bad.next()
@@ -145,7 +145,7 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     disabled: list[EndpointDisabled] = []
-    with receiver(lambda _: Said(500)) as bad:
+    with receiver(lambda _: Reply(500)) as bad:
         service, sends = here.serve([endpoint(bad.url, id="one")], on_disabled=disabled.append)
         name = end(service)
         with caplog.at_level(logging.INFO, "lro"):
@@ -162,7 +162,7 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
             f"{name}: its webhook to one is abandoned: it failed 10 times"
         ]
         assert SECRET not in caplog.text
-        bad.script = lambda _: Said()
+        bad.script = lambda _: Reply()
         sends.retry(name)
         service.run_maintenance()
         assert len(bad.all()) == 1
@@ -181,7 +181,7 @@ def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCapt
     def leave(_: EndpointDisabled) -> None:
         raise SystemExit
 
-    with receiver(lambda _: Said(410)) as gone:
+    with receiver(lambda _: Reply(410)) as gone:
         for on_disabled in (disabled.append, None, fail, leave):
             service, sends = here.serve([endpoint(gone.url)], on_disabled=on_disabled)
             name = end(service)
@@ -197,7 +197,7 @@ def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCapt
 def test_retry_after_is_waited_for(here: Here) -> None:
     date = (here.clock() + timedelta(seconds=180)).strftime("%a, %d %b %Y %H:%M:%S GMT")
     for header, seconds in ((date, 180), ("120", 120), ("1", 5)):
-        with receiver(lambda _, header=header: Said(429, {"retry-after": header})) as busy:
+        with receiver(lambda _, header=header: Reply(429, {"retry-after": header})) as busy:
             service, _ = here.serve([endpoint(busy.url)])
             end(service)
             for pause, tries in ((0, 1), (seconds - 0.1, 0), (0.1, 1)):
@@ -207,7 +207,7 @@ def test_retry_after_is_waited_for(here: Here) -> None:
 
 
 def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here: Here) -> None:
-    with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
+    with receiver(lambda _: Reply(503, {"retry-after": "600"})) as busy:
         service, sends = here.serve([endpoint(busy.url, id="one")])
         first = end(service)
         service.run_maintenance()
@@ -216,7 +216,7 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
         assert len(busy.all()) == 1
         assert sends.pending_of(first) == {"one": 1}
         assert sends.pending_of(second) == {"one": 0}
-        busy.script = lambda _: Said()
+        busy.script = lambda _: Reply()
         here.clock.advance(600)
         service.run_maintenance()
         assert len(busy.all()) == 2
@@ -227,7 +227,7 @@ def test_what_is_kept_of_hosts_and_claims_is_bounded(
 ) -> None:
     """Of those that asked for a pause; those that are forgotten are called; others wait."""
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
-    with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
+    with receiver(lambda _: Reply(503, {"retry-after": "600"})) as busy:
         service, _ = here.serve([endpoint(f"{busy.url}/{n}") for n in range(3)])
         for calls in (3, 2):
             end(service)
@@ -309,7 +309,7 @@ def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
 
 
 def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> None:
-    with receiver(lambda _: Said(500)) as old, receiver() as new:
+    with receiver(lambda _: Reply(500)) as old, receiver() as new:
         given = [endpoint(old.url, id="one"), endpoint(old.url, id="two")]
         service, sends = here.serve(lookup=lambda operation, caller: given)
         name = end(service)
@@ -325,7 +325,7 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
 def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
     """A release that does not know the endpoint, or the function, runs between two that do."""
-    store, answer = MemoryStore(here.clock), Said(500)
+    store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         one = endpoint(new.url, id="new")
         option = {"endpoints": [one]} if way == "endpoints" else {"lookup": lambda *_: [one]}
@@ -338,7 +338,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
             other.run_maintenance()
             assert sends.pending_of(name) == {"new": 1}
         here.clock.advance(3600)
-        answer = Said(204)
+        answer = Reply(204)
         service.run_maintenance()
         assert sends.pending_of(name) == {}
         assert len(new.all()) == 2
@@ -346,7 +346,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
 
 def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
     """A release that does not know it looks first, long after the schedule of the end is over."""
-    store, answer = MemoryStore(here.clock), Said(500)
+    store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         service, sends = here.serve(store=store, endpoints=[endpoint(new.url, id="new")])
         other, _ = here.serve(store=store)
@@ -361,7 +361,7 @@ def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(h
             other.run_maintenance()
             assert sends.pending_of(name) == {"new": 0}
         here.clock.advance(3600)
-        answer = Said(204)
+        answer = Reply(204)
         service.run_maintenance()
         assert sends.pending_of(name) == {}
 
@@ -514,9 +514,9 @@ def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
     monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
-    def script(_: Received) -> Said:
+    def script(_: Received) -> Reply:
         hold.wait(PATIENCE)
-        return Said()
+        return Reply()
 
     store = MemoryStore(here.clock)
     with receiver(script) as slow:
@@ -585,9 +585,9 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
         store = MemoryStore(here.clock)
         service, sends = here.serve([endpoint(good.url)], store=store)
 
-        def script(_: Received) -> Said:
+        def script(_: Received) -> Reply:
             service.delete(name)
-            return Said(500)
+            return Reply(500)
 
         good.script = script
         name = end(service)
@@ -702,10 +702,10 @@ def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> N
         store = MemoryStore(here.clock)
         service, _ = here.serve([endpoint(good.url, id="one")], store=store)
 
-        def script(_: Received) -> Said:
+        def script(_: Received) -> Reply:
             here.clock.advance(120)
             assert len(store.claim_due(here.clock() + timedelta(seconds=60), 10)) == 1
-            return Said()
+            return Reply()
 
         good.script = script
         name = end(service)
@@ -736,10 +736,10 @@ def test_close_gives_back_what_is_under_way_without_costing_it_a_try(here: Here)
 def test_close_lets_a_quick_receiver_finish(here: Here) -> None:
     taken, go = threading.Event(), threading.Event()
 
-    def script(_: Received) -> Said:
+    def script(_: Received) -> Reply:
         taken.set()
         go.wait(PATIENCE)
-        return Said()
+        return Reply()
 
     with receiver(script) as good:
         service, sends = here.serve([endpoint(good.url)], timeout=60.0)
@@ -813,9 +813,9 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
 def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:
     """Another process may have it by the time that the receiver answers."""
 
-    def script(_: Received) -> Said:
+    def script(_: Received) -> Reply:
         here.clock.advance(59)
-        return Said()
+        return Reply()
 
     with receiver(script) as good:
         service, sends = here.serve([endpoint(good.url, id="one")])

@@ -17,7 +17,7 @@ from tests.client.sockets import Behaviour, closing_later, serving
 from tests.services.ports import free_port
 from tests.webhooks import receivers
 from tests.webhooks.certificates import contexts
-from tests.webhooks.receivers import Said, loopback, receiver
+from tests.webhooks.receivers import Reply, loopback, receiver
 
 HOST = "hooks.example.test"
 SHORT_SECONDS = 0.3
@@ -63,7 +63,7 @@ def test_connection_is_used_again(transport: MakeTransport) -> None:
 
         sender = transport(resolve=resolve)
         for status in (200, 201, 204, 299, 302, 400, 410, 500):
-            good.script = lambda _, status=status: Said(status)  # type: ignore[misc]
+            good.script = lambda _, status=status: Reply(status)  # type: ignore[misc]
             reply = sender.send(f"http://{HOST}:{good.port}/", {}, b"")
             assert (reply.status, reply.success) == (status, status < 300)
     assert asked == 1
@@ -71,7 +71,7 @@ def test_connection_is_used_again(transport: MakeTransport) -> None:
 
 def test_redirect_is_not_followed(transport: MakeTransport) -> None:
     with receiver() as other, receiver() as first:
-        first.script = lambda _: Said(307, {"location": other.url})
+        first.script = lambda _: Reply(307, {"location": other.url})
         reply = transport().send(first.url, {}, b"")
     assert str(reply) == "HTTP 307: redirects are not followed"
     assert not reply.success
@@ -79,7 +79,7 @@ def test_redirect_is_not_followed(transport: MakeTransport) -> None:
 
 
 def test_retry_after_is_given_back(transport: MakeTransport) -> None:
-    with receiver(lambda _: Said(429, {"Retry-After": "7"})) as busy:
+    with receiver(lambda _: Reply(429, {"Retry-After": "7"})) as busy:
         assert transport().send(busy.url, {}, b"") == WebhookReply(429, "", "7")
 
 

@@ -99,7 +99,7 @@ _ALL_PARENTS: Final = "-"
 R = TypeVar("R", bound=HttpReply | EventStream)
 
 
-class ConsoleLooks(TypedDict, total=False):
+class ConsoleOptions(TypedDict, total=False):
     """The options of :class:`ConsoleEdge` that say what the console shows and does."""
 
     actions: Collection[str]
@@ -111,8 +111,8 @@ class ConsoleLooks(TypedDict, total=False):
     frame: Collection[str]
 
 
-class ConsoleOptions(ConsoleLooks, total=False):
-    """The options of :class:`ConsoleEdge`, for applications."""
+class ConsoleEdgeOptions(ConsoleOptions, total=False):
+    """All options of :class:`ConsoleEdge`, except its path."""
 
     authenticate: Authenticate | None
     parents: Sequence[str]
@@ -121,8 +121,8 @@ class ConsoleOptions(ConsoleLooks, total=False):
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Looks:
-    """What a console shows and does: see :class:`ConsoleEdge`.
+class _CheckedOptions:
+    """The checked options of a console: see :class:`ConsoleEdge`.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds.
@@ -153,26 +153,26 @@ class _Looks:
 class Console:
     """A console that an integration into a framework serves at a path, such as ``/console``.
 
-    ``looks`` are ``actions``, ``allow``, ``redact``, ``links``, ``title``, ``refresh_seconds`` and
-    ``frame`` of :class:`ConsoleEdge`. Callers are those of the integration.
+    ``options`` are those of :class:`ConsoleEdge` in :class:`ConsoleOptions`. Callers are those of
+    the integration.
 
     Raises:
         DeclarationError: ``path`` is not a path, or an option is not known, not of its type, or out
             of its bounds.
     """
 
-    def __init__(self, path: str = "/console", **looks: Unpack[ConsoleLooks]) -> None:
+    def __init__(self, path: str = "/console", **options: Unpack[ConsoleOptions]) -> None:
         self.path: str = checked_prefix(path)
         check("path", path, "a path such as '/console'", fine=bool(self.path))
-        known = ConsoleLooks.__optional_keys__
-        if unknown := sorted(looks.keys() - known):
+        known = ConsoleOptions.__optional_keys__
+        if unknown := sorted(options.keys() - known):
             text = f"Console has no such option; it has {', '.join(sorted(known))}"
             raise DeclarationError(unknown[0], text)
         try:
-            _Looks(**looks)
+            _CheckedOptions(**options)
         except DeclarationError as exc:
             raise DeclarationError(f"Console, {exc.subject}", exc.description) from None
-        self.looks = looks
+        self.options = options
 
 
 class ConsoleEdge(OperationsEdge):
@@ -217,13 +217,13 @@ class ConsoleEdge(OperationsEdge):
         parents: Sequence[str] = (),
         trusted_origins: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        **looks: Unpack[ConsoleLooks],
+        **options: Unpack[ConsoleOptions],
     ) -> None:
         super().__init__(
             service, parents=parents, authenticate=authenticate, trusted_origins=trusted_origins
         )
-        check_keywords(type(self).__name__, looks, ConsoleLooks)
-        shown = _Looks(**looks)
+        check_keywords(type(self).__name__, options, ConsoleOptions)
+        shown = _CheckedOptions(**options)
         self.mount: str = checked_prefix(path)
         self.pages: Sequence[str] = [self.mount, *(self.mount + one for one in page_files())]
         self._actions = tuple(one for one in ACTIONS if one in shown.actions)

@@ -198,12 +198,12 @@ class CheckedList:
 
     def prefilter(self, only_caller: str | None) -> Test:
         """Return the part of the filter that the store can evaluate, for it to look for first."""
-        narrow: Test = EVERYTHING
+        found: Test = EVERYTHING
         if self.filter is not None:
-            narrow = self.filter.prefilter(self.indexes.of)
+            found = self.filter.prefilter(self.indexes.of)
         if only_caller is not None and CALLER in self.indexes.keys:
-            narrow = all_of([narrow, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
-        return narrow
+            found = all_of([found, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
+        return found
 
     def matches(self, record: Record, only_caller: str | None, runtime: Runtime) -> bool:
         """Return True if a record belongs to the list."""
@@ -242,15 +242,15 @@ class _Walk(Generic[T]):
         The place is then that of the last match, or of the last record that was examined.
         """
         query = self._query
-        narrowing = query.prefilter(self._caller)
-        if bounds_of(narrowing).nothing:
+        prefilter = query.prefilter(self._caller)
+        if bounds_of(prefilter).nothing:
             return False
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
             began = self._runtime.clock()
             # Records that do not match are freed, so a page that is nearly full reads little.
             room = min(max(self._room, self._least), READ_BYTES)
-            page = self._runtime.store.page(query.parent, reached, limit, narrowing, scan, room)
+            page = self._runtime.store.page(query.parent, reached, limit, prefilter, scan, room)
             now, read, reached = self._runtime.clock(), len(page.records), page.reached
             took, looked = now - began, looked + read
             # The records that were read are used, however long the read took.

@@ -32,7 +32,7 @@ from lro._messages.schema import TIMESTAMP, Kind, Shape, checked_aliases, simple
 from lro._messages.shapes import is_typed_dict, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
-from lro._model.method_names import MethodName, Said, Signature
+from lro._model.method_names import Hint, MethodName, Signature
 from lro._model.operation import OperationInfo, Record, State, fits_by_estimate
 from lro._model.transcoding import HttpRule, RequestBinding
 
@@ -545,7 +545,7 @@ def _default_metadata(method: MethodName) -> OperationMetadata:
     return OperationMetadata(verb=method.verb, api_version=method.version)
 
 
-def _needed(method: str, role: str, given: type | None, said: Said) -> type:
+def _needed(method: str, role: str, given: type | None, said: Hint) -> type:
     if given is not None:
         check_class(role, given, "a message class")
         return given
@@ -565,7 +565,7 @@ def _needed(method: str, role: str, given: type | None, said: Said) -> type:
     return annotation
 
 
-def _registered(method: MethodName, message: type, said: Said, types: TypeRegistry) -> str:
+def _registered(method: MethodName, message: type, said: Hint, types: TypeRegistry) -> str:
     # A class without a name of its own belongs to the method's package (spec §8.3).
     known = types.knows(message)
     name = types.name_of(message) if known else method.qualify(simple_name(message))

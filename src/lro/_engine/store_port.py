@@ -470,7 +470,7 @@ class Store(Protocol):
         parent: str,
         after: Cursor | None,
         limit: int,
-        narrowing: Test = EVERYTHING,
+        prefilter: Test = EVERYTHING,
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
@@ -479,7 +479,7 @@ class Store(Protocol):
         Together they have at most ``max_bytes`` (``Record.weight``), unless it is only one. The
         page ends before the record that would exceed it; a store must not hold that in memory.
 
-        A store may leave out records that do not match ``narrowing``, and must return all that do.
+        A store may leave out records that do not match ``prefilter``, and must return all that do.
         After reading ``scan`` records, matching or not, it may stop and say how far it has come.
         """
         ...

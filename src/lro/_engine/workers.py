@@ -33,7 +33,7 @@ from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
-from lro._model.operation import Record, call_back, is_unheld, parse_name, request_cancel, withdraw
+from lro._model.operation import Record, is_unheld, parse_name, request_cancel, requeue, withdraw
 
 log = logging.getLogger("lro")
 
@@ -336,9 +336,9 @@ class Workers(HeldWork):
                     self.retire(attempt)
                     raise
                 return
-        self._call_back(name)
+        self._requeue(name)
 
-    def _call_back(self, name: str) -> None:
+    def _requeue(self, name: str) -> None:
         """Have the name of work that could not begin sent again when a worker has room.
 
         The name of work that only another release can read is sent again after ``redelivery``.
@@ -346,7 +346,7 @@ class Workers(HeldWork):
         pause = self.runtime.executor.redelivery if name in self.left else None
         due = self._store.now() + (pause or _REFUSED)
         with contextlib.suppress(OperationNotFound):
-            after = self._store.update(name, call_back(due))
+            after = self._store.update(name, requeue(due))
             if after is not None and after.lease_until == due:
                 self.work_waits()
 

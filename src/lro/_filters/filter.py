@@ -10,7 +10,6 @@ import attrs
 
 from lro._base.errors import InvalidFilter
 from lro._base.status import AnyMessage
-from lro._filters.narrow import KeyOf, narrow
 from lro._filters.operands import route
 from lro._filters.parse import (
     KEYWORDS,
@@ -30,28 +29,29 @@ from lro._filters.parse import (
     shown,
     suggestion,
 )
-from lro._filters.paths import Many, Place, descend
+from lro._filters.paths import Cardinality, Place, descend
 from lro._filters.plan import (
-    All,
+    Conjunction,
     Contains,
+    Disjunction,
     Exists,
+    Negation,
     PackedTest,
     Plan,
     RecordTest,
     Registered,
-    Some,
     Source,
     Subject,
-    Untrue,
     ValueTest,
     View,
 )
 from lro._filters.prefilter import Test
+from lro._filters.prefiltering import KeyOf, prefilter_of
 from lro._filters.types import MessageType, Pattern, ValueType, type_of_message
 from lro._messages.schema import Int32
 from lro._messages.shapes import shape_of
 
-_EVERYTHING: Final = All(())
+_EVERYTHING: Final = Conjunction(())
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +68,7 @@ class Filter:
 
     def prefilter(self, key_of: KeyOf) -> Test:
         """Return a test for a store to apply first; every match of the filter passes it."""
-        return narrow(self.tree, key_of)
+        return prefilter_of(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
         """Return True if the filter matches this operation.
@@ -223,11 +223,11 @@ def check(tree: Tree, registered: Registered) -> Plan:
     """
     match tree:
         case And(items):
-            return All(tuple(check(item, registered) for item in items))
+            return Conjunction(tuple(check(item, registered) for item in items))
         case Or(items):
-            return Some(tuple(check(item, registered) for item in items))
+            return Disjunction(tuple(check(item, registered) for item in items))
         case Not(item):
-            return Untrue(check(item, registered))
+            return Negation(check(item, registered))
         case Search(what):
             return _alone(what)
         case _:
@@ -282,9 +282,9 @@ def _places(
 
 
 def _below(places: Iterable[Place], through_repeated: bool) -> Iterator[str]:
+    passed = (Cardinality.ONE, Cardinality.REPEATED) if through_repeated else (Cardinality.ONE,)
     for place in places:
-        many = place.many is Many.MAP or (place.many is Many.REPEATED and not through_repeated)
-        if place.type is ValueType.MESSAGE and place.shape is not None and not many:
+        if place.shape and place.type is ValueType.MESSAGE and place.cardinality in passed:
             yield from (field.name for field in place.shape.fields)
 
 
@@ -313,11 +313,11 @@ def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
     # Compares with every literal of a group, and keeps the logic of the group (spec §7.13).
     match tree:
         case And(items):
-            return All(tuple(_distributed(accept, item, op_position) for item in items))
+            return Conjunction(tuple(_distributed(accept, item, op_position) for item in items))
         case Or(items):
-            return Some(tuple(_distributed(accept, item, op_position) for item in items))
+            return Disjunction(tuple(_distributed(accept, item, op_position) for item in items))
         case Not(item):
-            return Untrue(_distributed(accept, item, op_position))
+            return Negation(_distributed(accept, item, op_position))
         case Search(what):
             return _compared(accept, what, op_position)
         case _:

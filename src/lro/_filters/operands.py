@@ -10,15 +10,15 @@ from typing import Final
 import attrs
 
 from lro._filters.parse import Member, Op, Part, refusal, shown
-from lro._filters.paths import EachStep, Many, Place, below
+from lro._filters.paths import Cardinality, EachStep, Place, below
 from lro._filters.plan import (
     Compare,
     Condition,
     Exists,
-    Fits,
-    Like,
     NotDefault,
     NotEmpty,
+    StructMatch,
+    TextMatch,
     ValueTest,
 )
 from lro._filters.types import (
@@ -53,29 +53,29 @@ def route(place: Place, op: Op, literal: Member) -> ValueTest:
         return ValueTest(inner.steps, _presence(inner))
     _refuse_operator(place, op, literal)
     steps = place.steps
-    if place.many is Many.REPEATED and place.type is not ValueType.DYNAMIC:
+    if place.cardinality is Cardinality.REPEATED and place.type is not ValueType.DYNAMIC:
         steps = (*steps, EachStep())
     return ValueTest(steps, _condition(place, op, literal))
 
 
 def _presence(place: Place) -> Condition:
     # The meaning of "present" (spec §7.12(1)).
-    if place.many is not Many.ONE:
+    if place.cardinality is not Cardinality.ONE:
         return NotEmpty()
     return NotDefault(place.type, place.default) if place.implicit else Exists()
 
 
 def _has_names(place: Place) -> bool:
     # True if ``:`` asks for the presence of a key or field (spec §7.12(3) to (5)).
-    if place.many is Many.ONE:
+    if place.cardinality is Cardinality.ONE:
         return place.type.named
-    return place.many is Many.MAP
+    return place.cardinality is Cardinality.MAP
 
 
 def _refuse_operator(place: Place, op: Op, literal: Member) -> None:
     # In r:x, if only r:* is possible, the literal is wrong, not the operator.
     position = literal.position if op is Op.HAS else literal.op_position
-    if place.many is not Many.ONE and op is not Op.HAS:
+    if place.cardinality is not Cardinality.ONE and op is not Op.HAS:
         raise refusal(f"a repeated field or map takes only ':', not {op.value!r}", position)
     if place.type is ValueType.OPAQUE:
         raise refusal(f"{place.type.value} takes only ':*'", position)
@@ -92,10 +92,10 @@ def _condition(place: Place, op: Op, literal: Member) -> Condition:
     if place.type is ValueType.DYNAMIC:
         number = float(text) if is_number(text) else None
         pattern = Pattern.of(literal)
-        return Fits(op=op, text=text, pattern=pattern, number=number, truth=_BOOLS.get(text))
+        return StructMatch(op=op, text=text, pattern=pattern, number=number, truth=_BOOLS.get(text))
     if place.type in (ValueType.TEXT, ValueType.TYPE_NAME, ValueType.METHOD_NAME):
         if literal.stars and not op.orders:
-            return Like(op, Pattern.of(literal))
+            return TextMatch(op, Pattern.of(literal))
         return Compare(op, place.type, text)
     form = _enum_form(place.names) if place.names is not None else _FORMS[place.type]
     operand = form.convert(text)

@@ -102,8 +102,8 @@ class StructStep:
         return (value[self.key],) if isinstance(value, dict) and self.key in value else ()
 
 
-class Many(enum.Enum):
-    """The multiplicity of a place."""
+class Cardinality(enum.Enum):
+    """The cardinality of a place."""
 
     ONE = "one"
     REPEATED = "repeated"
@@ -120,7 +120,7 @@ class Place:
 
     steps: tuple[Step, ...] = ()
     type: ValueType
-    many: Many = Many.ONE
+    cardinality: Cardinality = Cardinality.ONE
     implicit: bool = False
     default: Json = None
     shape: Shape | None = None
@@ -129,7 +129,7 @@ class Place:
     field: Field | None = None
 
 
-_MANY: Final = {Label.REPEATED: Many.REPEATED, Label.MAP: Many.MAP}
+_CARDINALITIES: Final = {Label.REPEATED: Cardinality.REPEATED, Label.MAP: Cardinality.MAP}
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _RANGES: Final = {
     Kind.INT32: range(-(2**31), 2**31),
@@ -158,11 +158,11 @@ def below(place: Place, part: Part, op: Op) -> Place:
     Raises:
         InvalidFilter: There is no such field, or a filter cannot go below this place.
     """
-    if place.many is Many.MAP:
+    if place.cardinality is Cardinality.MAP:
         key = _map_key(place, part)
-        return attrs.evolve(place, steps=(*place.steps, KeyStep(key)), many=Many.ONE)
+        return attrs.evolve(place, steps=(*place.steps, KeyStep(key)), cardinality=Cardinality.ONE)
     steps = place.steps
-    if place.many is Many.REPEATED:
+    if place.cardinality is Cardinality.REPEATED:
         if op is not Op.HAS:
             description = f"repeated fields can be traversed only with ':', not with {op.value!r}"
             raise refusal(description, part.position)
@@ -189,7 +189,7 @@ def _at_field(steps: tuple[Step, ...], field: Field) -> Place:
     return Place(
         steps=(*steps, step),
         type=type_,
-        many=_MANY.get(field.label, Many.ONE),
+        cardinality=_CARDINALITIES.get(field.label, Cardinality.ONE),
         implicit=has_default,
         default=default,
         shape=shape_below(field) if type_ is ValueType.MESSAGE else None,
@@ -278,7 +278,7 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
         raise no_path
     start = Place(type=type_of_message(message_type.full_name), shape=message_type.shape)
     place = descend(start, tree.left.parts[1:], Op.EQUAL)
-    if place.many is not Many.ONE or place.type in _NOT_ONE:
+    if place.cardinality is not Cardinality.ONE or place.type in _NOT_ONE:
         raise refusal("it does not lead to one number, text, bool, enum or time", 0)
     assert place.field is not None  # the path has a field
     kind = f"{place.field.kind.value} {place.field.message_name or ''}"

@@ -105,7 +105,7 @@ class Compare:
 
 
 @attrs.frozen
-class Like:
+class TextMatch:
     """A text matches a pattern, or with ``!=`` does not match it."""
 
     op: Op
@@ -117,7 +117,7 @@ class Like:
 
 
 @attrs.frozen(kw_only=True)
-class Fits:
+class StructMatch:
     """A comparison in a Struct, where each value has its own type (spec §7.8(5)).
 
     ``number`` and ``truth`` are the literal as a number and as a bool, or None.
@@ -336,16 +336,16 @@ class View:
         found = self._found.get(place)
         if found is None:
             found = self._found[place] = _Values.of(route.values(payload, self.spend))
-        values, condition = found.values, route.condition
-        if len(values) <= _FEW or not isinstance(condition, Compare) or not condition.equal:
-            pieces = condition.pattern.pieces if isinstance(condition, Like | Fits) else ""
+        values, test = found.values, route.condition
+        if len(values) <= _FEW or not isinstance(test, Compare) or not test.equal:
+            pieces = test.pattern.pieces if isinstance(test, TextMatch | StructMatch) else ""
             self.spend(found.count * max(1, len(pieces)), found.letters)
-            return any(map(condition.holds, values))
-        known = self._read.get((*place, condition.type))
+            return any(map(test.holds, values))
+        known = self._read.get((*place, test.type))
         if known is None:
-            known = frozenset(map(READ[condition.type], values))
-            self._read[(*place, condition.type)] = known
-        return condition.operand in known
+            known = frozenset(map(READ[test.type], values))
+            self._read[(*place, test.type)] = known
+        return test.operand in known
 
     def contains(self, pattern: Pattern) -> bool:
         """Return True if a pattern occurs in the strings that bare literals search (spec §7.6).
@@ -373,7 +373,7 @@ class View:
 
 
 @attrs.frozen
-class All:
+class Conjunction:
     """True if every item is true; without items, true for everything."""
 
     items: tuple[Plan, ...]
@@ -384,7 +384,7 @@ class All:
 
 
 @attrs.frozen
-class Some:
+class Disjunction:
     """True if an item is true."""
 
     items: tuple[Plan, ...]
@@ -395,7 +395,7 @@ class Some:
 
 
 @attrs.frozen
-class Untrue:
+class Negation:
     """True exactly if the item is not true (spec §7.5)."""
 
     item: Plan
@@ -465,7 +465,7 @@ class PackedTest:
         return route is not None and view.meets(self.source, route, packed.payload)
 
 
-Plan: TypeAlias = All | Some | Untrue | Contains | RecordTest | PackedTest
+Plan: TypeAlias = Conjunction | Disjunction | Negation | Contains | RecordTest | PackedTest
 
 
 _DYNAMIC: Final = (ValueType.STRUCT, ValueType.DYNAMIC)

@@ -1,7 +1,7 @@
 """Prefilters: simple tests that every match of a filter passes, and other records may pass.
 
-``_filters.narrow`` makes them. A store can use any part of a prefilter to read less; the filter
-itself decides. Times are microseconds since 1970 in UTC, as in rows.
+``prefiltering`` makes them. A store can use any part of a prefilter to read less; the filter itself
+decides. Times are microseconds since 1970 in UTC, as in rows.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Ended:
 
 
 @attrs.frozen
-class Asked:
+class CancelIs:
     """A caller asked to cancel, or did not."""
 
     cancel: bool
@@ -144,7 +144,7 @@ class TextContains:
 
 
 @attrs.frozen(kw_only=True)
-class Measures:
+class NumberIn:
     """The number at a path of the packed message is in this range, or the message is binary.
 
     Both ends are included. ``or_text``: any text at the path passes too.
@@ -158,7 +158,7 @@ class Measures:
 
 
 Test: TypeAlias = (
-    AllOf | AnyOf | NameIn | InState | Created | Ended | Asked | KeyIn | TextContains | Measures
+    AllOf | AnyOf | NameIn | InState | Created | Ended | CancelIs | KeyIn | TextContains | NumberIn
 )
 
 EVERYTHING: Final = AllOf(())

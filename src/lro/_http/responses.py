@@ -494,7 +494,7 @@ class _Writer:
         self._position = 0
 
     def event(self, one: WatchItem) -> bytes:
-        """Return the event of a sighting; empty if the operation cannot be printed."""
+        """Return the event of an operation of a Watch; empty if the operation cannot be printed."""
         if isinstance(one, Operation):
             try:
                 shown = _json_of(self._shown(one), self._types, self._domain, self._redact)

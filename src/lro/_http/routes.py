@@ -22,7 +22,7 @@ from lro._model.http_rules import (
     Segment,
     Template,
     Variable,
-    Wild,
+    Wildcard,
     check_path,
     keep_slashes,
 )
@@ -306,9 +306,9 @@ def _check_parent(parent: str) -> None:
         pattern = Template.parse(f"/{parent}")
     except DeclarationError as exc:
         raise _no_parent(parent, exc.description) from None
-    if pattern.verb or pattern.variables or Wild.MANY in pattern.segments:
+    if pattern.verb or pattern.variables or Wildcard.MANY in pattern.segments:
         raise _no_parent(parent, "it is made of literals and '*' only")
-    if Wild.ONE in pattern.segments[::2]:
+    if Wildcard.ONE in pattern.segments[::2]:
         raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
     # A path that fits the pattern must be a valid parent (spec §3.3(2)), or nothing is ever there.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
@@ -336,8 +336,8 @@ def _pattern(template: Template) -> str:
     text = ""
     for part in template.parts:
         segments = part.segments if isinstance(part, Variable) else (part,)
-        body = "/".join(_piece(segment) for segment in segments if segment is not Wild.MANY)
-        many = segments[-1] is Wild.MANY
+        body = "/".join(_piece(segment) for segment in segments if segment is not Wildcard.MANY)
+        many = segments[-1] is Wildcard.MANY
         optional = many and not body and text != ""  # '**' may be empty, a path may not
         body += (_MORE if body else _ONE + _MORE) if many else ""
         body = f"({body})" if isinstance(part, Variable) else body
@@ -346,7 +346,7 @@ def _pattern(template: Template) -> str:
 
 
 def _piece(segment: Segment) -> str:
-    if isinstance(segment, Wild):
+    if isinstance(segment, Wildcard):
         return _ONE
     # A path without escapes never matches a literal with an escaped slash.
     return re.escape(segment.text) if "/" not in segment.text else r"(?!)"

@@ -105,7 +105,7 @@ class RawPath:
         )
 
 
-class Wild(enum.Enum):
+class Wildcard(enum.Enum):
     """The wildcards: one segment, or any number of segments at the end."""
 
     ONE = "*"
@@ -120,7 +120,7 @@ class Literal:
     text: str
 
 
-Segment: TypeAlias = Literal | Wild
+Segment: TypeAlias = Literal | Wildcard
 
 
 @attrs.frozen(kw_only=True)
@@ -134,13 +134,13 @@ class Variable:
     @property
     def single(self) -> bool:
         """True if the value is exactly one segment that is not ``**`` (spec §5.3(1))."""
-        return len(self.segments) == 1 and self.segments[0] is not Wild.MANY
+        return len(self.segments) == 1 and self.segments[0] is not Wildcard.MANY
 
     def read(self, path: RawPath) -> str:
         """Return the value in a path that matched (spec §5.2(5), §5.3)."""
         if self.single:
             return path.texts[self.start]
-        end = None if self.segments[-1] is Wild.MANY else self.start + len(self.segments)
+        end = None if self.segments[-1] is Wildcard.MANY else self.start + len(self.segments)
         return "/".join(map(keep_slashes, path.raw[self.start : end]))
 
     def write(self, value: str) -> str:
@@ -151,7 +151,7 @@ class Variable:
         """
         parts = [value] if self.single else value.split("/") if value else []
         if "" in parts or not _fits(self.segments, parts):
-            wanted = "/".join(s.value if isinstance(s, Wild) else s.text for s in self.segments)
+            wanted = "/".join(s.value if isinstance(s, Wildcard) else s.text for s in self.segments)
             raise InvalidArgument(self.field, f"{value!r} does not have the form {wanted!r}")
         try:
             return quote(value, safe="" if self.single else "/")
@@ -212,7 +212,7 @@ class Template:
         return template
 
     def _check(self) -> None:
-        if Wild.MANY in self.segments[:-1]:
+        if Wildcard.MANY in self.segments[:-1]:
             raise DeclarationError(self.text, "'**' may only be the last segment")
         fields = [variable.field for variable in self.variables]
         for field in fields:
@@ -231,8 +231,8 @@ class Template:
         In each segment a literal sorts before ``*``, and ``*`` before ``**``. A shorter tuple sorts
         first, so an exact end comes before ``**``.
         """
-        ranks = {Wild.ONE: 1, Wild.MANY: 2}
-        return tuple(ranks[s] if isinstance(s, Wild) else 0 for s in self.segments)
+        ranks = {Wildcard.ONE: 1, Wildcard.MANY: 2}
+        return tuple(ranks[s] if isinstance(s, Wildcard) else 0 for s in self.segments)
 
     def match(self, path: str) -> dict[str, str] | None:
         """Return the values of the variables in a raw path without query, or None.
@@ -268,7 +268,7 @@ class Template:
     def _write(self, part: Part, bindings: Mapping[str, str]) -> str:
         if isinstance(part, Literal):
             return part.written
-        if isinstance(part, Wild):
+        if isinstance(part, Wildcard):
             why = f"{part.value!r} stands outside a variable, so no path can be built"
             raise DeclarationError(self.text, why)
         if part.field not in bindings:
@@ -290,12 +290,12 @@ def path_template(name: str, path: str) -> Template:
 
 
 def _fits(segments: Sequence[Segment], texts: Sequence[str]) -> bool:
-    many = segments[-1] is Wild.MANY
+    many = segments[-1] is Wildcard.MANY
     fixed = len(segments) - many
     if len(texts) < fixed or (len(texts) > fixed and not many):
         return False
     pairs = zip(segments, texts, strict=False)
-    return all(isinstance(segment, Wild) or segment.text == text for segment, text in pairs)
+    return all(isinstance(segment, Wildcard) or segment.text == text for segment, text in pairs)
 
 
 def _part(template: str, found: re.Match[str], start: int) -> Part:
@@ -307,7 +307,7 @@ def _part(template: str, found: re.Match[str], start: int) -> Part:
 
 
 def _segment(template: str, written: str) -> Segment:
-    return Wild(written) if written.startswith("*") else _literal(template, written)
+    return Wildcard(written) if written.startswith("*") else _literal(template, written)
 
 
 def _literal(template: str, written: str) -> Literal:

@@ -157,7 +157,7 @@ class OperationInfoRegistry:
 
 
 @attrs.frozen
-class Said:
+class Hint:
     """The annotation of a message class in a function, and its place in words.
 
     ``annotation`` is None without an annotation, and ``NoneType`` for an annotated None.
@@ -171,9 +171,9 @@ class Said:
 class Signature:
     """The annotated message classes of a function; ``takes_job`` if it has a second parameter."""
 
-    request: Said = Said()
-    response: Said = Said()
-    metadata: Said = Said()
+    request: Hint = Hint()
+    response: Hint = Hint()
+    metadata: Hint = Hint()
     takes_job: bool = False
     is_async: bool = False
 
@@ -198,9 +198,9 @@ class Signature:
         first, *rest = names
         job = typing.get_args(hints.get(rest[0])) if rest else ()
         return cls(
-            request=Said(hints.get(first), f"the parameter {first!r} of {label}"),
-            response=Said(hints.get("return"), f"the return of {label}"),
-            metadata=Said(job[0], f"the parameter {rest[0]!r} of {label}") if job else Said(),
+            request=Hint(hints.get(first), f"the parameter {first!r} of {label}"),
+            response=Hint(hints.get("return"), f"the return of {label}"),
+            metadata=Hint(job[0], f"the parameter {rest[0]!r} of {label}") if job else Hint(),
             takes_job=bool(rest),
             is_async=inspect.iscoroutinefunction(function),
         )

@@ -876,7 +876,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
     return change
 
 
-def call_back(due: datetime) -> Change:
+def requeue(due: datetime) -> Change:
     """Forget that the name of waiting work was sent: the work is due at ``due``."""
 
     def change(record: Record) -> Record:

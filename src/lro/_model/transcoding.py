@@ -16,7 +16,7 @@ from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 from lro._base.status import WRAPPED_TYPES, Json
 from lro._messages.json_text import MAX_DEPTH
 from lro._messages.schema import DURATION, STRUCT, TIMESTAMP, Field, Kind, Label, Shape
-from lro._model.http_rules import Template, Wild, path_template
+from lro._model.http_rules import Template, Wildcard, path_template
 
 WHOLE: Final = "*"
 """The ``body`` of a rule whose body has all fields that are not in the path."""
@@ -52,7 +52,7 @@ class HttpRule:
         if method == "DELETE" and body:
             raise DeclarationError("body", f"must be empty: DELETE has no body, got {body!r}")
         template = path_template(name, path)
-        if any(isinstance(part, Wild) for part in template.parts):
+        if any(isinstance(part, Wildcard) for part in template.parts):
             why = "a wildcard must be in a variable, such as {name=things/*}"
             raise DeclarationError(name, f"{why}, got {path!r}")
         default = "" if method == "DELETE" else WHOLE

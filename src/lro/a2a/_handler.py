@@ -463,8 +463,8 @@ class Handler(RequestHandler):
             watching = await self.service.watch([name], caller=caller)
         first = True
         with contextlib.suppress(Unavailable):  # the service stops, which ends the stream
-            async with contextlib.aclosing(aiter(watching)) as sightings:
-                async for _ in sightings:
+            async with contextlib.aclosing(aiter(watching)) as operations:
+                async for _ in operations:
                     operation = await self._operation(name, caller)
                     if first:
                         yield self._writer.task(operation)

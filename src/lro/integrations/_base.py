@@ -40,7 +40,7 @@ from lro.http import (
     raw_form,
     wire_text,
 )
-from lro.wire import Literal, Route, Wild, code_from_http
+from lro.wire import Literal, Route, Wildcard, code_from_http
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -140,7 +140,7 @@ class FrameworkOperations(Generic[Find, Reply]):
             authenticate=hook,
             parents=options.get("parents", ()),
             trusted_origins=options.get("trusted_origins", ()),
-            **made.looks,
+            **made.options,
         )
 
     def _hook(self, caller: Any) -> Authenticate:
@@ -213,7 +213,7 @@ class PathRule:
                 collection = segment.text
                 continue
             name = next(names)
-            if segment is Wild.MANY or collection == "operations":
+            if segment is Wildcard.MANY or collection == "operations":
                 many.add(name)
             parts += [name, ""]
         verb = route.template.verb

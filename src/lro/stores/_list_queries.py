@@ -13,15 +13,15 @@ from lro._filters.prefilter import (
     UNKNOWN,
     AllOf,
     AnyOf,
-    Asked,
     Bounds,
+    CancelIs,
     Column,
     Created,
     Ended,
     InState,
     KeyIn,
-    Measures,
     NameIn,
+    NumberIn,
     Span,
     Test,
     TextContains,
@@ -64,7 +64,7 @@ class Dialect(Protocol):
         """A packed message may be in binary form."""
         ...
 
-    def measures(self, test: Measures) -> Condition:
+    def number_in(self, test: NumberIn) -> Condition:
         """A number in a packed message is in a range; of one in binary form, anything."""
         ...
 
@@ -100,7 +100,7 @@ def _condition(test: Test, dialect: Dialect) -> Condition:
             return ranged("create_time", span, dialect.mark)
         case Ended(span):
             return ranged("end_time", span, dialect.mark)
-        case Asked(cancel):
+        case CancelIs(cancel):
             return f"cancel_requested {'<>' if cancel else '='} 0", []
         case KeyIn(key, values):
             return among(dialect.key(key), [*sorted(values), UNKNOWN], dialect.mark)
@@ -108,7 +108,7 @@ def _condition(test: Test, dialect: Dialect) -> Condition:
             says = [_contains(column, pieces, dialect, folded=folded) for column in columns]
             return _joined(" OR ", "FALSE", says)
         case _:
-            return dialect.measures(test)
+            return dialect.number_in(test)
 
 
 def _contains(

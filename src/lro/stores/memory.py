@@ -716,12 +716,12 @@ class MemoryStore(PerProcess):
         parent: str,
         after: Cursor | None,
         limit: int,
-        narrowing: Test = EVERYTHING,
+        prefilter: Test = EVERYTHING,
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        now, bounds = self._clock(), bounds_of(narrowing)
+        now, bounds = self._clock(), bounds_of(prefilter)
         found: list[Record] = []
         with self._lock:
             for looked, record in enumerate(self._lists.walk(parent, after, bounds), 1):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lro._base.status import AnyMessage
 from lro._engine.store_port import FREE_LANE, SUSPECT, WORK_WAITS, Claim, Claimed, Store
-from lro._model.operation import Record, call_back, delete, lose, release, request_cancel, retry
+from lro._model.operation import Record, delete, lose, release, request_cancel, requeue, retry
 from lro.testing._samples import (
     REQUEST,
     ManualClock,
@@ -239,10 +239,10 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
     clock.advance(15)
     same(_claimed(store, clock, owner=""), ["a"], "what is to be sent again")
     due = clock() + timedelta(seconds=1)
-    store.update(name, call_back(due))
+    store.update(name, requeue(due))
     same(_claimed(store, clock, only=name), [], "what was called back")
     same(_said(_claim(store, clock, 0, owner="")), ([], False, due), "when it is due")
-    store.update(name, call_back(clock()))
+    store.update(name, requeue(clock()))
     same(store.get(name).lease_until, due, "when it is due, called back again")
 
 

@@ -16,14 +16,14 @@ from lro._filters.prefilter import (
     NOTHING,
     AllOf,
     AnyOf,
-    Asked,
+    CancelIs,
     Column,
     Created,
     Ended,
     InState,
     KeyIn,
-    Measures,
     NameIn,
+    NumberIn,
     Span,
     Test,
     TextContains,
@@ -247,8 +247,8 @@ def _tests(clock: ManualClock) -> list[Test]:
         InState(frozenset({State.FAILED, State.CANCELLED, State.IN_PROGRESS})),
         *map(Created, spans),
         *map(Ended, spans),
-        Asked(True),
-        Asked(False),
+        CancelIs(True),
+        CancelIs(False),
         NameIn(frozenset({"operations/03", "operations/11", "operations/none"})),
         *(KeyIn(key, frozenset(values)) for key in ("k1", "k2") for values in ("a", "bc", "-")),
         TextContains((Column.METADATA,), ('"abc"',)),
@@ -256,9 +256,9 @@ def _tests(clock: ManualClock) -> list[Test]:
         TextContains(tuple(Column), ("strasse",), folded=True),
         TextContains((Column.NAME,), ("operations/1",)),
         TextContains((Column.RESULT,), ('"a":', "5")),
-        Measures(column=Column.METADATA, path=("n",), low=4.0, high=5.0),
-        Measures(column=Column.METADATA, path=("n",), low=1e20, high=None, or_text=True),
-        Measures(column=Column.METADATA, path=("inner", "n"), low=None, high=7.0),
+        NumberIn(column=Column.METADATA, path=("n",), low=4.0, high=5.0),
+        NumberIn(column=Column.METADATA, path=("n",), low=1e20, high=None, or_text=True),
+        NumberIn(column=Column.METADATA, path=("inner", "n"), low=None, high=7.0),
     ]
     count = len(kinds)
     pairs = [(kinds[n], kinds[(n + step) % count]) for step in (3, 10) for n in range(count)]
@@ -280,7 +280,7 @@ def _meets(test: Test, record: Record) -> bool:
             return _within(span, record.create_time)
         case Ended(span):
             return record.end_time is not None and _within(span, record.end_time)
-        case Asked(cancel):
+        case CancelIs(cancel):
             return record.cancel_requested is cancel
         case KeyIn(key, values):
             known = json.loads(record.keys or "{}")

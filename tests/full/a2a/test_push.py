@@ -24,7 +24,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
 from tests.full.a2a.serving import WAYS, Agent, Asked, Failed, message, serving
 from tests.http.counting_service import DOMAIN, NOW, CountService, build
-from tests.webhooks.receivers import Receiver, Said, receiver
+from tests.webhooks.receivers import Receiver, Reply, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = "whsec_" + "A" * 32
@@ -242,11 +242,11 @@ def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     pushing.ask("rest", CREATE, taskId=task_id, id="kept", url=f"{pushing.to.url}/kept")
 
-    def delete(_: object) -> Said:
+    def delete(_: object) -> Reply:
         pushing.ask("rest", "DeleteTaskPushNotificationConfig", taskId=task_id, id="mine")
-        return Said(500)
+        return Reply(500)
 
-    pushing.to.script = delete if during else lambda _: Said(500)
+    pushing.to.script = delete if during else lambda _: Reply(500)
     pushing.end(task_id)
     delete(None)
     listed = pushing.ask("rest", "ListTaskPushNotificationConfigs", taskId=task_id)

@@ -92,7 +92,7 @@ from tests.work_messages import WorkRequest
 
 real, known = builtins.__import__, []
 
-def noted(name, *arguments, **more):
+def notifier(name, *arguments, **more):
     before = name in sys.modules
     found = real(name, *arguments, **more)
     if not before:
@@ -102,7 +102,7 @@ def noted(name, *arguments, **more):
 store = SQLiteStore(sys.argv[1])
 service = lro.Service(store, ThreadExecutor(1))
 method = work(service)
-builtins.__import__ = noted
+builtins.__import__ = notifier
 ended(service, method.start(WorkRequest()))
 until(store.workers)
 service.close()
@@ -122,28 +122,28 @@ import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import held, insert
-from tests.noted_ends import NotedEnds
+from tests.recording_notifier import RecordingNotifier
 from tests.service_steps import ended, work
 from tests.work_messages import WorkRequest
 
-noted = NotedEnds()
+notifier = RecordingNotifier()
 store = SQLiteStore(sys.argv[1])
-service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
+service = lro.Service(store, ThreadExecutor(1), webhooks=notifier)
 method = work(service)
 if sys.argv[2] == "used":
     ended(service, method.start(WorkRequest()))
 child = os.fork()
 if child == 0:
-    before = list(noted.calls)
+    before = list(notifier.calls)
     name = method.start(WorkRequest()).name
     ended(service, name)
     due = store.get(name).notify_at
     service.close()
-    print(before, noted.calls[len(before):], due is not None, flush=True)
+    print(before, notifier.calls[len(before):], due is not None, flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 service.close()
-print(noted.calls)
+print(notifier.calls)
 """
 
 

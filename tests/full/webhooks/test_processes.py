@@ -14,7 +14,7 @@ import pytest
 
 from lro.webhooks import verify
 from tests.webhooks.hooked import SECRET
-from tests.webhooks.receivers import PATIENCE, Received, Said, receiver
+from tests.webhooks.receivers import PATIENCE, Received, Reply, receiver
 
 PROGRAM = """
 import os, sys
@@ -77,12 +77,12 @@ def test_what_a_killed_process_was_sending_is_sent_by_another_with_the_same_id(
 ) -> None:
     killed = threading.Event()
 
-    def script(got: Received) -> Said:
+    def script(got: Received) -> Reply:
         if not killed.is_set():
             first.send_signal(signal.SIGKILL)
             first.wait(PATIENCE)
             killed.set()
-        return Said()
+        return Reply()
 
     with receiver(script) as good:
         first = running("start", tmp_path / "db", good.url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from lro._filters.prefilter import UNKNOWN, Measures
+from lro._filters.prefilter import UNKNOWN, NumberIn
 from lro.stores._list_queries import Condition, ListQuery
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._statements import WEIGHT, id_of, ids_of
@@ -42,7 +42,7 @@ class PostgresDialect:
         """A packed message may be in binary form."""
         return f"right({column}, 6) = ',true]'"
 
-    def measures(self, test: Measures) -> Condition:
+    def number_in(self, test: NumberIn) -> Condition:
         """A number in a packed message is in a range."""
         column = test.column.value
         ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]

@@ -322,15 +322,15 @@ class PostgresStore(SQLStore, PerProcess):
         parent: str,
         after: Cursor | None,
         limit: int,
-        narrowing: Test = EVERYTHING,
+        prefilter: Test = EVERYTHING,
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        walk = ListQuery.of(narrowing, after, self._setup.keys, DIALECT)
+        walk = ListQuery.of(prefilter, after, self._setup.keys, DIALECT)
         if walk.nothing:
             return Page((), None)
-        now, prepare = micros(self._clock()), narrowing == EVERYTHING
+        now, prepare = micros(self._clock()), prefilter == EVERYTHING
 
         def find(scan: int) -> Page:
             text, values = query(walk, parent, limit=limit, scan=scan, now=now, max_bytes=max_bytes)

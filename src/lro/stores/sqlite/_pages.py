@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from lro._engine.store_port import Page
-from lro._filters.prefilter import UNKNOWN, Measures
+from lro._filters.prefilter import UNKNOWN, NumberIn
 from lro.stores._list_queries import Condition, ListQuery, among
 from lro.stores._rows import COLUMNS, textual
 from lro.stores.sqlite._file import FetchRecords, FetchRows
@@ -43,7 +43,7 @@ class SQLiteDialect:
         """A packed message may be in binary form."""
         return f"substr({column}, -6) = ',true]'"
 
-    def measures(self, test: Measures) -> Condition:
+    def number_in(self, test: NumberIn) -> Condition:
         """A number in a packed message is in a range."""
         column = test.column.value
         path = "$[1]" + "".join(f'."{name}"' for name in test.path)

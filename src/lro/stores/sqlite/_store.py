@@ -247,7 +247,7 @@ class SQLiteStore(SQLStore):
         parent: str,
         after: Cursor | None,
         limit: int,
-        narrowing: Test = EVERYTHING,
+        prefilter: Test = EVERYTHING,
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
@@ -255,7 +255,7 @@ class SQLiteStore(SQLStore):
         now = micros(self._clock())
         rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
-        walk = ListQuery.of(narrowing, after, self._keys, pages.DIALECT)
+        walk = ListQuery.of(prefilter, after, self._keys, pages.DIALECT)
         try:
             return retry_smaller(
                 lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
@@ -265,7 +265,7 @@ class SQLiteStore(SQLStore):
             if not self._keys or not is_lost_index(exc):
                 raise
         self._keys = frozenset()  # an index was dropped: lists do without it until the restart
-        return self.page(parent, after, limit, narrowing, scan, max_bytes)
+        return self.page(parent, after, limit, prefilter, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the file has not; no process can write meanwhile."""

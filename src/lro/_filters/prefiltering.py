@@ -12,29 +12,29 @@ from typing import Final, TypeAlias
 from lro._filters.parse import Op
 from lro._filters.paths import FieldStep, Indexable, KeyStep, Step, StructStep, names_of
 from lro._filters.plan import (
-    All,
     Compare,
+    Conjunction,
     Contains,
-    Fits,
-    Like,
+    Disjunction,
+    Negation,
     Plan,
     RecordTest,
-    Some,
     Source,
-    Untrue,
+    StructMatch,
+    TextMatch,
     ValueTest,
 )
 from lro._filters.prefilter import (
     ABSENT,
     EVERYTHING,
-    Asked,
+    CancelIs,
     Column,
     Created,
     Ended,
     InState,
     KeyIn,
-    Measures,
     NameIn,
+    NumberIn,
     Span,
     Test,
     TextContains,
@@ -77,21 +77,21 @@ _SLACK: Final = 4
 """Units in the last place, because databases may read numbers inexactly."""
 
 
-def narrow(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
+def prefilter_of(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
     """Return a test that every record passes that the plan matches (if negated: does not match)."""
     match plan:
-        case Untrue(item):
-            return narrow(item, key_of, negated=not negated)
-        case All(items) | Some(items):
-            join = all_of if isinstance(plan, All) != negated else any_of
-            return join(narrow(item, key_of, negated=negated) for item in items)
+        case Negation(item):
+            return prefilter_of(item, key_of, negated=not negated)
+        case Conjunction(items) | Disjunction(items):
+            join = all_of if isinstance(plan, Conjunction) != negated else any_of
+            return join(prefilter_of(item, key_of, negated=negated) for item in items)
         case RecordTest(source, route):
             return _of_record(source, route, negated=negated)
         case _ if negated:
             return EVERYTHING
         case Contains(pattern):
             pieces = [_plain(piece) for piece in pattern.pieces if piece.isascii()]
-            return _saying(tuple(Column), pieces, folded=True)
+            return _text_test(tuple(Column), pieces, folded=True)
         case _:
             return _in_message(plan.source, plan.routes, key_of)
 
@@ -111,10 +111,10 @@ def _of_record(source: Source, route: ValueTest, *, negated: bool) -> Test:
         states = _SET[source]
         return InState(STATES - states if negated else states)
     elif source is Source.CANCEL_REQUESTED:  # cancel_requested():*
-        return Asked(not negated)
+        return CancelIs(not negated)
     if negated:
         return EVERYTHING
-    return all_of([_only_in(source), _saying_of(source, route)])
+    return all_of([_only_in(source), _text_test_of(source, route)])
 
 
 def _only_in(source: Source) -> Test:
@@ -140,7 +140,7 @@ def _done(op: Op, operand: object) -> Test:
 
 
 def _asked(op: Op, operand: object) -> Test:
-    return Asked(operand == (op in _EQUAL))
+    return CancelIs(operand == (op in _EQUAL))
 
 
 def _named(op: Op, operand: object) -> Test:
@@ -180,7 +180,7 @@ def _span(op: Op, operand: object) -> Span:
 
 
 def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) -> Test:
-    found = any_of(_saying_of(source, route) for route in routes.values())
+    found = any_of(_text_test_of(source, route) for route in routes.values())
     if source is Source.RESPONSE:
         return all_of([InState(_RESPONSES), found])
     keyed = [_keyed(key_of(name, route.steps), route) for name, route in routes.items()]
@@ -207,12 +207,12 @@ def _default_holds(route: ValueTest) -> bool:
     return route.condition.holds(last.default)
 
 
-def _saying_of(source: Source, route: ValueTest) -> Test:
+def _text_test_of(source: Source, route: ValueTest) -> Test:
     column = _COLUMNS.get(source)
     if column is None or _default_holds(route):
         return EVERYTHING
-    measured = None if source is Source.ERROR else _measured(column, route)
-    return all_of([_saying((column,), _pieces(source, route)), measured or EVERYTHING])
+    measured = None if source is Source.ERROR else _number_test(column, route)
+    return all_of([_text_test((column,), _pieces(source, route)), measured or EVERYTHING])
 
 
 def _pieces(source: Source, route: ValueTest) -> list[str]:
@@ -224,10 +224,10 @@ def _pieces(source: Source, route: ValueTest) -> list[str]:
     match route.condition:
         case Compare(op, type_, str(text)) if op in _EQUAL and type_ in _TEXTS:
             return [key, _plain(text, left, right)]
-        case Like(op, pattern) if op in _EQUAL:
+        case TextMatch(op, pattern) if op in _EQUAL:
             head, *middle, tail = pattern.pieces
             return [key, _plain(head, left), *map(_plain, middle), _plain(tail, "", right)]
-        case Fits(op=op, text=text, pattern=Pattern((_,)), number=None, truth=None):
+        case StructMatch(op=op, text=text, pattern=Pattern((_,)), number=None, truth=None):
             # It may be a text, or the key of an object.
             return [key, _plain(text, '"', '"') if op in _EQUAL and text != "null" else ""]
         case Compare(op, ValueType.BOOL, True) if op in _EQUAL and key:
@@ -246,7 +246,7 @@ def _plain(text: str, left: str = "", right: str = "") -> str:
     return ""
 
 
-def _saying(columns: tuple[Column, ...], pieces: Iterable[str], *, folded: bool = False) -> Test:
+def _text_test(columns: tuple[Column, ...], pieces: Iterable[str], *, folded: bool = False) -> Test:
     longest = sorted({piece for piece in pieces if len(piece) >= _LEAST_TEXT}, key=_by_length)
     return TextContains(columns, tuple(longest[:_MOST_PIECES]), folded) if longest else EVERYTHING
 
@@ -255,7 +255,7 @@ def _by_length(piece: str) -> tuple[int, str]:
     return -len(piece), piece
 
 
-def _measured(column: Column, route: ValueTest) -> Test | None:
+def _number_test(column: Column, route: ValueTest) -> Test | None:
     condition, path = route.condition, names_of(route.steps)
     if not path or not all(map(_plain, path)) or not isinstance(condition, Compare):
         return None
@@ -270,4 +270,4 @@ def _measured(column: Column, route: ValueTest) -> Test | None:
     if not ends or not all(map(math.isfinite, ends)):  # not every database has infinite numbers
         return None
     or_text = condition.type is ValueType.DOUBLE
-    return Measures(column=column, path=path, low=low, high=high, or_text=or_text)
+    return NumberIn(column=column, path=path, low=low, high=high, or_text=or_text)

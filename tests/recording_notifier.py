@@ -12,7 +12,7 @@ from lro.adapters import OutboxStore, Record
 from lro.webhooks import Endpoint
 
 
-class NotedEnds:
+class RecordingNotifier:
     """The ``webhooks`` of a service in tests of the engine. ``owing`` says which ends owe."""
 
     def __init__(self, owing: Callable[[Record], bool] = lambda _: True) -> None:

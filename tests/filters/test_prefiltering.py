@@ -39,7 +39,7 @@ KEY_OF = indexes(*INDEXED).of
 PATH_OF = {key: path for path in INDEXED for key in indexes(path).keys}
 
 
-def narrowed(text: str, *metadata: str):
+def prefilter(text: str, *metadata: str):
     """What stores may look for, for the filter, with these types of metadata."""
     return compiled(text, types(metadata or [EXPORT]), RESPONSES).prefilter(KEY_OF)
 
@@ -106,11 +106,11 @@ OWN_FIELDS = [
     ("state():*", ALL),
     ("NOT state():*", "InState()"),
     ("error:*", ERRORS),
-    ("cancel_requested()", "Asked(True)"),
-    ("cancel_requested() != true", "Asked(False)"),
-    ("NOT cancel_requested() = false", "Asked(True)"),
-    ("cancel_requested():*", "Asked(True)"),
-    ("NOT cancel_requested():*", "Asked(False)"),
+    ("cancel_requested()", "CancelIs(True)"),
+    ("cancel_requested() != true", "CancelIs(False)"),
+    ("NOT cancel_requested() = false", "CancelIs(True)"),
+    ("cancel_requested():*", "CancelIs(True)"),
+    ("NOT cancel_requested():*", "CancelIs(False)"),
     ("name = operations/a", "NameIn(operations/a)"),
     ("NOT name != operations/a", "NameIn(operations/a)"),
     ("name > operations/a", EVERYTHING),
@@ -194,18 +194,18 @@ TEXTS = [
 ]
 GROUPS = [
     ("NOT (done = true OR state() = FAILED)", both(RUNNING, NOT_FAILED)),
-    ("NOT (done = true AND cancel_requested())", f"AnyOf(Asked(False) {RUNNING})"),
+    ("NOT (done = true AND cancel_requested())", f"AnyOf(CancelIs(False) {RUNNING})"),
     ("name = (a OR b)", "AnyOf(NameIn(a) NameIn(b))"),
     ("done = true OR metadata:*", EVERYTHING),
     ("done = true done = true metadata:*", DONE),
-    ("NOT (done != true OR NOT cancel_requested()) error:*", both(DONE, "Asked(True)", ERRORS)),
+    ("NOT (done != true OR NOT cancel_requested()) error:*", both(DONE, "CancelIs(True)", ERRORS)),
 ]
 
 
 @pytest.mark.parametrize(("text", "wanted"), OWN_FIELDS + TEXTS + GROUPS)
 def test_filter_is_prefiltered(text: str, wanted: str) -> None:
     """By what every record that it matches meets; negations where they are exact."""
-    assert said(narrowed(text)) == wanted
+    assert said(prefilter(text)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_numbers_are_prefiltered_as_ranges(
     """With a little to spare, for databases round in ways of their own."""
     least = "-" if low is None else low - 4 * math.ulp(low)
     most = "-" if high is None else high + 4 * math.ulp(high)
-    found = said(narrowed(f"metadata.{text}"))
-    assert f"Measures(METADATA, {path}, {least}, {most}, {or_text})" in found
+    found = said(prefilter(f"metadata.{text}"))
+    assert f"NumberIn(METADATA, {path}, {least}, {most}, {or_text})" in found
     assert meta(f'"{path.split()[0]}":') in found
 
 
@@ -244,7 +244,7 @@ def test_numbers_are_prefiltered_as_ranges(
 )
 def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     """Bounds beyond all doubles, what JSON may round, lists, and keys that JSON would escape."""
-    assert "Measures" not in said(narrowed(text))
+    assert "NumberIn" not in said(prefilter(text))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
 )
 def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
     """By the hash of the value, and by that of nothing where the default is asked for."""
-    assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(narrowed(text))
+    assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(prefilter(text))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
 )
 def test_filters_that_no_index_helps(text: str, metadata: list[str]) -> None:
     """For whatever is not to be equal to one value, or stands elsewhere."""
-    assert "KeyIn" not in said(narrowed(text, *metadata))
+    assert "KeyIn" not in said(prefilter(text, *metadata))
 
 
 def test_equal_values_have_one_key() -> None:
@@ -334,7 +334,7 @@ def test_filter_gives_bounds_for_its_order(
     text: str, names: str, states: str, span: str, keys: str
 ) -> None:
     """What a filter is sure of, so that the records can be found in some order."""
-    found = bounds_of(narrowed(text))
+    found = bounds_of(prefilter(text))
     path, _, values = keys.partition(": ")
     hashes = " ".join(sorted(map(key_value, values.split())))
     by_key = f"{path}: {hashes}" if path else ""
@@ -354,4 +354,4 @@ def test_filter_gives_bounds_for_its_order(
     ],
 )
 def test_bounds_that_no_value_meets_match_nothing(text: str) -> None:
-    assert bounds_of(narrowed(text)).nothing
+    assert bounds_of(prefilter(text)).nothing
