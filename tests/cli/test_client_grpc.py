@@ -144,15 +144,15 @@ ODD.message_type.add(name="Odd").field.add(
     name="status", number=1, label=1, type=14, type_name=".google.rpc.Status"
 )
 UNUSABLE = {
-    "no set": (b"syntax", "bytes are no google.protobuf.FileDescriptorSet; make one by protoc"),
+    "no set": (b"syntax", "bytes are not a google.protobuf.FileDescriptorSet; make one by protoc"),
     "empty": (b"", "holds no file; make one by protoc"),
     "a part": (
         FileDescriptorSet(file=[PART]).SerializeToString(),
-        "a.proto imports b.proto, which the set has not",
+        "a.proto imports b.proto, which is not in the set",
     ),
     "an enum that is a message here": (
         FileDescriptorSet(file=[ODD]).SerializeToString(),
-        "a.proto: is no proto file",
+        "a.proto: is not a valid proto file",
     ),
 }
 

@@ -252,9 +252,9 @@ TAKEN = made("acme.v1.ShadeEnum", color=Color | None, shade=Shade | None)
     ("classes", "said"),
     [
         # Neither has a name of its own, and both would be the same message.
-        ([made("acme.v1.Made", x=list[made()], y=list[made(a=str | None)])], "is another class"),
+        ([made("acme.v1.Made", x=list[made()], y=list[made(a=str | None)])], "names another class"),
         ([ONE, TWO, made("b.Three", x=list[ONE]), made("a.Four", x=list[TWO])], "imports itself"),
-        ([TAKEN], "ShadeEnum is there already"),
+        ([TAKEN], "ShadeEnum already exists"),
         # A message within one of Google's: no file can say that.
         ([made("google.rpc.Status.Inside")], "."),
     ],
@@ -288,7 +288,7 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
         types.codec("lrofix.v1.Book").dump(5)
     with pytest.raises(DeclarationError, match=r"lrofix\.v1\.Book: is the name of"):
         types.register(of_protobuf().codec("lrofix.v1.Book").python)
-    with pytest.raises(InvalidArgument, match=r"1 bytes are no lrofix\.v1\.Book in binary form"):
+    with pytest.raises(InvalidArgument, match=r"1 bytes are not a lrofix\.v1\.Book in binary form"):
         types.unpack(AnyMessage(packed.type_url, b"\xff"), book)
 
 
@@ -458,7 +458,7 @@ def test_set_may_lack_the_well_known_imports(tmp_path):
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
     assert "lrofix.v1.Book" in new
     own[0].dependency.append("elsewhere.proto")
-    with pytest.raises(InvalidArgument, match=r"imports elsewhere\.proto, which the set has not"):
+    with pytest.raises(InvalidArgument, match=r"imports elsewhere\.proto, which is not in the set"):
         register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
 
 
@@ -468,7 +468,7 @@ def test_a_generated_module_is_registered():
     assert new == ("google.protobuf.SourceContext",)
     assert types.codec(new[0]).python is source_context_pb2.SourceContext
     assert register_module(types, source_context_pb2) == ()
-    with pytest.raises(InvalidArgument, match="sys is no module that protoc has generated"):
+    with pytest.raises(InvalidArgument, match="sys is not a module that protoc has generated"):
         register_module(types, sys)
 
 
@@ -533,7 +533,7 @@ def test_a_set_with_newer_and_older_editions_of_known_files_works():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (b"\xff", "1 bytes are no google.protobuf.FileDescriptorSet; make one by protoc"),
+        (b"\xff", "1 bytes are not a google.protobuf.FileDescriptorSet; make one by protoc"),
         (b"", "holds no file; make one by protoc"),
         (FileDescriptorSet(), "holds no file; make one by protoc"),
         (b"\x0a\x03\x12\x01a\x0a\x08\x0a\x01b\x22\x03\x0a\x01.", "b: "),

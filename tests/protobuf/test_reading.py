@@ -240,8 +240,8 @@ def test_extension_with_several_values_is_read(types):
 @pytest.mark.parametrize(
     ("value", "field", "said"),
     [
-        ({"left": "", "right": {}}, "right", "cannot be given beside left"),
-        ({"right": {"nothing": None, "whatever": None}}, "right.whatever", "beside nothing"),
+        ({"left": "", "right": {}}, "right", "cannot be set together with left"),
+        ({"right": {"nothing": None, "whatever": None}}, "right.whatever", "together with nothing"),
         ({"open": 2**31}, "open", "one of SMALL"),
         ({"nulls": ["x"]}, "nulls[0]", "one of NULL_VALUE"),
         ({"zig_zag": 1, "zigZag": None}, "zig_zag", "given twice, in both spellings"),

@@ -1,1 +1,1 @@
-"""Schedules: the ticks of periodic jobs, and what starts an operation at each."""
+"""Schedules: start an operation at each tick of a cron expression or an interval."""

@@ -1,12 +1,11 @@
-"""What starts the operations of schedules in a process.
+"""Starts the operations of schedules in a process.
 
-Each process that has a schedule does so. What is common stands in the store: the latest tick, and
-whether an operation was started for it. A process notes a tick as begun, starts the operation, and
-then notes that it was started. Notes carry a version, so that of several processes one begins a
-tick; others see to it a second later, if it is still only begun: the one that began it may have
-been killed, or was refused. The request id of the start is derived from the schedule's name and the
-tick, so that they all start the same operation. A store knows request ids for a day: for so long,
-and not longer, a tick is tried that was begun.
+Every process that declares a schedule runs it. They share its latest tick in the store: a process
+marks the tick as begun, starts the operation, and then marks the tick as started. The marks have
+versions, so only one of several processes begins a tick. If a tick is still only begun a second
+later, the other processes try it too, because the first may have been killed or refused. The
+request id of the start is derived from the schedule's name and the tick, so all of them start the
+same operation. A store keeps request ids for a day, so a begun tick is tried for less than a day.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ log = logging.getLogger("lro")
 _ON_TIME: Final = timedelta(minutes=1)
 """A tick counts as missed if no process has begun it by then."""
 _TRIED: Final = timedelta(hours=23)
-"""For how long after it was begun a tick is tried: the store forgets request ids an hour later."""
+"""How long a begun tick is tried. The store forgets its request id an hour later."""
 _AHEAD: Final = timedelta(hours=1)
 _TURN: Final = timedelta(seconds=1)
-"""For how long a tick is left to the process that has begun it."""
+"""How long other processes leave a tick to the process that has begun it."""
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
-"""Seconds between two tries."""
+"""The longest pause between two tries, in seconds."""
 _LOOK_SECONDS: Final = 60.0
-"""How often at least it is looked whether the store's clock was set."""
+"""Most seconds between two reads of the store's clock, which may have been set."""
 _STOP_SECONDS: Final = 1.0
 _MOST: Final = 1000
 _NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
@@ -49,7 +48,7 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 @attrs.define(kw_only=True)
 class _Entry:
-    """A schedule that this process has declared, and when it is to be looked at again."""
+    """A schedule that this process has declared, and when it is due."""
 
     name: str
     method: str
@@ -68,10 +67,10 @@ class _Entry:
 
 
 def request_maker(request: object, name: str, cls: type) -> Callable[[datetime], object]:
-    """Return what makes the request for a tick: a function, or one that gives this message.
+    """Return a function that makes the request for a tick; a message is the same for all ticks.
 
     Raises:
-        DeclarationError: It is neither.
+        DeclarationError: ``request`` is neither a message nor a function.
     """
     wanted = f"a {name}, or a function of a tick's time that makes one"
     if isinstance(request, cls):
@@ -83,24 +82,24 @@ def request_maker(request: object, name: str, cls: type) -> Callable[[datetime],
 
 
 class Schedules:
-    """The schedules of a process: :meth:`run` starts what is due in :meth:`due_in` seconds.
+    """The schedules of a process. Call :meth:`run` after :meth:`due_in` seconds.
 
-    ``clock`` gives the seconds of pauses; ticks go by the store's clock. ``wake`` is called when
+    ``clock`` measures pauses in seconds; ticks use the store's clock. ``wake`` is called when
     :meth:`due_in` may have become less.
     """
 
     def __init__(self, store: object, clock: Callable[[], float], wake: Callable[[], None]) -> None:
-        self._store = cast(ScheduleStore, store)  # which :meth:`add` checks
+        self._store = cast(ScheduleStore, store)  # :meth:`add` checks it
         self._clock = clock
         self._wake = wake
         self._entries: dict[str, _Entry] = {}
         self._known: dict[str, Schedule] = {}
-        """What the store has, as it was read or written in this round."""
+        """The schedules of the store, as read or written in this round."""
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def reset_after_fork(self) -> None:
-        """Begin again without a thread: that of the parent process does not come along."""
+        """Begin again without a thread, because a child process does not inherit it."""
         self._thread = None
         for entry in self._entries.values():
             entry.next, entry.not_before, entry.mine = _LONG_AGO, -math.inf, None
@@ -119,13 +118,13 @@ class Schedules:
         """Declare a schedule.
 
         Raises:
-            DeclarationError: There is one of this name, or an argument is refused.
+            DeclarationError: The name is taken, or an argument is not valid.
             MissingExtra: A cron expression needs the extra ``schedules``.
         """
         fine = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
         check("name", name, "a text of 1 to 200 characters in one line", fine=fine)
         if name in self._entries:
-            raise DeclarationError(repr(name), "is a schedule of this service already")
+            raise DeclarationError(repr(name), "is already a schedule of this service")
         check_count("catch_up", catch_up, least=0, most=_MOST)
         if not keeps_schedules(self._store):
             raise DeclarationError("schedule", "needs a store that is a lro.adapters.ScheduleStore")
@@ -140,7 +139,7 @@ class Schedules:
         return self._store.schedules() if keeps_schedules(self._store) else ()
 
     def due_in(self) -> float:
-        """Return the seconds until :meth:`run` is to be called, in which nothing is read."""
+        """Return the seconds until :meth:`run` must be called. Does not read schedules."""
         if not self._entries or self._thread is not None:
             return math.inf
         return min(_LOOK_SECONDS, *map(self._due_in, [*self._entries.values()]))
@@ -150,7 +149,7 @@ class Schedules:
         return max(left, entry.not_before - self._clock())
 
     def run(self, *, apart: bool) -> None:
-        """Start the operations that are due; ``apart``: in a thread, since hooks may block."""
+        """Start the operations that are due; if ``apart``, in a thread, because hooks can block."""
         if self.due_in() > 0:
             return
         if not apart:
@@ -162,10 +161,10 @@ class Schedules:
             thread.start()
         except RuntimeError as exc:  # too many threads
             self._thread = None
-            log.warning("schedules wait: %s", exc)
+            log.warning("schedules are delayed: %s", exc)
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Stop starting operations."""
         self._stopped, thread = True, self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_SECONDS)
@@ -183,34 +182,34 @@ class Schedules:
             try:
                 while not self._stopped and self._due_in(entry) <= 0:
                     self._step(entry)
-            except Exception as exc:  # whatever hooks of the application raise
+            except Exception as exc:  # hooks of the application can raise anything
                 self._pause(entry, exc)
 
     def _pause(self, entry: _Entry, error: Exception) -> None:
         if entry.pause == _FIRST_PAUSE and not self._stopped:
             known = None if isinstance(error, LroError) else error
-            line = "schedule %s: no operation is started now, which is tried again: %s"
+            line = "schedule %s: could not start an operation, and will try again: %s"
             log.warning(line, entry.name, error, exc_info=known)
         entry.not_before = self._clock() + entry.pause
         entry.pause = min(2 * entry.pause, _LONGEST_PAUSE)
 
     def _step(self, entry: _Entry) -> None:
-        """Do what comes next for a schedule, or find out when that will be."""
+        """Do the next step of a schedule, or find out when it is due."""
         now, ticks = self._store.now(), entry.ticks
         if not self._known:
             self._known = {one.name: one for one in self._store.schedules()}
         known = self._known.get(entry.name)
         plan = ticks.expression, ticks.timezone
         if known is None or (not entry.entered and (known.expression, known.timezone) != plan):
-            # Of what is new, nothing was missed.
+            # A new or changed schedule has missed nothing.
             self._note(entry, known, tick=now if known is None else max(now, known.tick))
             return
         if not entry.entered and known.tick > now + _AHEAD:
-            line = "schedule %s: nothing is started before %s: the store's clock was ahead once"
+            line = "schedule %s: starts nothing before %s, because the store's clock was ahead"
             log.warning(line, entry.name, known.next_tick)
         entry.entered, begun_time = True, known.begun_time
         if begun_time is not None and now - begun_time >= _TRIED:
-            line = "schedule %s: an operation may have been started for %s: it is not tried again"
+            line = "schedule %s: gives up the tick %s, whose operation may have been started"
             log.warning(line, entry.name, known.tick)
             self._note(entry, known, tick=known.tick)
             return
@@ -233,7 +232,7 @@ class Schedules:
             if changed is None:  # another process was first
                 return
             if first < tick or not wanted:
-                line = "schedule %s: missed, and not started any more: ticks from %s to before %s"
+                line = "schedule %s: missed the ticks from %s to before %s, and does not start them"
                 log.warning(line, entry.name, first, tick if wanted else now)
             if not wanted:
                 return
@@ -243,7 +242,7 @@ class Schedules:
     def _start(self, entry: _Entry, begun: Schedule) -> None:
         text = f"{entry.name}\n{begun.tick.isoformat()}"
         request = contained("request", entry.make, begun.tick.astimezone(entry.ticks.zone))
-        with contextlib.suppress(RequestIdConflict):  # it was started, with another request
+        with contextlib.suppress(RequestIdConflict):  # already started, with another request
             entry.start(request, str(uuid.uuid5(_NAMESPACE, text)))
         self._note(entry, begun, tick=begun.tick, last_tick=begun.tick)
         entry.pause = _FIRST_PAUSE
@@ -257,7 +256,7 @@ class Schedules:
         begun_time: datetime | None = None,
         last_tick: datetime | None = None,
     ) -> Schedule | None:
-        """Write the next version of a schedule; None: another process has done so before."""
+        """Write the next version of a schedule; return None if another process was first."""
         schedule = Schedule(
             name=entry.name,
             method=entry.method,

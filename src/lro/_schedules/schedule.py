@@ -1,4 +1,4 @@
-"""A schedule as its store keeps it, and what a store needs for that."""
+"""Schedules as a store keeps them, and the methods of such a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Schedule:
-    """A schedule of periodic starts, as its store knows it. All times are in UTC."""
+    """A stored schedule of periodic starts. All times are in UTC."""
 
     name: str
     method: str
@@ -20,27 +20,27 @@ class Schedule:
     expression: str
     """The cron expression, or ``every`` and the interval."""
     timezone: str
-    """The name of the time zone that the cron expression goes by."""
+    """The name of the cron expression's time zone."""
     last_tick: datetime | None = None
-    """The latest tick for which an operation was started; None: there was none yet."""
+    """The latest tick for which an operation was started; None if there is none."""
     next_tick: datetime
     """The tick after ``tick``."""
     tick: datetime
-    """The latest tick that was begun or passed over; before the first, when this was entered."""
+    """The latest tick that was begun or skipped; before the first, the time of the declaration."""
     begun_time: datetime | None = None
-    """When the start for ``tick`` was first tried; None: it worked, or was given up."""
+    """When the start for ``tick`` was first tried; None after it succeeded or was given up."""
     version: int = 1
-    """Counts the writes."""
+    """The number of writes."""
 
     def as_text(self) -> str:
-        """Return all this as JSON, for a store that keeps texts."""
+        """Return the schedule as JSON, for a store that keeps texts."""
         shown = attrs.asdict(self)
         times = {key: one.isoformat() for key, one in shown.items() if isinstance(one, datetime)}
         return json.dumps(shown | times)
 
     @classmethod
     def from_text(cls, text: str) -> Schedule:
-        """Return the schedule of a text, of this or a later release."""
+        """Read a schedule from a text of this or a later release."""
         found = json.loads(text)
         known = {field.name: found[field.name] for field in attrs.fields(cls)}
         for key in ("last_tick", "next_tick", "tick", "begun_time"):
@@ -52,7 +52,7 @@ class ScheduleStore(Protocol):
     """A store that also keeps schedules. Optional."""
 
     def now(self) -> datetime:
-        """Return the moment by the store's clock, in UTC."""
+        """Return the time of the store's clock, in UTC."""
         ...
 
     def schedules(self) -> Sequence[Schedule]:
@@ -64,10 +64,10 @@ class ScheduleStore(Protocol):
         ...
 
     def note_tick(self, schedule: Schedule) -> bool:
-        """Keep a schedule, unless the one of its name has another version than the one before.
+        """Store a schedule if the stored one of its name has the version before, or is missing.
 
         Returns:
-            True if it is kept now: of several processes that write the same version, one gets this.
+            True if it is stored. Of several processes that write the same version, one gets True.
 
         Raises:
             Unavailable: The store cannot be written to now.

@@ -1,10 +1,9 @@
-"""When a schedule ticks: by a cron expression in a time zone, or at whole multiples of a time.
+"""The ticks of a schedule: a cron expression in a time zone, or multiples of an interval.
 
-The library cronsim reads the expressions. What it does where clocks are changed is what Debian's
-cron does: a job at fixed times that would be skipped is done right after the change, and is not
-done twice if its time comes twice; a job whose minutes or hours begin with ``*`` goes by the clock
-on the wall. The latter is done here: it loses ticks in the library where a clock is changed by less
-than an hour.
+The library cronsim reads the expressions. Clock changes are handled as in Debian's cron. A job at
+a fixed time that the change would skip runs right after the change, and runs only once if its time
+comes twice. A job whose minutes or hours begin with ``*`` follows the wall clock. This module does
+the latter, because cronsim loses ticks where a clock changes by less than an hour.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _DAY: Final = timedelta(days=1)
 
 @attrs.frozen
 class Ticks:
-    """The ticks of a schedule: moments in UTC, of whole seconds."""
+    """The ticks of a schedule: times in UTC, in whole seconds."""
 
     expression: str
     timezone: str
@@ -37,7 +36,7 @@ class Ticks:
     interval: timedelta | None = None
 
     def after(self, moment: datetime) -> datetime:
-        """Return the first tick after a moment."""
+        """Return the first tick after a time."""
         if self.interval is not None:
             return _EPOCH + ((moment - _EPOCH) // self.interval + 1) * self.interval
         fields = self.expression.split()
@@ -50,7 +49,7 @@ class Ticks:
             if wall is None:
                 return _NEVER
             tick = wall.replace(tzinfo=UTC) - offset
-            # A change within a day may bring back what the clock has shown before ``start``.
+            # A change within a day may repeat times that the clock showed before ``start``.
             probes = (min(tick, start + _DAY), tick)
             changed = [probe for probe in probes if self._offset(probe) != offset]
             if not changed:
@@ -58,9 +57,9 @@ class Ticks:
             start, back = self._change(start, changed[0], offset), _SECOND
 
     def latest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
-        """Return the latest ticks after one moment up to another, at most so many, in order."""
+        """Return the latest ticks after one time up to another, at most ``most``, in order."""
         span = timedelta(minutes=1)
-        while True:  # further and further back: there may be millions
+        while True:  # goes back step by step, because there may be millions
             since = max(after, until - span)
             found = deque(itertools.takewhile(lambda tick: tick <= until, self._from(since)), most)
             if since == after or len(found) == most:
@@ -85,7 +84,7 @@ class Ticks:
         return moment.astimezone(self.zone).utcoffset() or timedelta(0)
 
     def _change(self, before: datetime, after: datetime, offset: timedelta) -> datetime:
-        """Return the first second whose offset is another one than that of ``before``."""
+        """Return the first second whose offset differs from that of ``before``."""
         while (left := int((after - before).total_seconds())) > 1:
             middle = before + timedelta(seconds=left // 2)
             if self._offset(middle) == offset:
@@ -99,7 +98,7 @@ def read_ticks(when: str | timedelta, timezone: str) -> Ticks:
     """Return the ticks of a cron expression in a time zone, or of an interval.
 
     Raises:
-        DeclarationError: There are no such ticks, or no such time zone.
+        DeclarationError: The expression or the time zone is not valid, or has no ticks.
         MissingExtra: An expression needs the extra ``schedules``.
     """
     if isinstance(when, timedelta):
@@ -119,9 +118,9 @@ def read_ticks(when: str | timedelta, timezone: str) -> Ticks:
         never = found.after(datetime.now(UTC)) == _NEVER
     except ImportError as exc:
         raise MissingExtra("a cron expression", "schedules") from exc
-    except Exception as exc:  # of a parser of others
+    except Exception as exc:  # cronsim can raise anything
         wanted = "is not a cron expression of minute, hour, day, month and day of the week"
         raise DeclarationError(repr(when), f"{wanted}: {exc}") from exc
     if never:
-        raise DeclarationError(repr(when), "never comes, within 50 years")
+        raise DeclarationError(repr(when), "has no tick within 50 years")
     return found

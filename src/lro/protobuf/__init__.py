@@ -1,9 +1,9 @@
-"""Protobuf beside attrs: messages of the interface, files of descriptors. Needs ``protobuf``."""
+"""Converts messages and services to protobuf and back. Needs the extra ``protobuf``."""
 
 from lro._base.errors import MissingExtra
 
 try:
-    import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
+    import google.longrunning.operations_proto_pb2  # noqa: F401  # needs both packages
 except ImportError as _exc:
     raise MissingExtra("protobuf messages", "protobuf") from _exc
 

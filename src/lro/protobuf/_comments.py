@@ -1,4 +1,4 @@
-"""The comments of proto files: the docstrings of what is printed, by full name."""
+"""Makes the comments of proto files from docstrings, by full name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SERVICE: Final = "Each method starts a long-running operation."
 
 
 def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
-    """The docstrings of functions, classes and their attributes, in Markdown as protoc knows it.
+    """Return the docstrings of functions, classes and attributes, in the Markdown of proto files.
 
-    A field or a value of an enum is found as ``<full name of its message or enum>.<its name>``.
+    The key of a field or an enum value is ``<full name of its message or enum>.<its name>``.
     """
     found: dict[str, str | None] = {}
     for file in files:
@@ -41,7 +41,7 @@ def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
 
 
 def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
-    """Each attribute below which a text stands in the source of a class or its bases, with that."""
+    """Yield attributes of a class and its bases with the text below them in the source."""
     for one in reversed(cls.__mro__):
         if one is cls or is_message_class(one):
             yield from _texts(one).items()
@@ -50,7 +50,7 @@ def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
 def _texts(cls: type) -> Mapping[str, str]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError, SyntaxError):  # made by code, or its file is not here
+    except (OSError, TypeError, SyntaxError):  # made by code, or without a source file
         return {}
     assert isinstance(tree, ast.ClassDef)
     found = {}

@@ -1,7 +1,7 @@
-"""The messages of the interface as those of ``googleapis-common-protos``, and back (spec §1.2).
+"""Converts API messages to those of ``googleapis-common-protos`` and back (spec §1.2).
 
-Nothing is lost on the way: fields that are not known here stay in ``unknown``, and the payload of
-an Any stays the bytes that came.
+Nothing is lost: unknown fields are kept in ``unknown``, and the payload of an Any stays the same
+bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ M = TypeVar("M", bound=Message)
 
 
 def operation_to_proto(operation: Operation, types: TypeRegistry) -> pb.Operation:
-    """The ``google.longrunning.Operation`` of an operation.
+    """Convert an operation to a ``google.longrunning.Operation``.
 
     Raises:
-        UnknownType: Its metadata, response or a detail is a JSON value of no registered type.
+        UnknownType: Metadata, response or a detail is JSON of a type that is not registered.
         EncodingError: One of them has no binary form.
     """
     made = pb.Operation(name=operation.name, done=operation.done)
@@ -53,7 +53,7 @@ def operation_to_proto(operation: Operation, types: TypeRegistry) -> pb.Operatio
 
 
 def operation_from_proto(proto: pb.Operation) -> Operation:
-    """The operation that a ``google.longrunning.Operation`` says."""
+    """Convert a ``google.longrunning.Operation`` to an operation."""
     which = proto.WhichOneof("result")
     result: AnyMessage | Status | None = None
     if which == "response":
@@ -70,7 +70,7 @@ def operation_from_proto(proto: pb.Operation) -> Operation:
 
 
 def status_to_proto(status: Status, types: TypeRegistry) -> StatusProto:
-    """The ``google.rpc.Status`` of a status.
+    """Convert a status to a ``google.rpc.Status``.
 
     Raises:
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
@@ -82,13 +82,13 @@ def status_to_proto(status: Status, types: TypeRegistry) -> StatusProto:
 
 
 def status_from_proto(proto: StatusProto) -> Status:
-    """The status that a ``google.rpc.Status`` says."""
+    """Convert a ``google.rpc.Status`` to a status."""
     details = tuple(any_from_proto(detail) for detail in proto.details)
     return Status(proto.code, proto.message, details, unknown=_unknown(proto))
 
 
 def any_to_proto(packed: AnyMessage, types: TypeRegistry, into: any_pb2.Any) -> None:
-    """Write an Any into one of protobuf's.
+    """Write an Any into a protobuf Any.
 
     Raises:
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
@@ -99,17 +99,17 @@ def any_to_proto(packed: AnyMessage, types: TypeRegistry, into: any_pb2.Any) -> 
 
 
 def any_from_proto(proto: any_pb2.Any) -> AnyMessage:
-    """The Any that protobuf's says, its payload as it came."""
+    """Convert a protobuf Any to an Any with the same payload."""
     if not proto.type_url and not proto.value:
         return AnyMessage()
     return AnyMessage(proto.type_url, proto.value)
 
 
 def to_proto(message: object, types: TypeRegistry) -> Any:
-    """The protobuf message of any message of the interface.
+    """Convert an API message to a protobuf message.
 
     Raises:
-        InvalidArgument: It is not one of the interface's, or a text of it is not valid.
+        InvalidArgument: It is not an API message, or one of its texts is not valid.
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
     """
     if isinstance(message, Operation):
@@ -132,14 +132,14 @@ def to_proto(message: object, types: TypeRegistry) -> Any:
         plain = proto(**values)
     except (ValueError, TypeError) as exc:
         raise InvalidArgument("", str(exc)) from exc
-    return _with_unknown(plain, message.unknown)  # type: ignore[attr-defined]  # of each of them
+    return _with_unknown(plain, message.unknown)  # type: ignore[attr-defined]  # all of them have it
 
 
 def from_proto(proto: Message) -> Any:
-    """The message of the interface that a protobuf message says.
+    """Convert a protobuf message to an API message.
 
     Raises:
-        InvalidArgument: It is not one of the interface's.
+        InvalidArgument: It is not an API message.
     """
     name = proto.DESCRIPTOR.full_name
     if name in _RICH:

@@ -65,11 +65,11 @@ _KEPT_BYTES: Final = 4096
 class Binary:
     """The binary form of the messages of one registry.
 
-    ``shapes`` are those of its attrs classes and dataclasses by full name, ``names`` all names of
-    its classes, ``classes`` its protobuf classes. ``renamed`` has the present names by aliases.
+    ``shapes`` has the shapes of its attrs classes and dataclasses by full name, ``names`` the full
+    names of all its classes, ``classes`` its protobuf classes, ``renamed`` present names by alias.
 
     Raises:
-        DeclarationError: The classes say what proto cannot say.
+        DeclarationError: Proto cannot express one of the classes.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Binary:
 
         Raises:
             UnknownType: There is no such message.
-            InvalidArgument: The value is not such a message.
+            InvalidArgument: The value is not a valid message of this type.
         """
         # A message from a peer may have unknown fields.
         return serialized(self.read(self.message_class(full_name), value, strict=False))
@@ -155,7 +155,7 @@ class Binary:
 
         Raises:
             UnknownType: There is no such message.
-            InvalidArgument: The bytes are not such a message, or it has no JSON form.
+            InvalidArgument: The bytes are not a valid message of this type, or have no JSON form.
         """
         key = (full_name, payload, with_empty)
         text = self._written.get(key)
@@ -167,7 +167,7 @@ class Binary:
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
-                    self._written = {}  # in one step: several threads may be here
+                    self._written = {}  # one assignment, because several threads may be here
                 self._written[key] = text
         return reread(text.decode())  # a new value for each caller, who may change it
 
@@ -197,9 +197,9 @@ class Binary:
         return value
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
-        # Adds the declarations of a file and its imports; returns the files that have them here.
-        # A declaration that another file has already is left out: it comes from another edition of
-        # that file, because ``protoc`` and ``buf`` put the imports of an API into its set.
+        # Adds the declarations of a file and its imports, and returns the files that have them.
+        # Leaves out a declaration that another file already has: ``protoc`` and ``buf`` put the
+        # imports of an API into its set, so the same file can come in several editions.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -223,7 +223,7 @@ class Binary:
         said.dependency[:] = names
         said.public_dependency[:] = [at for at, name in enumerate(names) if name in public]
         said.ClearField("weak_dependency")
-        while said.name in self._taken:  # by another file, from elsewhere
+        while said.name in self._taken:  # another file has this name
             said.name = f"other/{said.name}"
         self._taken.add(said.name)
         self._put(said)
@@ -244,8 +244,8 @@ class Binary:
     def _put(self, said: FileDescriptorProto) -> None:
         try:
             self.pool.AddSerializedFile(said.SerializeToString())
-        except TypeError as exc:  # what the protobuf library raises for whatever is wrong
-            raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
+        except TypeError as exc:  # raised by the protobuf library for any fault
+            raise DeclarationError(said.name, f"is not a valid proto file: {exc}") from exc
 
 
 def _whole(value: Any) -> Any:
@@ -277,12 +277,12 @@ def parsed(cls: type[Message], payload: bytes) -> Message:
     """Parse a message in binary form.
 
     Raises:
-        InvalidArgument: The bytes are not such a message.
+        InvalidArgument: The bytes are not a valid message of this type.
     """
     try:
         return cls.FromString(payload)
     except DecodeError as exc:
-        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        text = f"{len(payload)} bytes are not a {cls.DESCRIPTOR.full_name} in binary form"
         raise InvalidArgument("", text) from exc
 
 
@@ -299,17 +299,17 @@ _WIDTHS: Final = {
     FieldDescriptor.TYPE_STRING: 0,
     FieldDescriptor.TYPE_BYTES: 0,
 }
-"""Bytes of each value in a packed field; for other types at least one; 0: a single value."""
+"""Bytes of each value in a packed field, at least one for other types; 0 is a single value."""
 
 
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
-    """Refuse a message in binary form with more than ``most`` values, by default those of a reply.
+    """Refuse a message in binary form with more than ``most`` values, by default the limit of JSON.
 
-    ``descriptor`` is that of the message. A message or a text counts as three, as in JSON. The
+    ``descriptor`` describes the message. A message or a text counts as three, as in JSON. The
     payload of an Any is not counted.
 
     Raises:
-        InvalidArgument: It has more.
+        InvalidArgument: The message has more values.
     """
     if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
         return
@@ -344,7 +344,7 @@ def _count_values(payload: bytes, descriptor: Any) -> Iterator[int]:
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    # A varint, and the place of the next field.
+    # Returns a varint and the index after it.
     found = payload[at]
     if found < 0x80:
         return found, at + 1
@@ -476,19 +476,19 @@ class ProtoPlusCodec:
 
 REQUEST_ID: Final = 2046
 VALIDATE_ONLY: Final = 2047
-"""The highest field numbers that take two bytes."""
+"""The field number; these two are the highest whose tags take two bytes."""
 
 
 @attrs.frozen
 class StartOptions:
-    """The request id (a UUID, or empty), and whether everything is checked and nothing started."""
+    """The request id (a UUID, or empty); with ``validate_only``, a start only checks."""
 
     request_id: str = ""
     validate_only: bool = False
 
 
 def add_fields(message: DescriptorProto) -> Sequence[FieldDescriptorProto]:
-    """Give a request message these fields, as far as it has none of these names; return those."""
+    """Add the option fields whose names a request message does not have, and return them."""
     own = {field.name for field in message.field}
     for name, (json_name, number, kind) in _FIELDS.items():
         if name not in own:
@@ -498,7 +498,7 @@ def add_fields(message: DescriptorProto) -> Sequence[FieldDescriptorProto]:
 
 
 def write_options(options: StartOptions) -> bytes:
-    """The bytes that follow a request in binary form to carry these options."""
+    """Return the bytes that carry these options after a request in binary form."""
     made = _MESSAGE()
     for name in _FIELDS:
         setattr(made, name, getattr(options, name))
@@ -509,7 +509,7 @@ def read_options(request: bytes) -> StartOptions:
     """Read the options from a request in binary form.
 
     Raises:
-        InvalidArgument: The bytes are not a message.
+        InvalidArgument: The bytes are not a valid message.
     """
     found = parsed(_MESSAGE, request)
     return StartOptions(**{name: getattr(found, name) for name in _FIELDS})

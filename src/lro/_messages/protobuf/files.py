@@ -1,9 +1,9 @@
-"""Message classes as proto files: what their shapes say, in descriptors (spec §1.7, §1.14).
+"""Turns message classes into proto files, as descriptors (spec §1.7, §1.14).
 
-There is one file for each package. A class without a name of its own gets that of its class, in the
-package of the first message that has it as a field. An enum stands beside the messages of its
-package; where another one has a value of the same name already, within a message of its own, as
-proto has no two such values side by side.
+Each package has one file. A class without a declared name gets its class name, in the package of
+the first message that has it as a field. An enum is declared beside the messages of its package. If
+the package already has one of its value names, the enum is nested in a message of its own, because
+value names must be unique in a scope of proto.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VERSION: Final = re.compile(r"v[0-9]+((alpha|beta|p[0-9]+)[a-z0-9]*)?")
 
 
 def file_name(package: str) -> str:
-    """Where the messages of a package stand: ``acme/images/v1/images.proto``."""
+    """Return the file of a package's messages, such as ``acme/images/v1/images.proto``."""
     parts = list(filter(None, package.split(".")))
     named = [part for part in parts if not _VERSION.fullmatch(part)]
     return "/".join([*parts, f"{named[-1] if named else 'messages'}.proto"])
@@ -55,7 +55,7 @@ def file_name(package: str) -> str:
 
 @attrs.frozen
 class _Place:
-    """Where something stands: its package, and its name within that, dots for nesting."""
+    """The place of a declaration: its package, and its name there, with dots for nesting."""
 
     package: str
     path: str
@@ -66,13 +66,13 @@ class _Place:
 
 
 class ProtoFiles:
-    """The files of some message classes, and of those in their fields.
+    """The proto files of message classes and of the classes in their fields.
 
-    ``shapes`` are the shapes of the named classes, ``known`` the file of each message that has a
-    descriptor elsewhere already, ``names`` the full names of classes.
+    ``shapes`` has the shapes of the named classes, ``known`` the file of each message that already
+    has a descriptor elsewhere, and ``names`` the full names of classes.
 
     Raises:
-        DeclarationError: The classes say what proto cannot say.
+        DeclarationError: Proto cannot express one of the classes.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ProtoFiles:
             self._fill(name, shape)
 
     def __iter__(self) -> Iterator[FileDescriptorProto]:
-        """The files, each behind those that it imports.
+        """Yield the files, each after its imports.
 
         Raises:
             DeclarationError: Two packages import each other.
@@ -105,21 +105,21 @@ class ProtoFiles:
 
     @property
     def names(self) -> Mapping[type, str]:
-        """The full names of all classes, given or made up."""
+        """The full names of all classes, declared or generated."""
         return self._names
 
     @property
     def enum_names(self) -> Mapping[type, str]:
-        """The full names of the enums in their fields."""
+        """The full names of the enums in fields."""
         return {cls: place.full_name for cls, place in self._enums.items()}
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
-        """The shapes of all messages that stand in these files, by full name."""
+        """The shapes of all messages in these files, by full name."""
         return self._shapes
 
     def within(self, full_name: str) -> set[str]:
-        """The messages of these files that one consists of, itself among them."""
+        """Return the messages of these files that a message contains, and itself."""
         found: set[str] = set()
         left = [full_name]
         while left:
@@ -131,15 +131,15 @@ class ProtoFiles:
         return found
 
     def message(self, full_name: str) -> DescriptorProto:
-        """What is said of a message, to be added to."""
+        """Return the descriptor of a message, which can be changed."""
         return self._messages[full_name]
 
     def file_of(self, full_name: str) -> str:
-        """The name of the file in which a message stands."""
+        """Return the name of a message's file."""
         return self._known.get(full_name) or self._file_name(self.message_package(full_name))
 
     def file(self, package: str) -> FileDescriptorProto:
-        """The file of a package, to be added to."""
+        """Return the file of a package, which can be changed."""
         name = self._file_name(package)
         if name not in self._files:
             self._files[name] = FileDescriptorProto(name=name, package=package, syntax="proto3")
@@ -147,7 +147,7 @@ class ProtoFiles:
 
     def _file_name(self, package: str) -> str:
         name = file_name(package)
-        if name not in self._taken_names:  # by a file that protoc was given
+        if name not in self._taken_names:  # no file of protoc has this name
             return name
         return name.removesuffix(".proto") + "_lro.proto"
 
@@ -155,7 +155,7 @@ class ProtoFiles:
         self, name: str, done: set[str], above: tuple[str, ...]
     ) -> Iterator[FileDescriptorProto]:
         if name in above:
-            raise DeclarationError(self._files[name].package, "imports itself by way of others")
+            raise DeclarationError(self._files[name].package, "imports itself through others")
         if name in done or name not in self._files:
             return
         for imported in self._files[name].dependency:
@@ -180,12 +180,12 @@ class ProtoFiles:
                 self._shapes[inner] = shape_of(cls)
                 self._gather(inner)
             elif self._shapes[inner].python is not cls:
-                raise DeclarationError(f"{name}.{field.name}", f"{inner} is another class already")
+                raise DeclarationError(f"{name}.{field.name}", f"{inner} names another class")
 
     def message_package(self, name: str) -> str:
-        """The package in whose file a message of this full name stands."""
+        """Return the package of a message."""
         package = name.rpartition(".")[0]
-        while _is_message(package):  # it is nested in that one
+        while _is_message(package):  # the message is nested in that one
             package = package.rpartition(".")[0]
         return package
 
@@ -215,7 +215,7 @@ class ProtoFiles:
                 said.label = FieldDescriptorProto.LABEL_REPEATED
             elif field.label is Label.OPTIONAL and field.kind is not Kind.MESSAGE:
                 said.proto3_optional = True
-        for said in made.field:  # these one-ofs stand behind all others
+        for said in made.field:  # these one-ofs must come after all others
             if said.proto3_optional:
                 said.oneof_index = len(made.oneof_decl)
                 made.oneof_decl.add(name=f"_{said.name}")
@@ -264,7 +264,7 @@ class ProtoFiles:
         else:
             holder = f"{cls.__name__}Enum"
             if holder in taken:
-                raise DeclarationError(cls.__qualname__, f"{package}.{holder} is there already")
+                raise DeclarationError(cls.__qualname__, f"{package}.{holder} already exists")
             taken.add(holder)
             outer = file.message_type.add(name=holder)
             place = _Place(package, f"{holder}.{cls.__name__}")
@@ -275,7 +275,7 @@ class ProtoFiles:
 
 
 def _is_message(name: str) -> bool:
-    # Packages are in lower case, so that their order does not depend on who registers first.
+    # Packages are in lower case, so the result does not depend on the order of registration.
     return name.rpartition(".")[2][:1].isupper()
 
 
@@ -293,7 +293,7 @@ HOW_TO_MAKE_A_SET: Final = (
 
 
 def with_imports(files: Iterable[FileDescriptor]) -> dict[str, FileDescriptorProto]:
-    """These files and all that they import, by name, each behind its own imports."""
+    """Return these files and all their imports by name, each after its own imports."""
     found: dict[str, FileDescriptorProto] = {}
 
     def add(file: FileDescriptor) -> None:

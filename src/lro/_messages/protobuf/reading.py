@@ -1,7 +1,7 @@
-"""Messages of protobuf from JSON values (spec §1.8 to §1.14).
+"""Reads protobuf messages from JSON values (spec §1.8 to §1.14).
 
-Fields are read by the readers of those of attrs classes, so that both kinds of classes accept and
-refuse the same JSON, with the same path in the error.
+Fields have the same readers as those of attrs classes, so both kinds of classes accept and refuse
+the same JSON, with the same path in the error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NULL_VALUE: Final = "google.protobuf.NullValue"
 
 @attrs.frozen
 class ProtoField:
-    """A field of a descriptor; ``value`` is the field of one value: of an element, of a map's."""
+    """A field of a descriptor; ``value`` describes one value, such as a list's or a map's."""
 
     field: FieldDescriptor
     value: FieldDescriptor
@@ -72,18 +72,18 @@ class ProtoField:
 
     @property
     def kind(self) -> Kind:
-        """The type of one value."""
+        """The kind of one value."""
         return _KINDS[self.value.type]
 
     @property
     def null_ok(self) -> bool:
-        """Whether JSON's null is a value of it (spec §1.8(3))."""
+        """True if JSON's null is a value of the field (spec §1.8(3))."""
         named = self.value.message_type or self.value.enum_type
         return named is not None and named.full_name in (VALUE, NULL_VALUE)
 
 
 def fields_of(descriptor: Descriptor) -> list[ProtoField]:
-    """The fields of a message, in declared order."""
+    """Return the fields of a message, in declared order."""
     said = DescriptorProto()  # has labels in every version of the library
     descriptor.CopyToProto(said)
     repeated = FieldDescriptorProto.LABEL_REPEATED
@@ -102,7 +102,7 @@ def _described(field: FieldDescriptor, many: bool) -> ProtoField:
 
 @functools.cache
 def shape_of_descriptor(descriptor: Descriptor) -> Shape:
-    """The fields of a message, in declared order."""
+    """Return the shape of a message; its fields are in declared order."""
     cls: Any = GetMessageClass(descriptor)
     return Shape(cls, tuple(map(_field, fields_of(descriptor))))
 
@@ -139,14 +139,14 @@ _LIST_VALUE: Final = "google.protobuf.ListValue"
 _SPECIAL: Final[Mapping[str, Loader]] = {
     f"google.protobuf.{cls.__name__}": SPECIAL[cls][0] for cls in MESSAGES if cls in SPECIAL
 }
-"""The readers of the well-known types with a JSON form of their own, as Python values."""
+"""Readers of the well-known types with a special JSON form, which return Python values."""
 _INT32: Final = range(-(2**31), 2**31)
 
 
 class ProtoReader:
-    """Reads JSON values as messages; with ``strict`` refuses unknown fields and enum names.
+    """Reads messages from JSON values; if ``strict``, refuses unknown fields and enum names.
 
-    ``message_class`` gives the class of the message in an Any by its full name.
+    ``message_class`` returns the class of the message in an Any by its full name.
     """
 
     def __init__(self, message_class: Callable[[str], type[Message]], *, strict: bool) -> None:
@@ -155,15 +155,15 @@ class ProtoReader:
         self._loaders: dict[Descriptor, Loader] = {}
 
     def read(self, cls: type[Message], value: Json) -> Message:
-        """The message of this class that a JSON value says.
+        """Read a message of this class from a JSON value.
 
         Raises:
-            InvalidArgument: It says none; ``field`` is the path of what is wrong.
+            InvalidArgument: The value is not a valid message; ``field`` is the path of the error.
         """
         try:
             message: typing.Any = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
         except (RecursionError, DecodeError, EncodeError):
-            # What is put into a message goes through the binary form, which has a bound of its own.
+            # Merging goes through the binary form, which has its own limit of depth.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
         if not message.IsInitialized():  # of proto2
             raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
@@ -213,7 +213,7 @@ class ProtoReader:
     def _rows(self, descriptor: Descriptor) -> Callable[[str], Row | None]:
         fields = [(one.field, self._row(one)) for one in fields_of(descriptor)]
         by_name = {field.name: row for field, row in fields}
-        # The JSON name counts more: it is what is written.
+        # The JSON name comes last, so that it wins: it is the name in our JSON.
         rows = {**by_name, **{field.json_name: row for field, row in fields}}
         if not descriptor.is_extendable:
             return rows.get
@@ -261,7 +261,7 @@ def _maker(cls: type[Message]) -> Callable[[dict[str, object], Violations], Mess
         for one_of in one_ofs:
             given = [name for name in known if name in one_of]
             if len(given) > 1:
-                raise InvalidArgument(given[1], f"cannot be given beside {given[0]}")
+                raise InvalidArgument(given[1], f"cannot be set together with {given[0]}")
         if descriptor.is_extendable:
             return _with_extensions(make(), descriptor, known)
         made: Message = make(**known)
@@ -271,7 +271,7 @@ def _maker(cls: type[Message]) -> Callable[[dict[str, object], Violations], Mess
 
 
 def _extension(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
-    """The extension of a message that is called ``[its.full.name]`` in JSON."""
+    """Return the extension of a message that JSON calls ``[its.full.name]``, or None."""
     if key[:1] != "[" or key[-1:] != "]" or not key.isascii():
         return None
     try:
@@ -332,7 +332,7 @@ def _put_list(message: typing.Any, found: ListValue) -> None:
 
 
 def _put_value(message: typing.Any, found: Value) -> None:
-    # Only a list takes values of all types.
+    # Only ``extend`` of a list accepts values of all types.
     fields = message.DESCRIPTOR.fields_by_name
     holder: typing.Any = GetMessageClass(fields["list_value"].message_type)()
     holder.extend([found.value])
