@@ -263,36 +263,42 @@ def _runtime_of(
 class Service(PerProcess):
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
-    Without an executor, ``Service(store, None)``, it starts operations and answers calls, and other
-    processes on the store do the work.
-    ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
-    ``max_wait`` bounds a Wait, ``keep_for`` is how long finished records are kept, ``lease`` how
-    long a worker may be silent before its work counts as lost, at least 0.2 s; use seconds, so that
-    a disk that is slow for a moment loses no work. ``authorize`` is called after the arguments are
-    checked and before the store is read (spec §3.1(5)).
-    ``owner_only`` hides operations from all callers but the one that started them. ``limits``
-    bounds the memory used for callers, and the size of messages: see :class:`lro.Limits`.
-    ``clock`` is the clock of maintenance, time limits and pages, in seconds. ``drain`` is how long
-    running work may continue when the service is closed. The service closes its store, and itself
-    at the exit of the interpreter. ``observers`` are called with what happens to operations in this
-    process: see :class:`lro.adapters.Observer`. ``statistics`` are counted, and given to the store
-    every 15 seconds, if the store is a :class:`lro.adapters.StatisticsStore`; ``statistics=False``
-    counts none. ``around`` gives a context manager, made with
-    ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
-    of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass. ``telemetry``
-    says how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`); by default its global
-    providers are, where there are any, and with False it is not. ``webhooks`` notifies others of
-    the ends of operations (:class:`lro.webhooks.Webhooks`), as long as the store is a
-    :class:`lro.adapters.OutboxStore`.
+    With the executor None, the service starts operations and answers calls, and other processes on
+    the store do the work. These are the options, with their defaults:
 
-    Threads claim waiting work, renew the lease, recover lost work and remove what has expired. They
-    begin in each process in which the service is used, and when that is first so: with ``with
-    service``, with a call of a verb or of a method's ``start``, where an edge is called or its
-    server starts, where a worker of Celery starts, or with :meth:`start_maintenance`. A process
-    that only imports the application, such as the master of ``gunicorn --preload``, so takes no
-    work. With ``maintenance=False`` no thread is started: call :meth:`run_maintenance` instead,
-    which also begins the work that waits. The service survives a fork: in the child it is another
-    process's service, with threads and connections of its own.
+    - ``types`` (a new :class:`lro.TypeRegistry`): the registered message classes.
+    - ``domain`` (``"lro.local"``): names the service in error details.
+    - ``verbs`` (``lro.http.VERBS``): the RPCs that are offered; Get always is.
+    - ``max_wait`` (60 s): the longest that a Wait is held.
+    - ``keep_for`` (30 days): how long finished operations are kept.
+    - ``lease`` (15 s): how long a worker may be silent before its work counts as lost; at least
+      0.2 s. Use seconds, so that a disk that is slow for a moment loses no work.
+    - ``drain`` (10 s): how long running work may continue when the service is closed.
+    - ``authorize`` (None): a hook, called after the arguments of a call are checked and before the
+      store is read (spec §3.1(5)).
+    - ``owner_only`` (False): hide operations from all callers but the one that started them.
+    - ``limits`` (``Limits()``): bounds the memory used for callers and the size of messages.
+    - ``maintenance`` (True): start the background threads. With False, call
+      :meth:`run_maintenance`, which also begins waiting work.
+    - ``observers`` (none): called with each event, see :class:`lro.adapters.Observer`.
+    - ``statistics`` (True): add counts to the store every 15 seconds, if it is a
+      :class:`lro.adapters.StatisticsStore`.
+    - ``around`` (None): a function of a :class:`lro.Job` that returns a context manager, such as
+      one made with ``@contextlib.contextmanager``. Each function is called within it, also in the
+      child of a ProcessExecutor. It must let errors pass.
+    - ``telemetry`` (None): how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`). None uses
+      its global providers, False nothing.
+    - ``webhooks`` (None): sends notifications of ended operations (:class:`lro.webhooks.Webhooks`),
+      if the store is a :class:`lro.adapters.OutboxStore`.
+    - ``clock`` (``time.monotonic``): the clock of maintenance, time limits and pages, in seconds.
+
+    Background threads claim waiting work, renew the lease, recover lost work and remove expired
+    operations. They start in each process at its first use of the service: ``with service``, a call
+    of a verb or of a method's ``start``, a request to an edge, the start of its server or of a
+    Celery worker, or :meth:`start_maintenance`. A process that only imports the application, such
+    as the master of ``gunicorn --preload``, takes no work. The service survives a fork: the child
+    has its own threads and connections. It is closed at the exit of the interpreter, and closes its
+    store.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:

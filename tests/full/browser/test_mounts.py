@@ -41,7 +41,7 @@ def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kin
     """Behind WSGI there are no streams, and so batches are read."""
     serve, app = SERVERS[kind]
     name = stage.start("work")
-    with serve(app(stage.service, refresh_seconds=1)) as port:
+    with serve(app(ConsoleEdge(stage.service, refresh_seconds=1))) as port:
         page = open_page(f"http://{HOST}:{port}/")
         asked: list[str] = []
         page.on("request", lambda one: asked.append(urlsplit(one.url).path))
