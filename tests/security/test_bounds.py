@@ -204,7 +204,7 @@ def batch(size: int) -> None:
 
 def budget_of(limit: int, clock: Callable[[], float] | None = None) -> Any:
     """The budget of all replies of a service."""
-    budget = service_of(page_bytes=limit, replies_bytes=limit).replies
+    budget = service_of(page_bytes=limit, replies_bytes=limit).edges.replies
     if clock is not None:
         budget.clock = clock
     return budget
