@@ -1,4 +1,4 @@
-"""Bounds of request fields: refused when the message is made, so also when its JSON is read."""
+"""Validators of request fields, which run when a message is made or its JSON is read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Number = TypeVar("Number", int, float)
 def between(
     low: Number, high: Number, *, above: bool = False, below: bool = False
 ) -> Callable[[object, attrs.Attribute[Number], Number], None]:
-    """A validator for numbers from ``low`` to ``high``.
+    """Return a validator of numbers from ``low`` to ``high``, which refuses NaN.
 
-    ``above`` and ``below`` leave out the lower and the upper bound itself. NaN is never within."""
+    ``above`` and ``below`` exclude the lower and the upper bound."""
 
     if above or below:
         lower = f"greater than {low}" if above else f"at least {low}"
@@ -36,7 +36,7 @@ def between(
 
 
 def length_between(low: int, high: int) -> Callable[[object, attrs.Attribute[str], str], None]:
-    """A validator for texts of ``low`` to ``high`` characters."""
+    """Return a validator of texts of ``low`` to ``high`` characters."""
 
     def check(_: object, field: attrs.Attribute[str], value: str) -> None:
         if not low <= len(value) <= high:

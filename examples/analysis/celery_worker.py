@@ -1,4 +1,4 @@
-"""Does the work of servers that run with ``--executor celery``::
+"""Run the analyses of servers that use ``--executor celery``::
 
     ANALYSIS_STORE=postgresql://... ANALYSIS_BROKER=redis://... \\
         celery -A examples.analysis.celery_worker worker --concurrency 2

@@ -1,4 +1,4 @@
-"""The main job from end to end: a real server, ten real analyses through the client, on screen."""
+"""The demo: start a server, run ten analyses through the client, and show the results."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from lro import TypeRegistry
 from lro_client import Client, OperationCancelled, OperationHandle
 
 PICTURES: Final = ("astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
-PLACES: Final = ("image", "reference", "third picture")  # which no request has
+PLACES: Final = ("image", "reference", "third picture")  # no request has a third picture
 
 Request = Any
 Summary = Callable[[Any], str]
 
 
 def picture(name: str) -> Image:
-    """A picture that scikit-image brings along."""
+    """Read a sample picture of scikit-image."""
     return Image(content=(files("skimage") / "data" / name).read_bytes())
 
 
 def requests() -> Iterator[tuple[Request, Summary]]:
-    """The ten calls: request, and the function that puts its result into a line."""
+    """Yield ten requests, each with a function that summarises its result in a line."""
     astronaut, camera = picture("astronaut.png"), picture("camera.png")
     yield m.DetectRequest(image=astronaut), _faces
     same = m.VerifyRequest(image=astronaut, reference=astronaut)
@@ -81,7 +81,7 @@ def _positions(response: m.TrackResponse) -> str:
 
 
 def sample(verb: str) -> Any:
-    """The request of the demo, or a better one where that would show little."""
+    """Return the request of the demo, or another one if it would show too little."""
     names = ("astronaut", "brick", "coffee", "grass")
     astronaut, brick, coffee, grass = (decode(picture(f"{one}.png"), one) for one in names)
     match verb:
@@ -104,7 +104,7 @@ def sample(verb: str) -> Any:
 
 
 def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
-    """The sample, but with these pictures if there are any, and these fields in JSON."""
+    """Return the sample request, with the given pictures, if any, and fields from JSON."""
     types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
     body, pictures = types.dump(found), [types.dump(file) for file in files]
     if not isinstance(body, dict) or not isinstance(fields, dict):
@@ -117,7 +117,7 @@ def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
 
 
 def slow_request() -> Request:
-    """A request that takes seconds: 32 frames, which make small files, and a wide search."""
+    """Return a request that takes seconds: 32 frames in small files, and a wide search."""
     squares = np.random.default_rng(0).integers(0, 255, (70, 70), dtype=np.uint8)
     scene = squares.repeat(10, axis=0).repeat(10, axis=1)
     frames = tuple(as_png(np.roll(scene, shift, axis=1)) for shift in range(32))
@@ -126,10 +126,10 @@ def slow_request() -> Request:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the demo; ends with exit status 0 when all ten have given their result."""
+    """Run the demo; exit with status 0 if all ten analyses succeed."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.analysis demo",
-        description="Serve for a while, and have ten pictures analysed through the client.",
+        description="Start a server, and analyse ten pictures through the client.",
     )
     parser.add_argument("--open", action="store_true", help="show the demo page until Ctrl-C")
     console = Console()
@@ -161,7 +161,7 @@ def _ten(client: Client, console: Console) -> None:
 
 
 def start(client: Client, verb: str, request: Request) -> OperationHandle[Any, AnalysisMetadata]:
-    """Start an analysis."""
+    """Start an analysis on the server."""
     response = getattr(m, f"{verb.capitalize()}Response")
     return client.start(f"/v1/{verb}", request, response=response, metadata=AnalysisMetadata)
 

@@ -1,4 +1,4 @@
-"""Where the operations are kept and where the work is done: what a deployment chooses."""
+"""The choices of a deployment: the store, the executor and their settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import celery
 
 BACKLOG: Final = 32
-"""How many analyses may wait for a worker."""
+"""The most analyses that wait for a worker."""
 EXECUTORS: Final = ("threads", "processes", "celery")
 _SQLITE: Final = "sqlite:///"
 
@@ -27,9 +27,9 @@ _SQLITE: Final = "sqlite:///"
 class Deployment:
     """``store``: ``sqlite:///PATH`` or ``postgresql://...``. ``executor``: one of EXECUTORS.
 
-    ``broker`` is Celery's. ``concurrency`` is how many analyses run at once in a process; with
-    Celery, its worker says that. ``lease`` is how many seconds a worker may be silent before its
-    work counts as lost. ``grpc`` is the address for gRPC; empty: none.
+    ``broker`` is the URL of Celery's broker. ``concurrency`` is the number of analyses that run at
+    once in a process; Celery's worker has its own option. A worker that is silent for ``lease``
+    seconds counts as lost. ``grpc`` is the address for gRPC, or empty.
     """
 
     store: str = "sqlite:///operations.db"
@@ -41,17 +41,17 @@ class Deployment:
 
     @classmethod
     def of_environment(cls) -> Deployment:
-        """The deployment that ``ANALYSIS_STORE``, ``ANALYSIS_LEASE`` and so on describe."""
+        """Read the deployment from ``ANALYSIS_STORE``, ``ANALYSIS_LEASE`` and so on."""
         plain: dict[str, Any] = attrs.asdict(cls())
         given = {name: os.environ.get(_variable(name), plain[name]) for name in plain}
         return cls(**{name: type(plain[name])(text) for name, text in given.items()})
 
     def environment(self) -> dict[str, str]:
-        """The variables that describe this deployment to other processes."""
+        """Return the environment variables from which other processes read this deployment."""
         return {_variable(name): str(value) for name, value in attrs.asdict(self).items()}
 
     def make_service(self) -> Service:
-        """The service, which has no methods yet."""
+        """Return the service, still without methods."""
         store = self._make_store()
         try:
             return Service(
@@ -71,7 +71,7 @@ class Deployment:
         import celery
 
         app = celery.Celery("analysis", broker=self.broker)
-        # An analysis takes seconds: a worker that has one in hand leaves the next to others.
+        # An analysis takes seconds, so a busy worker must leave the next one to others.
         app.conf.worker_prefetch_multiplier = 1
         return app
 
@@ -95,7 +95,7 @@ class Deployment:
             from lro.executors.celery import CeleryExecutor
 
             return CeleryExecutor(self.celery)
-        raise DeclarationError(repr(self.executor), f"is none of {', '.join(EXECUTORS)}")
+        raise DeclarationError(repr(self.executor), f"is not one of {', '.join(EXECUTORS)}")
 
 
 def _variable(name: str) -> str:

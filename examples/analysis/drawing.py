@@ -1,6 +1,6 @@
-"""What a result looks like: shapes on the picture, and rows beside it (name, text, bar, colour).
+"""Drawings of results: shapes on the picture, and rows beside it (name, text, bar, colour).
 
-The demo page draws it with SVG, ``python -m examples.analysis draw NAME -o out.png`` with Pillow.
+The demo page draws them as SVG, ``python -m examples.analysis draw NAME -o out.png`` with Pillow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BARS: Final = {"sharpness", "cleanness", "contrast", "exposure", "score", "fidel
 
 @attrs.frozen
 class Shape:
-    """A line through pixels of the picture; in one ``frame`` of a film, -1: in each."""
+    """A line through pixels of the picture, in one ``frame`` of a film, or in all (-1)."""
 
     points: tuple[tuple[float, float], ...]
     label: str = ""
@@ -45,7 +45,7 @@ class Shape:
 
 @attrs.frozen
 class Drawing:
-    """``overlay`` is a transparent PNG in base64 that covers the picture; empty: none."""
+    """The drawing of a result; ``overlay`` is a transparent PNG in base64, or empty."""
 
     title: str
     size: tuple[int, int]
@@ -55,7 +55,7 @@ class Drawing:
 
 
 def draw(result: Any, reference: tuple[int, int] | None = None) -> Drawing:
-    """The drawing of a response; ``reference`` is the size of the second picture of verify."""
+    """Return the drawing of a response; ``reference`` is the size of verify's second picture."""
     size, title = (result.image_width, result.image_height), _TITLES[type(result)](result)
     shapes = _SHAPES[type(result)](result, reference or size) if type(result) in _SHAPES else ()
     good = getattr(result, "known", getattr(result, "authentic", True))
@@ -69,7 +69,7 @@ def _box(box: BoundingBox, label: str, color: str = YELLOW, frame: int = -1) -> 
 
 
 def _grid(result: m.VerifyResponse, size: tuple[int, int]) -> Iterator[Shape]:
-    """The outline of the reference and lines in it, where they lie in the picture."""
+    """Yield the outline and grid of the reference, at their place in the picture."""
     ends = [[(at, 0.0), (at, 1.0)] for at in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for line in [*ends, *([(y, x) for x, y in end] for end in ends)] if result.verified else ():
         flat = np.array([(x * size[0], y * size[1], 1) for x, y in line])
@@ -79,7 +79,7 @@ def _grid(result: m.VerifyResponse, size: tuple[int, int]) -> Iterator[Shape]:
 
 
 def _trail(result: m.TrackResponse, _: tuple[int, int]) -> Iterator[Shape]:
-    """The box in each frame, and the way of its middle."""
+    """Yield the box in each frame, and the path of its centre."""
     for one in result.positions:
         label, color = (f"{one.score:.2f}", YELLOW) if one.found else ("lost", RED)
         yield _box(one.bounding_box, label, color, one.frame_index)
@@ -89,7 +89,7 @@ def _trail(result: m.TrackResponse, _: tuple[int, int]) -> Iterator[Shape]:
 
 
 def _overlay(result: Any) -> str:
-    """Regions with a firm edge; or parts, red against the label; or a strip of the palette."""
+    """Return regions with edges, or weighted parts (red is against), or the palette, as a PNG."""
     file, colors = getattr(result, "label_map", getattr(result, "heatmap", None)), COLORS
     if file is not None:
         levels = np.asarray(Pillow.open(io.BytesIO(file.content))).astype(int)
@@ -110,7 +110,7 @@ def _overlay(result: Any) -> str:
 
 
 def _rows(value: Any) -> Iterator[tuple[str, str, float, str]]:
-    """Every number and text of a response."""
+    """Yield a row for each number and text of a response."""
     items = value if isinstance(value, Mapping) else attrs.asdict(value, recurse=False)
     for key, item in items.items():
         name = key.replace("_", " ")
@@ -149,7 +149,7 @@ _SHAPES: Final[Mapping[type, Callable[[Any, tuple[int, int]], Any]]] = {
 
 
 def paint(picture: Pillow.Image, drawing: Drawing) -> Pillow.Image:
-    """The picture, its longest side now 960 pixels, with the drawing on it and below it."""
+    """Return the picture, scaled to 960 pixels, with the shapes on it and the rows below it."""
     scale = 960 / max(picture.size)
     width, height = (max(round(side * scale), 1) for side in picture.size)
     rows = [(drawing.title, "", -1.0, ""), *drawing.rows[:40]]
@@ -175,13 +175,13 @@ def paint(picture: Pillow.Image, drawing: Drawing) -> Pillow.Image:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one analysis on a server, and write what it found as a PNG."""
+    """Run an analysis on a server, and write its drawing as a PNG."""
     parser = argparse.ArgumentParser(prog="python -m examples.analysis draw")
     parser.add_argument("analysis", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("picture", nargs="*", help=f"files, or of {demo.PICTURES}")
+    parser.add_argument("picture", nargs="*", help=f"files, or names of {demo.PICTURES}")
     parser.add_argument("-o", "--out", required=True, help="the PNG file to write")
     parser.add_argument("--options", default="{}", help="further fields of the request as JSON")
-    parser.add_argument("--server", help="the address of a server; none: one is started")
+    parser.add_argument("--server", help="the URL of a server; by default, starts one")
     given = parser.parse_args(arguments)
     verb, known = given.analysis, demo.PICTURES
     try:

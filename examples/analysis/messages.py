@@ -1,12 +1,11 @@
 """The messages of the package ``lro.examples.analysis.v1``: ten requests, ten responses, parts.
 
-A number out of its bounds is refused when the message is made, which is also when its JSON is
-read. What concerns several fields at once, or how many elements a list has, or that a picture is
-there at all, is refused by the ``check`` of each verb.
+Fields refuse numbers outside their bounds when a message is made or its JSON is read. The ``check``
+of each verb refuses missing pictures, lists of a wrong length, and fields that do not fit together.
 
 All positions are pixels with the origin at the top left, x to the right and y down, in the
 *upright original* picture (turned as its EXIF tag says), even when the work ran on a smaller copy.
-Colours are texts ``#rrggbb``.
+Colours are written as ``#rrggbb``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 @message("lro.examples.analysis.v1.Image")
 @attrs.frozen(kw_only=True)
 class Image:
-    """A picture as a file: PNG, JPEG, GIF, TIFF, WEBP or BMP. ``mime_type`` may be left empty."""
+    """A picture as a file: PNG, JPEG, GIF, TIFF, WEBP or BMP. ``mime_type`` is optional."""
 
     content: bytes = attrs.field(default=b"", repr=lambda content: f"<{len(content)} bytes>")
     mime_type: str = ""
@@ -55,7 +54,7 @@ class Point:
 @message("lro.examples.analysis.v1.AnalysisMetadata")
 @attrs.frozen(kw_only=True)
 class AnalysisMetadata:
-    """How far an analysis is. ``work_done`` and ``work_total`` count units of the stage."""
+    """The progress of an analysis. ``work_done`` and ``work_total`` count units of the stage."""
 
     create_time: datetime | None = None
     start_time: datetime | None = None
@@ -73,10 +72,10 @@ class AnalysisMetadata:
 
 @attrs.frozen(kw_only=True)
 class AnalysisResponse:
-    """What every response has: ``scale`` is working size / original size, at most 1.
+    """The fields of every response: ``scale`` is working size / original size, at most 1.
 
-    The sizes are those of the upright picture; of ``image`` where the request has two, of the
-    frames in ``track``.
+    The sizes are those of the upright picture: of ``image`` if the request has two pictures, and
+    of the frames in ``track``.
     """
 
     scale: float = 1.0
@@ -98,7 +97,7 @@ class DetectRequest:
 @message("lro.examples.analysis.v1.Face")
 @attrs.frozen(kw_only=True)
 class Face:
-    """One face, and by how many overlapping windows it was seen."""
+    """One face; ``support`` is the number of overlapping windows that found it."""
 
     bounding_box: BoundingBox
     support: Int32 = 0
@@ -117,8 +116,8 @@ class DetectResponse(AnalysisResponse):
 class VerifyRequest:
     """Do ``image`` and ``reference`` show the same flat thing or scene?
 
-    ``max_error_px`` is in pixels of the working copies; ``ratio`` is Lowe's: how much nearer the
-    best match must be than the second best.
+    ``max_error_px`` is in pixels of the working copies. ``ratio`` is Lowe's ratio: the best match
+    must be nearer than this factor times the second best.
     """
 
     image: Image | None = None
@@ -132,7 +131,7 @@ class VerifyRequest:
 class VerifyResponse(AnalysisResponse):
     """The finding. ``homography`` maps reference to image: 9 numbers row by row, the last 1.
 
-    It is in original pixels, and empty unless ``verified``.
+    The map is in original pixels, and empty unless ``verified``.
     """
 
     verified: bool = False
@@ -149,7 +148,7 @@ class VerifyResponse(AnalysisResponse):
 class CompareRequest:
     """How much, and where, does ``image`` differ from ``reference``?
 
-    ``tolerance`` is the part of full scale that a channel may differ without being changed.
+    ``tolerance`` is the largest difference that does not count, as a fraction of full scale.
     """
 
     image: Image | None = None
@@ -161,7 +160,7 @@ class CompareRequest:
 @message("lro.examples.analysis.v1.ChangedRegion")
 @attrs.frozen(kw_only=True)
 class ChangedRegion:
-    """A place where the pictures differ; ``area_px`` counts the changed pixels alone."""
+    """A place where the pictures differ; ``area_px`` counts only changed pixels."""
 
     bounding_box: BoundingBox
     area_px: Int32 = 0
@@ -184,14 +183,14 @@ class CompareResponse(AnalysisResponse):
 
 
 class SegmentMethod(enum.Enum):
-    """What a region is: a thing that stands out, or a patch of one colour."""
+    """The kind of region: an object that stands out, or a patch of similar colour."""
 
     OBJECTS = "OBJECTS"
     SUPERPIXELS = "SUPERPIXELS"
 
 
 class Foreground(enum.Enum):
-    """Which side of the threshold the objects are on."""
+    """The side of the threshold on which the objects are."""
 
     BRIGHT = "BRIGHT"
     DARK = "DARK"
@@ -230,7 +229,7 @@ class Region:
 @message("lro.examples.analysis.v1.SegmentResponse")
 @attrs.frozen(kw_only=True)
 class SegmentResponse(AnalysisResponse):
-    """The first 1000 regions, and of all a label map.
+    """The first 1000 regions, and a label map of all regions.
 
     ``label_map`` is a 16-bit grey PNG in working size, 0 is the background.
     """
@@ -253,7 +252,7 @@ class Example:
 @message("lro.examples.analysis.v1.ClassifyRequest")
 @attrs.frozen(kw_only=True)
 class ClassifyRequest:
-    """Name the texture. No examples: the built-in set of brick, grass and gravel."""
+    """Name the texture. Without examples, uses the built-in set of brick, grass and gravel."""
 
     image: Image | None = None
     examples: tuple[Example, ...] = ()
@@ -272,7 +271,7 @@ class LabelScore:
 @message("lro.examples.analysis.v1.ClassifyResponse")
 @attrs.frozen(kw_only=True)
 class ClassifyResponse(AnalysisResponse):
-    """The best label, and the others falling. ``known`` says that the novelty is at most 2."""
+    """The labels, best first. ``known`` is true if the novelty is at most 2."""
 
     label: str = ""
     score: float = 0.0
@@ -285,7 +284,7 @@ class ClassifyResponse(AnalysisResponse):
 @message("lro.examples.analysis.v1.ExplainRequest")
 @attrs.frozen(kw_only=True)
 class ExplainRequest:
-    """Which parts of the picture speak for ``label`` (empty: the one that is predicted)?"""
+    """Which parts of the picture speak for ``label`` (by default the predicted label)?"""
 
     image: Image | None = None
     examples: tuple[Example, ...] = ()
@@ -298,7 +297,7 @@ class ExplainRequest:
 @message("lro.examples.analysis.v1.RegionWeight")
 @attrs.frozen(kw_only=True)
 class RegionWeight:
-    """How much a part speaks for the label: positive for, negative against."""
+    """The weight of a part: positive for the label, negative against it."""
 
     bounding_box: BoundingBox
     area_px: Int32 = 0
@@ -321,7 +320,7 @@ class ExplainResponse(AnalysisResponse):
 
 
 class Scope(enum.Enum):
-    """What was signed: the bytes of the file, or the pixels in it."""
+    """The signed data: the bytes of the file, or its pixels."""
 
     CONTENT = "CONTENT"
     PIXELS = "PIXELS"
@@ -341,9 +340,9 @@ class AuthenticateRequest:
 @message("lro.examples.analysis.v1.AuthenticateResponse")
 @attrs.frozen(kw_only=True)
 class AuthenticateResponse(AnalysisResponse):
-    """The finding, and the key that signed: its place in the list and its SHA-256 in hex.
+    """The finding, and the signing key: its index in the list and its SHA-256 in hex.
 
-    The key's two fields are absent unless ``authentic``.
+    The two fields of the key are absent unless ``authentic``.
     """
 
     authentic: bool = False
@@ -363,7 +362,7 @@ class ScoreRequest:
 @message("lro.examples.analysis.v1.ScoreResponse")
 @attrs.frozen(kw_only=True)
 class ScoreResponse(AnalysisResponse):
-    """``overall`` 0..100 from four qualities 0..1, then the raw measures.
+    """The overall score 0..100, the four qualities 0..1 it comes from, and the raw measures.
 
     ``noise_sigma`` is in grey levels, ``entropy_bits`` 0..8. Artwork in pure black and white has
     an overall score of 0: all of it counts as clipped.
@@ -384,7 +383,7 @@ class ScoreResponse(AnalysisResponse):
 
 
 class Feature(enum.Enum):
-    """What can be extracted."""
+    """The features that can be extracted."""
 
     PALETTE = "PALETTE"
     FINGERPRINT = "FINGERPRINT"
@@ -394,7 +393,7 @@ class Feature(enum.Enum):
 @message("lro.examples.analysis.v1.ExtractRequest")
 @attrs.frozen(kw_only=True)
 class ExtractRequest:
-    """Extract features: these, or all when the list is empty."""
+    """Extract the listed features, or all if the list is empty."""
 
     image: Image | None = None
     features: tuple[Feature, ...] = ()
@@ -404,7 +403,7 @@ class ExtractRequest:
 @message("lro.examples.analysis.v1.PaletteColor")
 @attrs.frozen(kw_only=True)
 class PaletteColor:
-    """A colour, and the share of the picture that it stands for, 0..1."""
+    """A colour, and the fraction of the picture that it represents, 0..1."""
 
     color: str = ""
     fraction: float = 0.0
@@ -413,7 +412,7 @@ class PaletteColor:
 @message("lro.examples.analysis.v1.Fingerprint")
 @attrs.frozen(kw_only=True)
 class Fingerprint:
-    """SHA-256 of the file (64 hex digits), and pHash of what it shows (16 hex digits)."""
+    """SHA-256 of the file (64 hex digits), and pHash of the picture (16 hex digits)."""
 
     content_sha256: str = ""
     perceptual_hash: str = ""
@@ -422,7 +421,7 @@ class Fingerprint:
 @message("lro.examples.analysis.v1.EmbeddedMetadata")
 @attrs.frozen(kw_only=True)
 class EmbeddedMetadata:
-    """What the file says of itself. ``tags`` may hold a place or a name: do not log it."""
+    """The metadata of the file. ``tags`` can contain a place or a name: do not log them."""
 
     format: str = ""
     mime_type: str = ""
@@ -437,7 +436,7 @@ class EmbeddedMetadata:
 @message("lro.examples.analysis.v1.ExtractResponse")
 @attrs.frozen(kw_only=True)
 class ExtractResponse(AnalysisResponse):
-    """The features that were asked for; palette colours with the largest share first."""
+    """The requested features; the palette has the most frequent colour first."""
 
     palette: tuple[PaletteColor, ...] = ()
     fingerprint: Fingerprint | None = None
@@ -447,7 +446,7 @@ class ExtractResponse(AnalysisResponse):
 @message("lro.examples.analysis.v1.TrackRequest")
 @attrs.frozen(kw_only=True)
 class TrackRequest:
-    """Follow ``box`` from the first frame on: through ``frames``, or through those of ``image``.
+    """Follow ``box`` from the first frame through ``frames``, or through the frames of ``image``.
 
     ``search_margin_px`` 0 means the longer side of the box.
     """
@@ -462,7 +461,7 @@ class TrackRequest:
 @message("lro.examples.analysis.v1.TrackedPosition")
 @attrs.frozen(kw_only=True)
 class TrackedPosition:
-    """Where the box is in one frame; not ``found``: it stays where it was last."""
+    """The place of the box in one frame; its last place if it is not ``found``."""
 
     frame_index: Int32 = 0
     bounding_box: BoundingBox

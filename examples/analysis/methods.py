@@ -1,4 +1,4 @@
-"""The ten methods: which function does the work of which endpoint, on which messages."""
+"""Declares the ten methods: the function and the messages of each endpoint."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _Response = TypeVar("_Response")
 
 
 def first_picture(request: Any) -> Image:
-    """The picture that a request is about, empty where it has none."""
+    """Return the picture of a request, or an empty one."""
     found = request.image or next(iter(getattr(request, "frames", ())), None)
     return found or Image()
 
 
 def first_metadata(verb: str, request: Any) -> AnalysisMetadata:
-    """What callers see before the work begins."""
+    """Return the metadata that callers see before the work begins."""
     return AnalysisMetadata(verb=verb, target=target_of(first_picture(request)), stage=QUEUED)
 
 
-# A function each, and in no other function: the processes that do the work must find them.
+# Functions of the module, because worker processes import them by name.
 
 
 def detect(request: m.DetectRequest, job: _Job) -> m.DetectResponse:
@@ -77,7 +77,7 @@ def track(request: m.TrackRequest, job: _Job) -> m.TrackResponse:
 
 
 def register(service: Service) -> Mapping[str, AnalysisMethod]:
-    """Declare all ten at a service, by their names in the router."""
+    """Declare all ten methods at a service, and return them by their names in the router."""
     return {verb: _declare(service, globals()[verb]) for verb in NAMES}
 
 
@@ -95,7 +95,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
 
 def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
     module = _module(verb)
-    # job.metadata may be the progress of a lost worker, which must not fall.
+    # job.metadata can be the progress of a lost worker, and progress must not fall.
     progress = Progress(job, job.metadata or first_metadata(verb, request), module.STAGES)
     response: _Response = getattr(module, verb)(request, progress)
     return response
@@ -103,5 +103,5 @@ def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
 
 @functools.cache
 def _module(verb: str) -> Any:
-    # Imported by the first call: scikit-image takes a second, for which health must not wait.
+    # Imported by the first call: scikit-image takes a second, and health must not wait for it.
     return importlib.import_module(f"examples.analysis.verbs.{verb}")

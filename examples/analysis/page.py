@@ -1,4 +1,4 @@
-"""The demo page, the samples that it offers, and what to draw of a result; knows no framework."""
+"""Serves the demo page, its samples, and the drawings of results; needs no web framework."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ x-content-type-options: nosniff"""
 
 
 def answer(service: Service, path: str, query: str) -> HttpReply:
-    """The reply to a GET of a path that ``PATHS`` matches; to be called in a thread."""
+    """Answer a GET of a path that ``PATHS`` matches. It blocks, so call it in a thread."""
     if (name := path[1:]) in TYPES:
         return _reply(TYPES[name], (FOLDER / (name or "page.html")).read_bytes())
-    from examples.analysis import demo, drawing  # slow, and the page is to be there at once
+    from examples.analysis import demo, drawing  # slow, and the page must not wait for it
 
     match name.split("/", 1):
         case ["pictures", name] if name in demo.PICTURES:

@@ -1,4 +1,4 @@
-"""From a file to pixels: what its header may say, what is decoded, and the smaller working copy.
+"""Decodes picture files: checks headers, decodes pixels, and makes smaller working copies.
 
 The limits are checked on the header alone, before any pixel is decoded: a file of 48 kB can be a
 picture of 50 megapixels. Pillow fails in many ways (``OSError``, ``ValueError``, ...), so all its
@@ -50,7 +50,7 @@ _TURNED: Final = frozenset({5, 6, 7, 8})
 
 @attrs.frozen(kw_only=True)
 class Header:
-    """What a file says of its first picture; the size is that of the upright picture."""
+    """The header of a file's first picture; the size is that of the upright picture."""
 
     format: str
     mime_type: str
@@ -60,7 +60,7 @@ class Header:
 
 
 def check_header(image: Image | None, field: str, *, min_side: int, longest: int) -> Header:
-    """Everything that can be found wrong without decoding a pixel.
+    """Check all that can be checked without decoding a pixel.
 
     ``min_side`` is the least working side in pixels, ``longest`` the longest side of the working
     copy. ``field`` is the path of ``image`` in its request."""
@@ -87,7 +87,7 @@ def check_header(image: Image | None, field: str, *, min_side: int, longest: int
 
 
 def decode(image: Image | None, field: str) -> PIL.Image.Image:
-    """The first picture of a file: upright, opaque, 8 bits, mode ``L`` (grey) or ``RGB``."""
+    """Decode the first picture of a file: upright, opaque, 8 bits, ``L`` (grey) or ``RGB``."""
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
         _check_sums(picture, content, path)
@@ -95,7 +95,7 @@ def decode(image: Image | None, field: str) -> PIL.Image.Image:
 
 
 def is_animated(image: Image) -> bool:
-    """Whether the file shows more than one picture, according to its headers."""
+    """Return True if the headers of a file say that it has more than one picture."""
     try:
         with PIL.Image.open(io.BytesIO(image.content), formats=tuple(MIME_TYPES)) as picture:
             if picture.format == "TIFF":  # its is_animated would read the whole chain of pages
@@ -107,7 +107,7 @@ def is_animated(image: Image) -> bool:
 
 
 def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
-    """All pictures of an animated file or of one with several pages, each as :func:`decode`.
+    """Decode all pictures of an animated or paged file, as :func:`decode` does.
 
     The size of every frame is checked after seeking to it and before it is decoded: a TIFF's
     second page may be larger than its first."""
@@ -129,10 +129,10 @@ def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
 
 
 def count_frames(image: Image | None, field: str) -> int:
-    """How many pictures the file shows; counting stops at 65, which means more than 64."""
+    """Count the pictures of a file; 65 means more than 64."""
     path = f"{field}.content"
     with _opened(_content(image, field), path) as picture:
-        if _format(picture) == "JPEG":  # the further pictures of a phone's file are previews
+        if _format(picture) == "JPEG":  # other pictures in a phone's file are previews
             return 1
         count = 1
         while count <= MAX_FRAMES and _seek(picture, count, path):
@@ -141,7 +141,7 @@ def count_frames(image: Image | None, field: str) -> int:
 
 
 def working_size(width: int, height: int, longest: int) -> tuple[int, int]:
-    """The size shrunk, never enlarged, to a longest side of ``longest``."""
+    """Return the size, shrunk if its longer side exceeds ``longest``."""
     larger = max(width, height)
     if larger <= longest:
         return width, height
@@ -149,7 +149,7 @@ def working_size(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def working_copy(picture: PIL.Image.Image, longest: int) -> tuple[PIL.Image.Image, float]:
-    """The picture to work on, and its scale: working size / original size, at most 1."""
+    """Return the working copy and its scale: working size / original size, at most 1."""
     size = working_size(*picture.size, longest)
     if size == picture.size:
         return picture, 1.0
@@ -159,7 +159,7 @@ def working_copy(picture: PIL.Image.Image, longest: int) -> tuple[PIL.Image.Imag
 
 @attrs.frozen
 class Work:
-    """A decoded picture, the copy to work on, and the scale of the copy."""
+    """A decoded picture, its working copy, and the scale of the copy."""
 
     original: PIL.Image.Image
     copy: PIL.Image.Image
@@ -173,7 +173,7 @@ class Work:
 
 
 def opened(longest: int, progress: Progress, **images: Image | None) -> list[Work]:
-    """Decode the pictures of a request, given by their fields: the stage DECODING."""
+    """Decode the pictures of a request, by field, in the stage DECODING."""
     progress.stage(DECODING, len(images))
     found = []
     for field, image in images.items():
@@ -184,12 +184,12 @@ def opened(longest: int, progress: Progress, **images: Image | None) -> list[Wor
 
 
 def array(picture: PIL.Image.Image) -> Levels:
-    """The pixels as 0..255: rows x columns when grey, else rows x columns x 3."""
+    """Return the pixels as 0..255: rows x columns if grey, otherwise rows x columns x 3."""
     return np.asarray(picture)
 
 
 def grey(picture: PIL.Image.Image) -> Grey:
-    """The luminance as 0..1, rows x columns."""
+    """Return the luminance as 0..1, rows x columns."""
     levels = array(picture)
     if levels.ndim == 2:
         return levels / 255
@@ -198,14 +198,14 @@ def grey(picture: PIL.Image.Image) -> Grey:
 
 
 def as_png(pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> Image:
-    """A grey (8 or 16 bits) or RGB array as a PNG file."""
+    """Encode a grey (8 or 16 bits) or RGB array as a PNG file."""
     file = io.BytesIO()
     PIL.Image.fromarray(pixels).save(file, "PNG")
     return Image(content=file.getvalue(), mime_type=MIME_TYPES["PNG"])
 
 
 def hex_color(color: npt.ArrayLike) -> str:
-    """``#rrggbb`` of red, green and blue as 0..255, rounded; one value alone is a grey."""
+    """Return ``#rrggbb`` of red, green and blue in 0..255; a single value is a grey."""
     levels = np.broadcast_to(np.rint(color).astype(int), 3)
     return "#" + "".join(f"{level:02x}" for level in levels)
 
@@ -213,7 +213,7 @@ def hex_color(color: npt.ArrayLike) -> str:
 def original_box(
     edges: tuple[float, float, float, float], scale: float, size: tuple[int, int]
 ) -> BoundingBox:
-    """A box of the working copy in pixels of the original picture, clipped to it.
+    """Convert a box of the working copy to pixels of the original picture, clipped to it.
 
     ``edges`` are left, top, right, bottom (right and bottom just outside), ``size`` is width and
     height of the original.
@@ -250,18 +250,18 @@ def _or(names: Iterable[str]) -> str:
 
 
 def _format(picture: PIL.Image.Image) -> str:
-    # A phone's JPEG may hold a second picture and calls itself MPO then.
+    # Pillow calls a JPEG of a phone MPO if it has a second picture.
     return "JPEG" if picture.format == "MPO" else picture.format or ""
 
 
 def _upright_size(picture: PIL.Image.Image) -> tuple[int, int]:
     width, height = picture.size
-    if picture.format == "TIFF":  # Pillow has turned it already
+    if picture.format == "TIFF":  # Pillow has already turned it
         return width, height
     try:
-        # Not PngImageFile.getexif: it would decode all pixels to find a tag behind them.
+        # Not PngImageFile.getexif, which decodes all pixels to find a tag after them.
         orientation = PIL.Image.Image.getexif(picture).get(ExifTags.Base.Orientation)
-    except Exception:  # an unreadable tag turns nothing, see _upright
+    except Exception:  # an unreadable tag is ignored, see _upright
         return width, height
     return (height, width) if orientation in _TURNED else (width, height)
 
@@ -282,7 +282,7 @@ def _check_limits(width: int, height: int, mode: str, path: str) -> None:
 
 
 def _check_sums(picture: PIL.Image.Image, content: bytes, path: str) -> None:
-    """Refuse a PNG with a wrong checksum: Pillow skips those of the chunks with pixels."""
+    """Refuse a PNG with a wrong checksum, because Pillow skips those of pixel chunks."""
     if picture.format != "PNG":
         return
     start, name = len(b"\x89PNG\r\n\x1a\n"), b""
@@ -311,7 +311,7 @@ def _seek(picture: PIL.Image.Image, index: int, path: str) -> bool:
 
 
 def _plain(picture: PIL.Image.Image, path: str) -> PIL.Image.Image:
-    """The current frame, decoded: upright, opaque, 8 bits, ``L`` or ``RGB``."""
+    """Decode the current frame: upright, opaque, 8 bits, ``L`` or ``RGB``."""
     try:
         picture.load()
         return _opaque(_upright(picture))
@@ -323,7 +323,7 @@ def _plain(picture: PIL.Image.Image, path: str) -> PIL.Image.Image:
 def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
     try:
         return ImageOps.exif_transpose(picture)
-    except Exception:  # an unreadable EXIF block turns nothing, as in browsers
+    except Exception:  # an unreadable EXIF block is ignored, as in browsers
         return picture.copy()
 
 

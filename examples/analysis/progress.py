@@ -1,7 +1,7 @@
-"""How far an analysis is: what a verb says, and how it becomes metadata of its operation.
+"""Reports the progress of an analysis as metadata of its operation.
 
-A verb enters ``DECODING`` first (a unit per picture), then the stages that its module names in
-``STAGES``, in that order.
+A verb first enters ``DECODING`` (a unit per picture), and then the ``STAGES`` of its module in
+order.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lro import Job
 QUEUED: Final = "QUEUED"
 DECODING: Final = "DECODING"
 REPORT_SECONDS: Final = 0.05
-"""Least time between two reports within a stage."""
+"""The shortest time between two reports within a stage."""
 
 
 class Progress:
-    """Progress as metadata of a job.
+    """Reports progress as metadata of a job.
 
-    Every stage is an equal part of the whole. The percentage never falls and stays below 100: the
-    response alone makes it 100. Within a stage at most one report in ``REPORT_SECONDS`` goes out,
-    but cancellation is looked for at every step.
+    Every stage is an equal part of the whole. The percentage never falls, and only a response makes
+    it 100. Within a stage it is reported at most once in ``REPORT_SECONDS``, but each step checks
+    for a cancel.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Progress:
         stages: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``metadata`` names verb and target, ``stages`` are those after DECODING.
+        """``metadata`` has verb and target; ``stages`` are the stages after DECODING.
 
-        ``clock`` counts seconds.
+        ``clock`` returns seconds.
         """
         self.metadata = metadata
         self._job = job
@@ -48,7 +48,7 @@ class Progress:
         self._reported = clock()
 
     def stage(self, name: str, total: int = 0) -> None:
-        """Enter a stage, and report it."""
+        """Enter a stage and report it."""
         self._advance(stage=name, done=0, total=total)
         self._report()
 
@@ -78,7 +78,7 @@ class Progress:
 
 
 def target_of(image: Image) -> str:
-    """The resource that is analysed: ``images/`` and the SHA-256 of the file in hex."""
+    """Return the target of an analysis: ``images/`` and the SHA-256 of the file in hex."""
     return f"images/{hashlib.sha256(image.content).hexdigest()}"
 
 
@@ -86,9 +86,9 @@ _LAST_STAGES: Final = {"SUCCEEDED": "DONE", "FAILED": "FAILED", "CANCELLED": "CA
 
 
 def settle(metadata: AnalysisMetadata, state_name: str) -> AnalysisMetadata:
-    """The metadata of an operation that ended SUCCEEDED, FAILED or CANCELLED.
+    """Return the metadata of an operation that ended SUCCEEDED, FAILED or CANCELLED.
 
-    Only success is 100 percent, all units done; otherwise both keep their last values.
+    Success sets 100 percent and all units done; otherwise both keep their last values.
     """
     stage = _LAST_STAGES[state_name]
     if stage != "DONE":

@@ -1,4 +1,4 @@
-"""Who answers a request of the ``/v1`` router (spec §10); knows no web framework."""
+"""Routes requests of the ``/v1`` router (spec §10); needs no web framework."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 @attrs.frozen
 class ToRouter:
-    """The sub-router ``name`` answers, whatever the method; ``rest`` is the raw path after it."""
+    """The sub-router ``name`` answers, for any method; ``rest`` is the raw path after its name."""
 
     name: str
     rest: str
@@ -46,7 +46,7 @@ class ToRouter:
 
 @attrs.frozen
 class ToHealth:
-    """The health report answers; without its body for HEAD."""
+    """The health report answers, without a body for HEAD."""
 
     head: bool
 
@@ -62,9 +62,9 @@ Answer: TypeAlias = ToRouter | ToHealth | Allowed
 
 
 def route(method: str, path: str) -> Answer:
-    """Who answers this method and raw path without query (spec §10.2, §10.3)."""
+    """Return the route of a method and a raw path without query (spec §10.2, §10.3)."""
     _check_escapes(path)
-    # The boundary of a prefix is a raw slash, so the split comes before the decoding.
+    # A prefix ends at a raw slash, so split before decoding.
     first, *raw = path.split("/", 3)
     prefix = [unquote(segment) for segment in raw[:2]]
     if first or len(prefix) < 2 or prefix[0] != "v1":
@@ -82,9 +82,9 @@ def route(method: str, path: str) -> Answer:
 
 
 def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
-    """The handler of a sub-router's POST endpoint, by the rules of the default sub-router.
+    """Return the handler of a sub-router's POST endpoint, by the rules of the default sub-router.
 
-    Its root is ``""`` and ``"/"``; there only POST is taken (spec §10.2)."""
+    Its root is ``""`` and ``"/"``, which accept only POST (spec §10.2)."""
     path = f"/v1/{to.name}{to.rest}"
     if to.rest not in ("", "/"):
         raise RouteNotFound(path)
@@ -98,9 +98,9 @@ def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
 def health(
     now: datetime, ok: bool = True, status: str = OPERATIONAL
 ) -> tuple[int, dict[str, Json]]:
-    """The HTTP status and the JSON body of the health report, keys in order (spec §10.3).
+    """Return the HTTP status and the JSON body of the health report (spec §10.3).
 
-    ``now`` is the moment of the response; ``status`` says ``operational`` if and only if ``ok``."""
+    ``now`` is the time of the response. ``status`` is ``operational`` if and only if ``ok``."""
     if now.tzinfo is None:
         raise ValueError(f"the moment of the response needs a time zone, got {now!r}")
     if ok != (status == OPERATIONAL):
@@ -120,7 +120,7 @@ def _check_escapes(path: str) -> None:
     if _BAD_ESCAPE.search(path):
         raise MalformedRequest("path", "it has a malformed percent-escape")
     try:
-        path.encode()  # lone surrogates: what an edge makes of raw bytes that are not UTF-8
+        path.encode()  # fails for lone surrogates, which edges make of bytes that are not UTF-8
         unquote(path, errors="strict")
     except UnicodeError:
         raise MalformedRequest("path", "its bytes are not UTF-8") from None

@@ -40,7 +40,7 @@ PARENTS: Final = ("projects/*", "projects/*/locations/*")
 DOCUMENT: Final = Document(title="Image analysis", description="Ten analyses of pictures.")
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
 STOP_SECONDS: Final = 3
-"""How long calls in flight, such as a Wait, may hold up the end of the server."""
+"""The longest time that calls in progress, such as a Wait, delay the end of the server."""
 _OPTIONS: Final[Mapping[str, Any]] = {
     "log_level": "warning",
     "ws": "none",
@@ -54,9 +54,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def make_app(service: Service, grpc_address: str = "") -> Starlette:
-    """The whole server as an application, which closes the service when it ends.
+    """Return the whole server as an application, which closes the service when it ends.
 
-    It also serves gRPC at an address, such as ``127.0.0.1:50051``, if one is given.
+    With an address such as ``127.0.0.1:50051``, it also serves gRPC there.
     """
     methods = register(service)
     router = Router(service, methods)
@@ -67,7 +67,7 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
             stack.push_async_callback(asyncio.to_thread, service.close)
             service.start_maintenance()  # before the first request
             gc.collect()
-            gc.freeze()  # what is imported by now stays: no collection of garbage need look at it
+            gc.freeze()  # imported objects stay, so garbage collections need not visit them
             if grpc_address:
                 await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
             yield
@@ -81,12 +81,12 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
 async def serving_grpc(
     service: Service, methods: Mapping[str, AnalysisMethod], address: str
 ) -> AsyncIterator[None]:
-    """Serve the operations and the ten methods over gRPC too, beside HTTP on its event loop."""
+    """Serve the operations and the ten methods over gRPC too, on the event loop of HTTP."""
     import grpc
 
     import lro.grpc
 
-    # Several server processes may listen on one port: the system shares the calls out.
+    # Several server processes can listen on one port; the system distributes the calls.
     limits = [("grpc.max_receive_message_length", MAX_BODY), ("grpc.so_reuseport", 1)]
     server = grpc.aio.server(options=limits)
     starts = [
@@ -105,7 +105,7 @@ async def serving_grpc(
 
 
 class Router:
-    """The router of spec §10 with the operations beside it, as an ASGI application."""
+    """Return the router of spec §10 and the operations as an ASGI application."""
 
     def __init__(self, service: Service, methods: Mapping[str, AnalysisMethod]) -> None:
         self._service = service
@@ -150,7 +150,7 @@ class Router:
 
 
 def _at(path: str, app: App) -> App:
-    """The application, called for this path whichever way the request spells it."""
+    """Return the application, called with this path however the request spells it."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -170,7 +170,7 @@ def _start(verb: str, method: AnalysisMethod) -> Start[Any]:
 
 
 def _parent(request: HttpRequest) -> str:
-    # Which project an operation belongs to is the application's choice; here the caller says so.
+    # The application chooses the project of an operation; here it takes the caller's choice.
     parent = parse_qs(request.query).get("parent", [""])[0]
     if parent and not any(re.fullmatch(p.replace("*", "[^/]+"), parent) for p in PARENTS):
         raise InvalidParent("parent", f"must be like {' or '.join(PARENTS)}, got {parent!r}")
@@ -185,13 +185,13 @@ def main(arguments: list[str]) -> None:
         description="Serve the ten analyses over HTTP; prints the address when it is ready.",
     )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any free port")
     parser.add_argument("--store", default=plain.store, help="or postgresql://...")
     parser.add_argument("--executor", default=plain.executor, help=f"of {', '.join(EXECUTORS)}")
     parser.add_argument("--broker", default=plain.broker, help="of Celery")
     parser.add_argument("--concurrency", type=int, default=2, help="analyses at once in a process")
     parser.add_argument("--workers", type=int, default=1, help="server processes on the store")
-    parser.add_argument("--grpc", type=int, help="a port for gRPC too; 0: any that is free")
+    parser.add_argument("--grpc", type=int, help="a port for gRPC; 0 for any free port")
     parser.add_argument("--lease", type=float, default=plain.lease, help="allowed silence in s")
     options = vars(parser.parse_args(arguments))
     host, port, workers = (options.pop(name) for name in ("host", "port", "workers"))
@@ -213,18 +213,18 @@ def main(arguments: list[str]) -> None:
         serve(service, listener, grpc_address)
         return
     service.close()
-    # The processes need not know of each other: the store is where they meet.
+    # The processes share only the store.
     os.environ.update(deployment.environment())
     factory = f"{__name__}:{worker_app.__name__}"
     uvicorn.run(factory, factory=True, workers=workers, fd=listener.fileno(), **_OPTIONS)
 
 
 def worker_app() -> Starlette:
-    """The application of one of several server processes, which ends when its parent does."""
+    """Return the application of one of several server processes, which ends with its parent."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
-        # A parent that was killed stops no child, and its children would keep the socket.
+        # A killed parent cannot stop its children, which would keep the socket.
         assert parent is not None
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Learning surface textures by their uniform local binary patterns, for classify and explain.
+"""Learns surface textures by their uniform local binary patterns, for classify and explain.
 
 Ojala, Pietikäinen, Mäenpää (2002), "Multiresolution gray-scale and rotation invariant texture
 classification with local binary patterns". The codes of a picture are computed once; a texture is
@@ -37,25 +37,25 @@ MIN_SIDE: Final = 64
 LONGEST: Final = 2048
 BUILT_IN: Final = ("brick", "grass", "gravel")
 BUILT_IN_ROWS: Final = 256
-"""Only the upper halves are learned: the lower ones stay unseen, to be classified."""
+"""Only the upper halves are learned, so the lower halves stay unseen, to be classified."""
 
 SCALES: Final = ((8, 1), (16, 2), (24, 3))
 """Neighbours and their distance in pixels; P neighbours give P + 2 uniform patterns."""
 TILE_PX: Final = 64
 STEP_PX: Final = 32
 MAX_TILES: Final = 4096
-"""Of all examples together. More would be thinned out evenly: the search among them is square."""
+"""The most tiles of all examples. More are thinned out evenly: the search is quadratic."""
 
 _BINS: Final = tuple(points + 2 for points, _ in SCALES)
 _LEAST_DISTANCE: Final = 1e-6
-"""Stands in for the usual distance of tiles that are all the same."""
+"""Replaces the usual distance if all tiles are equal."""
 
 
 def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
-    """The local binary patterns of a picture, computed on its 8-bit grey levels.
+    """Return the local binary patterns of a picture, computed on its 8-bit grey levels.
 
-    A scale of a large picture takes a second or two. ``look`` is called after each of them, so
-    that a cancellation need not wait for the others.
+    A scale of a large picture takes a second or two. ``look`` is called after each scale, so that
+    a cancel need not wait for the others.
     """
     levels = np.rint(light * 255).astype(np.uint8)
     codes = np.empty((len(SCALES), *levels.shape), dtype=np.uint8)
@@ -66,22 +66,22 @@ def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
 
 
 def count(codes: Codes) -> Floats:
-    """How often each pattern occurs in a part of a picture: 54 numbers, scale after scale."""
+    """Count each pattern in a part of a picture: 54 numbers, scale after scale."""
     planes = zip(codes, _BINS, strict=True)
     return np.concatenate([np.bincount(c.ravel(), minlength=n) for c, n in planes]).astype(float)
 
 
 def histograms(counts: Floats) -> Floats:
-    """Rows of counts as descriptions: each scale sums to 1, then square roots.
+    """Turn rows of counts into descriptions: square roots, after each scale is made to sum to 1.
 
-    A row without any pixel gives zeros.
+    A row without pixels gives zeros.
     """
     scales = np.split(counts, np.cumsum(_BINS)[:-1], axis=1)
     return np.hstack([np.sqrt(part / np.maximum(part.sum(1, keepdims=True), 1)) for part in scales])
 
 
 class Textures:
-    """What was learned: a model of the labels, and the tiles that it comes from."""
+    """A learned model of the labels, and the tiles that it comes from."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
         """``tiles`` has a description in each row, ``labels`` its name; at least two differ."""
@@ -94,22 +94,21 @@ class Textures:
         self._usual = max(float(np.percentile(nearest[:, 1], 99)), _LEAST_DISTANCE)
 
     def probabilities(self, descriptions: Floats) -> Floats:
-        """A row for each description, a column for each of ``labels``; rows sum to 1."""
+        """Return a row for each description, with a column for each label; rows sum to 1."""
         scores: Floats = self._model.predict_proba(descriptions)
         return scores
 
     def novelty(self, description: Floats) -> float:
-        """The distance to the nearest tile; 1 is what 99 % of the tiles keep among themselves.
+        """Return the distance to the nearest tile; 99 % of the tiles are within 1 of another.
 
-        Without it every picture would be some texture: the model alone is sure that a portrait is
-        brick.
+        The model alone finds a texture in every picture: it is sure that a portrait is brick.
         """
         distance, _ = self._tree.query(description)
         return float(distance) / self._usual
 
 
 def check_examples(examples: Sequence[Example]) -> frozenset[str]:
-    """Refuse examples that nothing can be learned from; gives the labels that will be known."""
+    """Refuse examples that cannot be learned, and return the labels that will be known."""
     if not examples:
         return frozenset(BUILT_IN)
     if not 2 <= len(examples) <= 64:
@@ -127,7 +126,7 @@ def check_examples(examples: Sequence[Example]) -> frozenset[str]:
 
 
 def learn(examples: Sequence[Example], progress: Progress) -> Textures:
-    """Learn the examples, or the built-in set if there are none: the stage LEARNING."""
+    """Learn the examples, or the built-in set without examples, in the stage LEARNING."""
     progress.stage(LEARNING, len(examples) or len(BUILT_IN))
     if not examples:
         learned = built_in()
@@ -150,7 +149,7 @@ _one_at_a_time: Final = threading.Lock()
 
 
 def built_in() -> Textures:
-    """The built-in set: learned at the first call, kept for the life of the process."""
+    """Return the built-in set, learned at the first call and kept for the life of the process."""
     with _one_at_a_time:
         return _learn_built_in()
 
@@ -169,7 +168,7 @@ def _learn_built_in() -> Textures:
 
 
 def _tiles(codes: Codes, most: int) -> Floats:
-    """The descriptions of at most so many tiles, evenly chosen if there are more."""
+    """Return the descriptions of at most ``most`` tiles, chosen evenly if there are more."""
     _, height, width = codes.shape
     corners = [
         (top, left)

@@ -37,8 +37,8 @@ SMALL_ORDER: Final = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points of order 1, 2, 4 and 8, with the sign of x cleared. OpenSSL takes them as keys, and then
-anyone can make a signature that holds for any picture."""
+"""Points of order 1, 2, 4 and 8, with the sign of x cleared. OpenSSL accepts them as keys, although
+anyone can make signatures for such keys that are valid for any picture."""
 
 
 def check(request: AuthenticateRequest) -> None:
@@ -65,9 +65,9 @@ def check(request: AuthenticateRequest) -> None:
 
 
 def authenticate(request: AuthenticateRequest, progress: Progress) -> AuthenticateResponse:
-    """The first key for which the signature of the picture holds, if any.
+    """Find the first key for which the signature of the picture is valid.
 
-    With CONTENT no pixel is decoded: the file is what was signed, whatever is in it."""
+    With CONTENT no pixel is decoded, because the bytes of the file were signed."""
     progress.stage(DECODING, 1)
     header = check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     content = request.image.content if request.image is not None else b""
@@ -90,9 +90,9 @@ def authenticate(request: AuthenticateRequest, progress: Progress) -> Authentica
 
 
 def pixel_payload(picture: PIL.Image.Image) -> bytes:
-    """What is signed for PIXELS: ``<w>x<h> RGB8`` and a newline, then the RGB bytes row by row.
+    """Return the signed bytes for PIXELS: ``<w>x<h> RGB8``, a newline, then RGB row by row.
 
-    It survives lossless re-encoding. For a JPEG it depends on the decoder.
+    They survive lossless re-encoding. For a JPEG they depend on the decoder.
     """
     return b"%dx%d RGB8\n" % picture.size + picture.convert("RGB").tobytes()
 

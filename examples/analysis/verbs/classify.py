@@ -1,4 +1,4 @@
-"""classify: name the surface texture of a picture, and say whether it is like any known one."""
+"""classify: name the surface texture of a picture, and decide if it is a known one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(request: ClassifyRequest) -> None:
 
 
 def classify(request: ClassifyRequest, progress: Progress) -> ClassifyResponse:
-    """The probability of each label for the picture as a whole."""
+    """Compute the probability of each label for the whole picture."""
     (work,) = opened(LONGEST, progress, image=request.image)
     textures = learn(request.examples, progress)
     progress.stage(DESCRIBING, 1)

@@ -19,7 +19,7 @@ from examples.analysis.progress import Progress
 STAGES: Final = ("SCANNING", "GROUPING")
 LONGEST: Final = 640
 SMALLEST: Final = 24
-"""The side of the window that the cascade was trained with."""
+"""The window side with which the cascade was trained."""
 GROWTH: Final = 1.1
 
 Boxes: TypeAlias = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ def check(request: DetectRequest) -> None:
 
 
 def detect(request: DetectRequest, progress: Progress) -> DetectResponse:
-    """The frontal faces, best support first."""
+    """Find frontal faces, best support first."""
     (work,) = opened(LONGEST, progress, image=request.image)
     hits = _scan(grey(work.copy), max(request.min_size_px * work.scale, SMALLEST), progress)
     progress.stage("GROUPING")
@@ -48,9 +48,9 @@ def _cascade() -> Cascade:
 
 
 def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
-    """All windows that look like a face, one call of the cascade per window size."""
+    """Find all windows that look like a face, with one call of the cascade per window size."""
     sizes = _sizes(smallest, min(levels.shape))
-    # The integral image is float32: around zero it loses less.
+    # The integral image is float32, which loses less around zero.
     centred = levels - levels.mean()
     progress.stage("SCANNING", len(sizes))
     hits = []
@@ -72,7 +72,7 @@ def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
 
 
 def _sizes(smallest: float, largest: int) -> list[float]:
-    """Sides of the windows, from the smallest on, each 1.1 times the one before."""
+    """Return the sides of the windows, from the smallest, each 1.1 times the one before."""
     sizes = []
     while smallest <= largest:
         sizes.append(smallest)
@@ -81,7 +81,7 @@ def _sizes(smallest: float, largest: int) -> list[float]:
 
 
 def _group(hits: Boxes, min_support: int) -> list[tuple[Boxes, int]]:
-    """Mean box and support of each crowd of hits, largest crowd first."""
+    """Return mean box and support of each group of overlapping hits, largest group first."""
     groups = []
     while len(hits):
         overlap = _iou(hits)
@@ -97,7 +97,7 @@ def _group(hits: Boxes, min_support: int) -> list[tuple[Boxes, int]]:
 
 
 def _iou(boxes: Boxes, others: Boxes | None = None) -> npt.NDArray[np.float64]:
-    """Intersection over union of every box with every other."""
+    """Return the intersection over union of every box with every other."""
     a = boxes[:, None]
     b = (boxes if others is None else others)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])

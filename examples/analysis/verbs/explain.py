@@ -56,7 +56,7 @@ def check(request: ExplainRequest) -> None:
 
 
 def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
-    """The weight of each part of the picture, in a grid of about ``segment_count`` parts."""
+    """Weigh the parts of the picture, in a grid of about ``segment_count`` parts."""
     (work,) = opened(LONGEST, progress, image=request.image)
     textures = learn(request.examples, progress)
     progress.stage(PERTURBING, request.sample_count)
@@ -81,32 +81,32 @@ def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
 
 
 def _cuts(length: int, side: int) -> list[int]:
-    """Where a length of pixels is cut into so many parts, both ends included."""
+    """Return where a length of pixels is cut into ``side`` parts, with both ends."""
     return [round(length * place / side) for place in range(side + 1)]
 
 
 def _count_parts(codes: Codes, side: int) -> Floats:
-    """A row of pattern counts for each part of the grid; together they are the whole picture."""
+    """Return a row of pattern counts for each part of the grid."""
     strips = np.split(codes, _cuts(codes.shape[1], side)[1:-1], axis=1)
     cuts = _cuts(codes.shape[2], side)[1:-1]
     return np.array([count(part) for strip in strips for part in np.split(strip, cuts, axis=2)])
 
 
 def draw_samples(number: int, parts: int, seed: int) -> Floats:
-    """A row of 0 and 1 for each sample, 1 where the part is left on; the first has all on."""
+    """Return a row of 0 and 1 for each sample, 1 where a part is on; the first has all on."""
     samples = np.random.default_rng(seed % 2**32).integers(0, 2, (number, parts)).astype(float)
     samples[0] = 1
     return samples
 
 
 def nearness(samples: Floats) -> Floats:
-    """How much each sample counts, 0..1: the more of the picture is left on, the more."""
+    """Return the weight of each sample, 0..1, which grows with the parts that are on."""
     near: Floats = np.exp(-(((1 - np.sqrt(samples.mean(1))) / KERNEL_WIDTH) ** 2))
     return near
 
 
 def _ask(textures: Textures, samples: Floats, parts: Floats, progress: Progress) -> Floats:
-    """What the classifier says of each sample: a row of probabilities."""
+    """Return the classifier's row of probabilities for each sample."""
     answers = []
     for start in range(0, len(samples), BATCH):
         batch = samples[start : start + BATCH]
@@ -116,14 +116,14 @@ def _ask(textures: Textures, samples: Floats, parts: Floats, progress: Progress)
 
 
 def _fit(samples: Floats, answers: Floats) -> tuple[Floats, float]:
-    """The weight of each part in a linear model, and how well that model fits (R2)."""
+    """Fit a linear model, and return the weight of each part and the fit (R2)."""
     near = nearness(samples)
     model = Ridge(alpha=1).fit(samples, answers, sample_weight=near)
     return model.coef_, float(model.score(samples, answers, near))
 
 
 def _regions(weights: Floats, size: tuple[int, int], side: int) -> tuple[RegionWeight, ...]:
-    """The parts in pixels of the original picture, heaviest first."""
+    """Return the parts in pixels of the original picture, heaviest first."""
     xs, ys = _cuts(size[0], side), _cuts(size[1], side)
     regions = []
     for place in np.argsort(-weights, kind="stable"):
@@ -136,7 +136,7 @@ def _regions(weights: Floats, size: tuple[int, int], side: int) -> tuple[RegionW
 
 
 def _heatmap(weights: Floats, size: tuple[int, int], side: int) -> Image:
-    """The weights as a picture of the working size."""
+    """Draw the weights as a picture of the working size."""
     largest = float(np.abs(weights).max())
     shares = weights / largest if largest > _NO_WEIGHT else np.zeros_like(weights)
     levels = np.rint(128 + 127 * shares).astype(np.uint8).reshape(side, side)

@@ -1,4 +1,4 @@
-"""extract: the palette of a picture, its fingerprint, and what its file says of it."""
+"""extract: the palette of a picture, its fingerprint, and the metadata of its file."""
 # scikit-image has no annotations
 # mypy: untyped-calls-exclude=skimage
 
@@ -47,27 +47,25 @@ LONGEST: Final = MAX_PIXELS
 """No picture is longer: extract never works on a smaller copy."""
 SAMPLED_PIXELS: Final = 20_000
 MAX_ROUNDS: Final = 1000
-"""Of the clustering, which ends by itself before: after 160 at most for the pictures measured."""
+"""The most rounds of the clustering. It ended after at most 160 for the measured pictures."""
 MAX_TAGS: Final = 256
 MAX_TAG_CHARS: Final = 1000
 _POINTERS: Final = frozenset({ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo, ExifTags.IFD.Interop})
-"""Places in the file where further tags begin: nothing that the picture says of itself."""
+"""Tags that only point to further tags."""
 
 Blocks: TypeAlias = tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]
-"""Tags by number, and the names of the numbers."""
+"""Blocks of tags by number, each with the names of its numbers."""
 
 
 def check(request: ExtractRequest) -> None:
     check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
     for index, feature in enumerate(request.features):
         if feature in request.features[:index]:
-            raise InvalidArgument(
-                f"features[{index}]", f"must not repeat, {feature.value} is there already"
-            )
+            raise InvalidArgument(f"features[{index}]", f"must not repeat {feature.value}")
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
-    """The features that were asked for, or all."""
+    """Extract the requested features, or all."""
     progress.stage(DECODING, 1)
     picture = decode(request.image, "image")
     image = request.image or Image()
@@ -92,7 +90,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
 
 
 def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
-    """The means of clusters in CIELAB, where distance is what the eye sees; largest share first."""
+    """Return the means of clusters in CIELAB, which matches the eye, largest share first."""
     pixels = array(picture.convert("RGB")).reshape(-1, 3)
     if len(pixels) > SAMPLED_PIXELS:
         chosen = np.random.default_rng(0).choice(
@@ -101,7 +99,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
         pixels = pixels[chosen]
     colors, counts = np.unique(pixels, axis=0, return_counts=True)
     lab = rgb2lab(colors[np.newaxis] / 255)[0]
-    # With a tolerance of 0 the rounds end when no pixel changes its cluster any more.
+    # With a tolerance of 0 the rounds end when no pixel changes its cluster.
     clusters = KMeans(
         min(size, len(colors)),
         n_init=3,  # pyright: ignore[reportArgumentType]  # it takes the default "auto" for the type
@@ -109,7 +107,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
         tol=0,
         max_iter=MAX_ROUNDS,
     )
-    with threadpool_limits(1, user_api="openmp"):  # several threads add up in any order
+    with threadpool_limits(1, user_api="openmp"):  # several threads would add in random order
         labels: npt.NDArray[np.int32] = clusters.fit_predict(lab, sample_weight=counts)
     shares: dict[str, float] = {}
     for label in np.unique(labels):
@@ -122,13 +120,13 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
 
 
 def perceptual_hash(picture: PIL.Image.Image) -> str:
-    """pHash (Zauner 2010) in 16 hex digits: pictures that look the same differ in few bits.
+    """Return the pHash (Zauner 2010) in 16 hex digits: similar pictures differ in few bits.
 
-    The signs of the slowest 8 x 8 waves of a 32 x 32 copy, about their median.
+    Its bits compare the slowest 8 x 8 waves of a 32 x 32 copy with their median.
     """
     small = picture.convert("L").resize((32, 32), PIL.Image.Resampling.LANCZOS)
     levels = np.asarray(small, dtype=float)
-    # Rounded, so that the waves of a flat picture are 0 and no rounding errors
+    # Rounded, so that the waves of a flat picture are 0, without rounding errors
     waves = np.round(np.asarray(dctn(levels, type=2))[:8, :8].ravel(), 6)
     bits = waves > np.median(waves[1:])  # the first is the mean brightness
     return np.packbits(bits).tobytes().hex()
@@ -153,7 +151,7 @@ def _metadata(image: Image, upright_size: tuple[int, int]) -> EmbeddedMetadata:
 
 
 def _exif_blocks(picture: PIL.Image.Image) -> Blocks:
-    """The EXIF tags by number: of the picture, of the camera, of the place; and their names."""
+    """Return the EXIF tags of picture, camera and place by number, and their names."""
     try:
         exif = picture.getexif()
         return (
@@ -161,12 +159,12 @@ def _exif_blocks(picture: PIL.Image.Image) -> Blocks:
             (exif.get_ifd(ExifTags.IFD.Exif), ExifTags.TAGS),
             (exif.get_ifd(ExifTags.IFD.GPSInfo), ExifTags.GPSTAGS),
         )
-    except Exception:  # an unreadable EXIF block says nothing, as it turns nothing when decoded
+    except Exception:  # an unreadable EXIF block is ignored, as in decoding
         return ()
 
 
 def _tags(blocks: Blocks) -> dict[str, str]:
-    """The first ``MAX_TAGS`` tags by name, in the order of the file."""
+    """Return the first ``MAX_TAGS`` tags by name, in the order of the file."""
     named = (
         (names.get(number, f"0x{number:04x}"), _text(value))
         for block, names in blocks
@@ -177,7 +175,7 @@ def _tags(blocks: Blocks) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """A tag's value in at most ``MAX_TAG_CHARS`` characters, of bytes that are no text the size."""
+    """Return a tag's value in at most ``MAX_TAG_CHARS`` characters, or the size of binary data."""
     if isinstance(value, bytes):
         text = value.rstrip(b"\0").decode("ascii", "replace")
         value = text if text.isprintable() and "\ufffd" not in text else f"{len(value)} bytes"

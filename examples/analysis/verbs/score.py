@@ -1,6 +1,6 @@
 """score: the technical quality of a photograph, without a reference to compare it to.
 
-It is meant for photographs. Artwork in pure black and white gets 0: all of it counts as clipped.
+Artwork in pure black and white scores 0, because all of it counts as clipped.
 """
 # scikit-image has no annotations
 # mypy: untyped-calls-exclude=skimage
@@ -30,7 +30,7 @@ def check(request: ScoreRequest) -> None:
 
 
 def score(request: ScoreRequest, progress: Progress) -> ScoreResponse:
-    """Four qualities and their geometric mean, from seven measures."""
+    """Compute four qualities and their geometric mean from seven measures."""
     (work,) = opened(LONGEST, progress, image=request.image)
     blur, noise, contrast_range, clipped, entropy, colour, luminance = _measure(work.copy, progress)
     sharpness = min(max((0.9 - blur) / 0.6, 0.0), 1.0)
@@ -74,10 +74,10 @@ def _measure(picture: PIL.Image.Image, progress: Progress) -> list[float]:
 
 
 def noise_sigma(levels: Levels) -> float:
-    """The standard deviation of the noise in grey levels, the mean over the channels.
+    """Return the standard deviation of the noise in grey levels, as the mean of the channels.
 
-    Donoho & Johnstone (1994): the median of the finest diagonal wavelet coefficients, here Haar's,
-    is hardly touched by what the picture shows.
+    Donoho & Johnstone (1994): the median of the finest diagonal wavelet coefficients, here of Haar,
+    hardly depends on the content of the picture.
     """
     rows, columns = (side // 2 * 2 for side in levels.shape[:2])
     even = levels[:rows, :columns].reshape(rows, columns, -1).astype(float)
@@ -87,7 +87,7 @@ def noise_sigma(levels: Levels) -> float:
 
 
 def colorfulness(levels: Levels) -> float:
-    """Hasler & Süsstrunk (2003): 0 for grey, about 15 slightly, above 80 highly colourful."""
+    """Measure as Hasler & Süsstrunk (2003): 0 is grey, 15 slightly, 80 highly colourful."""
     if levels.ndim == 2:
         return 0.0
     red, green, blue = np.moveaxis(levels.astype(float), 2, 0)

@@ -52,7 +52,7 @@ def check(request: SegmentRequest) -> None:
 
 
 def segment(request: SegmentRequest, progress: Progress) -> SegmentResponse:
-    """The regions in the order of their labels, and the map of the labels."""
+    """Find the regions, in the order of their labels, and the label map."""
     (work,) = opened(LONGEST, progress, image=request.image)
     if request.method is SegmentMethod.OBJECTS:
         labels = _objects(request, grey(work.copy), work.scale, progress)
@@ -70,7 +70,7 @@ def segment(request: SegmentRequest, progress: Progress) -> SegmentResponse:
 
 
 def _objects(request: SegmentRequest, levels: Grey, scale: float, progress: Progress) -> Labels:
-    """What is brighter (or darker) than its surroundings, in pieces that hang together."""
+    """Label the connected pieces that are brighter (or darker) than their surroundings."""
     progress.stage("CLUSTERING")
     mask = _foreground(levels if request.foreground is Foreground.BRIGHT else 1 - levels)
     min_area = request.min_area_px * scale**2 or MIN_AREA_FRACTION * mask.size
@@ -80,7 +80,7 @@ def _objects(request: SegmentRequest, levels: Grey, scale: float, progress: Prog
 
 
 def _foreground(levels: Grey) -> Mask:
-    # The wide Gaussian is the light on the scene: without it one corner may be all foreground.
+    # Subtracts the light on the scene, or else a bright corner could be all foreground.
     level = gaussian(levels, 1) - gaussian(levels, 0.1 * min(levels.shape))
     if np.ptp(level) < 1e-6:
         return np.zeros(levels.shape, dtype=np.bool_)
@@ -89,7 +89,7 @@ def _foreground(levels: Grey) -> Mask:
 
 
 def _split(mask: Mask) -> Labels:
-    """Objects that touch, parted at their waist (watershed, Vincent & Soille 1991)."""
+    """Split touching objects at their waist (watershed, Vincent & Soille 1991)."""
     short = min(mask.shape)
     depth = gaussian(ndimage.distance_transform_edt(mask), 0.015 * short)
     apart = max(round(0.03 * short), 1)
@@ -102,7 +102,7 @@ def _split(mask: Mask) -> Labels:
 
 def _superpixels(request: SegmentRequest, copy: PIL.Image.Image, progress: Progress) -> Labels:
     progress.stage("CLUSTERING")
-    # Of a grey picture SLIC takes the levels as they are, and compactness means something else.
+    # RGB, because compactness has another scale in SLIC of a grey picture.
     patches = slic(
         array(copy.convert("RGB")),
         n_segments=request.segment_count,

@@ -1,6 +1,6 @@
 """track: follow a box through frames (fast normalised cross-correlation, Lewis 1995).
 
-The size of the thing and its rotation are not followed.
+Changes of size and rotation are not followed.
 """
 # scikit-image has no annotations
 # mypy: untyped-calls-exclude=skimage
@@ -35,7 +35,7 @@ LONGEST: Final = 1024
 SMALLEST: Final = 8
 MIN_BOX_SIDE: Final = 4
 LEARNING_RATE: Final = 0.1
-"""How much of the patch is renewed by each frame in which it is found."""
+"""The fraction of the patch that each frame renews if it is found there."""
 
 
 def check(request: TrackRequest) -> None:
@@ -61,7 +61,7 @@ def check(request: TrackRequest) -> None:
 
 
 def track(request: TrackRequest, progress: Progress) -> TrackResponse:
-    """Where the box is in every frame; the first position is the given one, with score 1."""
+    """Find the box in every frame; the first position is the given box, with score 1."""
     pictures, size, scale = _working_frames(request, progress)
     box = _inside(request.box, size)
     target = _Target.marked(grey(pictures[0]), box, scale, request.search_margin_px)
@@ -86,7 +86,7 @@ def track(request: TrackRequest, progress: Progress) -> TrackResponse:
 
 @attrs.define(kw_only=True)
 class _Target:
-    """The thing that is followed: how it looks, and where it was last, in working pixels."""
+    """The followed object: its picture and its last place, in working pixels."""
 
     patch: Grey
     left: int
@@ -97,7 +97,7 @@ class _Target:
 
     @classmethod
     def marked(cls, frame: Grey, box: BoundingBox, scale: float, margin_px: int) -> _Target:
-        """What the box shows; ``margin_px`` 0 means its longer side."""
+        """Make a target of a box in a frame; ``margin_px`` 0 means the box's longer side."""
         width = max(round(box.width * scale), MIN_BOX_SIDE)
         height = max(round(box.height * scale), MIN_BOX_SIDE)
         left = min(round(box.x * scale), frame.shape[1] - width)
@@ -107,9 +107,9 @@ class _Target:
         return cls(patch=patch, left=left, top=top, start=(left, top), margin=margin)
 
     def look(self, frame: Grey, min_score: float) -> tuple[float, bool]:
-        """Search the neighbourhood of the last place, and move there if the score is enough.
+        """Search around the last place, and move to the best match if its score is high enough.
 
-        Every frame in which it is lost makes the neighbourhood larger by one margin.
+        Each frame in a row that loses the target enlarges the search by one margin.
         """
         height, width = self.patch.shape
         reach = self.margin * (1 + self.lost)
@@ -127,7 +127,7 @@ class _Target:
         return score, True
 
     def box_from(self, box: BoundingBox, scale: float, size: tuple[int, int]) -> BoundingBox:
-        """The given box, moved as far as the target has moved, inside the original frame."""
+        """Move the given box as far as the target has moved, inside the original frame."""
         x = box.x + round((self.left - self.start[0]) / scale)
         y = box.y + round((self.top - self.start[1]) / scale)
         x, y = min(x, size[0] - box.width), min(y, size[1] - box.height)
@@ -152,7 +152,7 @@ def _check_frames(request: TrackRequest) -> None:
 def _working_frames(
     request: TrackRequest, progress: Progress
 ) -> tuple[list[PIL.Image.Image], tuple[int, int], float]:
-    """The working copies of all frames, the size of the originals, and the scale."""
+    """Return the working copies of all frames, the size of the originals, and the scale."""
     progress.stage(DECODING, len(request.frames))
     copies: list[PIL.Image.Image] = []
     size, scale = (0, 0), 1.0

@@ -27,7 +27,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 
 @attrs.frozen
 class Keypoints:
-    """Places (x, y in working pixels), and the descriptor of each, in rows."""
+    """Places (x, y in working pixels) and their descriptors, in rows."""
 
     places: Matrix
     descriptors: npt.NDArray[np.uint8]
@@ -39,7 +39,7 @@ def check(request: VerifyRequest) -> None:
 
 
 def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
-    """Whether one projective map takes enough of the reference's keypoints into the image."""
+    """Find a projective map that takes enough of the reference's keypoints into the image."""
     image, reference = opened(LONGEST, progress, image=request.image, reference=request.reference)
     progress.stage("EXTRACTING", 2)
     there = _keypoints(grey(image.copy))
@@ -68,11 +68,11 @@ def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
 
 
 def _keypoints(levels: Grey) -> Keypoints:
-    """At most 3000 keypoints, coarsest first: those survive a change of size."""
+    """Return at most 3000 keypoints, the coarsest, because these survive a change of size."""
     sift = SIFT(upsampling=1)
     try:
         sift.detect_and_extract(levels)
-    except RuntimeError:  # how the library says that it found nothing
+    except RuntimeError:  # raised if it finds no keypoint
         return Keypoints(np.empty((0, 2)), np.empty((0, 128), np.uint8))
     first = np.argsort(-np.asarray(sift.sigmas), kind="stable")[:MAX_KEYPOINTS]
     places = np.asarray(sift.positions, dtype=np.float64)[first, ::-1]
@@ -80,7 +80,7 @@ def _keypoints(levels: Grey) -> Keypoints:
 
 
 def _matches(here: Keypoints, there: Keypoints, ratio: float) -> tuple[Matrix, Matrix]:
-    """Matched places: row by row, one of ``here`` and one of ``there``."""
+    """Return matched places, row by row, of ``here`` and ``there``."""
     if not (len(here.places) and len(there.places)):
         return np.empty((0, 2)), np.empty((0, 2))
     pairs = match_descriptors(
@@ -90,7 +90,7 @@ def _matches(here: Keypoints, there: Keypoints, ratio: float) -> tuple[Matrix, M
 
 
 def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | None, int]:
-    """The projective map that takes most of ``source`` to ``target``, and how many."""
+    """Return the projective map that takes most of ``source`` to ``target``, and how many."""
     if len(source) < 4:
         return None, 0
     model, inliers = ransac(
@@ -105,7 +105,7 @@ def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | 
 
 
 def _keeps_orientation(model: Matrix) -> bool:
-    """Not mirrored, and no change of area beyond 1000: else repetition alone fits often."""
+    """Return False for mirroring or a change of area beyond 1000, which repetition can fit."""
     return bool(1e-3 < np.linalg.det(model[:2, :2] / model[2, 2]) < 1e3)
 
 

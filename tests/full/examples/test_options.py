@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE
         ("serve --port 70000", 2, "cannot listen: bind(): port must be 0-65535"),
         ("serve --port {port}", 2, "Address already in use"),
         ("serve --port 0 --concurrency 0", 2, "workers: must be a whole number from 1"),
-        ("serve --port 0 --executor gpu", 2, "'gpu': is none of threads, processes, celery"),
+        ("serve --port 0 --executor gpu", 2, "'gpu': is not one of threads, processes, celery"),
         ("serve --port 0 --store mongodb://x", 2, "is not sqlite:///PATH or postgresql://"),
         ("serve --port 0 --store sqlite:///.", 2, "cannot serve sqlite:///.: "),
     ],
