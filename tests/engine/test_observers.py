@@ -312,6 +312,27 @@ def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, reco
     assert not entered
 
 
+def test_attempt_whose_hand_back_is_refused_is_over(make_service, store, clock, recorder):
+    """Its lease was over, and another process has found that, before it was asked to stop."""
+    executor = Held(busy=True)
+    service = make_service(store, executor, observers=[recorder])
+    other = make_service(store, Held(busy=True))
+    for one in (service, other):
+        method = work(one)
+    method.start(WorkRequest())
+    executor.busy = False
+    service.run_maintenance()
+
+    def lose(*_: object) -> None:
+        clock.advance(20)
+        recovered(other, clock)
+        executor.task.give_up()
+
+    once(service.types, "unpack_request", lose, after=True)
+    executor.task.run()
+    assert recorder.only(AttemptOver).outcome == "superseded"
+
+
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
     """By the process that finds it, with its decision; late writes by the one that lost it."""

@@ -427,7 +427,7 @@ class Attempt:
             with self._lock:  # a request to hand back comes either before this or after
                 if not self.given_up and self._become(Life.RUNNING):
                     return control
-        yield from self.released()
+        yield from self._store("released")
         return None
 
     def _control_of(self, record: Record) -> JobControl:
@@ -458,7 +458,7 @@ class Attempt:
                 line = "%s: this process cannot read its request, a %s: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.leave(self.name)
-                yield from self.released()
+                yield from self._store("released")
                 return False
             self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
         except Exception as exc:  # an older version of the method can have stored it
