@@ -142,6 +142,17 @@ def test_named_changes_end_waits_without_a_full_read(process):
     assert process.store.looks == [*looks, {second}]
 
 
+def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
+    """The full read finds only ends and cancel requests, and not new metadata."""
+    service = make_service(Shared(), InlineExecutor())
+    name, heard = declared(service).start(WorkRequest()).name, []
+    service.edges.runtime.updater.notifier.listen(name, heard.append)
+    service.store.said.put((name,))
+    service.edges.background.change_listener.receive(Subscription(service.store.said))
+    assert service.store.looks == [{name}]
+    assert heard == [True]
+
+
 @pytest.mark.parametrize("said", [None, (WORK_WAITS,)])
 def test_work_of_another_process_is_claimed_after_a_notification(make_service, said):
     """By a change without a name or WORK_WAITS; at the latest at the next full read."""

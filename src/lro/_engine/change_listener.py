@@ -156,14 +156,14 @@ class ChangeListener(PerProcess):
             self._look_for_work()
         elif WORK_WAITS in names and (claims := self._claims_running) is not None:
             claims.announced()
+        for name in names or ():
+            self._notifier.notify(name)
         if names is None or self._clock() >= self._look_at:
             began, spent = self._clock(), time.thread_time()
             self._look()
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
             self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
-        for name in names:
-            self._notifier.notify(name)
         mine = self._workers.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)
