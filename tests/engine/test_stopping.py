@@ -27,7 +27,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
-from tests.engine.engine_parts import NAME, declared, once, raising
+from tests.engine.engine_parts import NAME, Held, declared, once, raising
 from tests.service_steps import Step, listeners, work
 from tests.waiting import PATIENCE, joined, until, until_async
 from tests.work_messages import WorkRequest, WorkResponse
@@ -129,6 +129,19 @@ def test_close_without_drain_ends_the_drain_of_another_thread():
     assert executor.entered.wait(PATIENCE)
     service.close(0)
     first()
+
+
+def test_no_work_is_looked_for_during_the_drain(make_service, monkeypatch):
+    """Though work waits: the thread that claims sleeps, and does not read the store."""
+    executor = Held(busy=True)
+    service = make_service(MemoryStore(), executor)
+    work(service).start(WorkRequest())
+    background = service.edges.background
+    assert background.ahead
+    background.workers.stopping, executor.busy = True, False
+    monkeypatch.setattr(service.store, "claim", raising(AssertionError("it looks for work")))
+    assert background.claims.run_due() >= 1.0
+    assert executor.tasks == []
 
 
 @pytest.mark.parametrize("drain", [float("nan"), float("inf"), "soon"])

@@ -126,6 +126,8 @@ class Claims(PerProcess):
         return min(self._claim_due(), self._workers.show_starts())
 
     def _claim_due(self) -> float:
+        if self._workers.stopping:  # what waits is left to other processes
+            return _LOOK_SECONDS
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
                 return seconds
