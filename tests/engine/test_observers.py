@@ -361,6 +361,27 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_
     assert found["attempt.superseded.7"] == 1
 
 
+@pytest.mark.parametrize("verbs", [["cancel"], ["cancel", "delete"]])
+def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
+    make_service, recorder, clock, tmp_path, verbs
+):
+    """A caller has cancelled its operation, and maybe deleted it: the loss ends or removes it."""
+    path, step = tmp_path / "operations.db", Step()
+    dead = make_service(SQLiteStore(path, clock=clock))
+    name = work(dead, step).start(WorkRequest()).name
+    step.reached()
+    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), observers=[recorder])
+    work(other)
+    for verb in verbs:
+        getattr(other, verb)(name)
+    clock.advance(20)
+    recovered(other, clock)
+    step.go.set()
+    dead.close()
+    assert recorder.only(WorkLost).decision == "failed"
+    assert totals(other)["lost.failed"] == 1
+
+
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     """The first renewal of new work finds all of its lease; a late one has less left."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))

@@ -77,20 +77,21 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         error = _too_often(attempt)
     change = lose(attempt, _due(record, lost, now), now)
     after = yield from _given_up(runtime, spec, record, change, error, lost)
+    waits = after is not None and not after.done
     runtime.events.tracer.look()  # this may be the first event of the process
     runtime.events.emit(
         WorkLost(
             name=record.name,
             method=spec.full_name,
             attempt=attempt,
-            decision="retried" if error is None else "failed",
+            decision="retried" if waits else "failed",
             lost_attempts=lost,
             trace_context=record.trace_context,
         )
     )
     line = "%s: its worker was lost (loss %d): it %s"
     what = "waits again"
-    if after is None or after.done:
+    if not waits:
         what = "ended" if lost <= options.max_lost else f"ended (max_lost={options.max_lost})"
     facts = about(record.name, record.method, attempt)
     log.warning(line, record.name, lost, what, extra=facts)
