@@ -222,6 +222,27 @@ def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatc
     assert claimed_at.get(timeout=PATIENCE) == 1.0
 
 
+def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
+    """A process that claims later does so a moment after the first of them."""
+    seconds, store, claimed_at = [0.0], Shared(), []
+    service = make_service(store, InlineExecutor(), clock=lambda: seconds[0])
+    claims, claim = service.edges.background.claims, store.claim
+
+    def noted(wanted):
+        if wanted.most:
+            claimed_at.append(seconds[0])
+        return claim(wanted)
+
+    monkeypatch.setattr(store, "claim", noted)
+    claims.announced()
+    claims.run_due()
+    for now in (1.0, 1.002, 1.004):
+        seconds[0] = now
+        claims.announced()
+        claims.run_due()
+    assert claimed_at == [0.0, 1.004]
+
+
 def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch):
     """In case a notification of an end or a cancel request was lost."""
     monkeypatch.setattr(change_listener, "LOOK_AGAIN_SECONDS", 0.05)

@@ -99,7 +99,8 @@ class Claims(PerProcess):
         do not lock each other out.
         """
         self._announced = True
-        self._heard_at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
+        at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
+        self._heard_at = min(self._heard_at, at)
         self._wake.set()
 
     def look(self) -> None:
