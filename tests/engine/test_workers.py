@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 
@@ -10,11 +11,12 @@ import attrs
 import pytest
 
 import lro
-from lro.adapters import Store, WaitingWork, Worker
+from lro.adapters import Expired, Store, WaitingWork, Worker
 from lro.errors import Unavailable
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from tests.engine.engine_parts import raising
 from tests.service_fixtures import MakeService
 from tests.stores.samples import insert, waiting
 
@@ -173,6 +175,39 @@ def test_work_that_no_live_worker_declares_is_stranded(
     clock.advance(1000)
     insert(store, waiting(clock, "known", method=METHOD))
     assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old", METHOD]
+
+
+def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
+    service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after each: to count a long queue takes long."""
+    more, calls, waiting_work = [True, True, False], [], store.waiting
+
+    def expire(_: int) -> Expired:
+        calls.append("expire")
+        return Expired((), {}, more=more.pop(0))
+
+    def counted() -> Sequence[WaitingWork]:
+        calls.append("count")
+        return waiting_work()
+
+    monkeypatch.setattr(store, "expire", expire)
+    monkeypatch.setattr(store, "waiting", counted)
+    for _ in range(4):
+        service.run_maintenance()
+    assert calls == ["expire", "expire", "expire", "count"]
+
+
+def test_maintenance_goes_on_if_waiting_work_cannot_be_counted(
+    service: lro.Service,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """That is no reason to do without the other tasks; it is logged."""
+    monkeypatch.setattr(store, "waiting", raising(Unavailable("it is busy")))
+    service.run_maintenance()
+    assert "maintenance: waiting work cannot be counted now: it is busy" in caplog.text
 
 
 @pytest.mark.anyio

@@ -339,8 +339,13 @@ class Maintenance(PerProcess):
         if removed.names:
             self._runtime.events.tracer.look()
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
-        self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
-        self._report_stranded()
+        if removed.more:
+            self._expire_at = at
+            return
+        try:
+            self._report_stranded()
+        except Unavailable as exc:
+            log.warning("maintenance: waiting work cannot be counted now: %s", exc)
 
     def _report_stranded(self) -> None:
         """Log once for each method whose work waits and that no live worker declares."""
