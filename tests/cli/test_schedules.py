@@ -65,7 +65,7 @@ def test_ticks_of_an_unknown_time_zone_are_in_utc(here_lro: Lro, here: Path) -> 
 
 @pytest.mark.usefixtures("known")
 def test_schedules_as_json(here_lro: Lro) -> None:
-    """What has not been yet is null."""
+    """A tick that has not happened yet is null."""
     found = json.loads(here_lro("schedules", "work:service", "--json", status=0).out)
     assert [(one["name"], one["last_tick"]) for one in found] == [
         ("a b\x1b", None),

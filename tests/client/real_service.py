@@ -153,7 +153,7 @@ def application(edge: Any, harness: Harness) -> Any:
 
 
 class RawWSGITransport(httpx.WSGITransport):
-    """Passes the path as real servers do: raw, and decoded as bytes in Latin-1's guise."""
+    """Passes the path as real servers do: raw, and decoded, each byte as a character of Latin-1."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

@@ -58,7 +58,7 @@ def state(said: Any) -> Any:
 
 
 def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
-    """How waiting ended, in the vectors' words, and the polls that an error counts itself."""
+    """How waiting ended, in the vectors' words, and the number of polls if the error has it."""
     try:
         handle.result(timeout)
     except PollTimeout as exc:

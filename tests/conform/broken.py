@@ -1,7 +1,7 @@
 """A correct server of the interface, and a table of ways to break it.
 
 A layer stands around the server: it takes a request, and gives a reply. Most layers are made by a
-function, of what they change and where.
+function that is told what they change, and where.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def refuses(where: Where, status: int = 500, code: str = "INTERNAL") -> Layer:
 
 
 def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
-    """Some replies are replaced: by this one, or by what a function makes of the two."""
+    """Some replies are replaced: by this one, or by what a function makes of request and reply."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -308,7 +308,7 @@ def renames(ours: str, theirs: str) -> Layer:
 
 
 def renames_tokens(make: Callable[[int], str]) -> Layer:
-    """Page tokens are other ones outside."""
+    """Clients see other page tokens than the server's own."""
 
     async def layer(asked: Asked) -> Reply:
         given, memory = asked.token, asked.memory
@@ -327,7 +327,7 @@ def renames_tokens(make: Callable[[int], str]) -> Layer:
 
 
 def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
-    """A call about one operation is followed by these about all that were started."""
+    """After a call about one operation come these calls about every operation that was started."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -403,7 +403,7 @@ async def waits_that_cancel_at_their_end(asked: Asked) -> Reply:
 
 async def waits_that_cancel_when_their_callers_go(asked: Asked) -> Reply:
     reply = await asked.forward()
-    if asked.verb == "wait" and reply.status == 503:  # so ends a call that its server cancels
+    if asked.verb == "wait" and reply.status == 503:  # the reply if the server cancels a call
         await asked.forward(path=asked.path.replace(":wait", ":cancel"), body=b"{}")
     return reply
 
@@ -776,7 +776,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "json.metadata-names": each(lambda one: one["metadata"].update(progress_bar=1)),
     "json.large-numbers": each(lambda one: one["metadata"].update(bytes=[2**60])),
 }
-"""By the checks that must find it, each way to break the server."""
+"""Each way to break the server, under the checks that must find it."""
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "cancel.ends": {"end": 0.3},
@@ -784,4 +784,4 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "auth.anonymous": {"headers": (("Authorization", "Bearer secret"),)},
     "auth.challenge": {"headers": (("Authorization", "Bearer secret"),)},
 }
-"""For what the kit is given other options than usual, among them the seconds of its pace."""
+"""The checks for which the kit gets other options than usual, such as other times."""

@@ -30,7 +30,7 @@ def sends(*parts: bytes) -> Behaviour:
 
 
 def drips(head: bytes, drop: bytes, seconds: float = 0.02) -> Behaviour:
-    """Sends a beginning, and then the same again and again, with pauses."""
+    """Sends ``head`` once, and then ``drop`` again and again, with pauses."""
 
     def drip(line: socket.socket, over: threading.Event) -> None:
         line.sendall(head)

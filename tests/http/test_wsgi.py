@@ -59,7 +59,7 @@ def test_a_request_is_answered() -> None:
 
 
 def test_head_and_options_have_no_body() -> None:
-    """The length of a HEAD reply is that of GET; a 204 has none; so also for a bad request."""
+    """A HEAD reply has the length of the GET reply, for a bad request too; a 204 has none."""
     app = OperationsApp(build().service)
     for more in ({}, {"CONTENT_LENGTH": "junk"}):
         got = serve(app, environ_of("GET", "/v1/operations/x", **more))
@@ -152,7 +152,7 @@ def test_content_length(length: str | None, body: bytes, status: str) -> None:
 def test_a_terminated_stream_is_read_to_its_end(length: str, size: int, status: str) -> None:
     """Where the server says that the stream ends, as for chunks, no length is needed.
 
-    It also ends where the connection does: then a length that is given tells.
+    It also ends where the connection breaks: a length that is given shows this.
     """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", b" " * size, CONTENT_LENGTH=length)
@@ -190,7 +190,7 @@ def test_a_body_that_breaks_off() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """The raw path counts if it says what PATH_INFO says, without the mount's own."""
+    """The raw path counts if it says what PATH_INFO says, once the mount's path is cut off it."""
     path = "/v1/operations/%C3%BC%2Fb"
     environ = environ_of("GET", path)
     environ["REQUEST_URI"] = more.pop("prefix", "") + path

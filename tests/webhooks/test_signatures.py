@@ -102,7 +102,7 @@ def test_changed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("secret", ["whsec_", "", "whsec_!!!", "whsec_é", "whsec_YWJjZ"])
 def test_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) -> None:
-    """By whom it belongs to: it is a mistake of the configuration, and no forgery."""
+    """Its owner gets a DeclarationError: it is a mistake in the configuration, not a forgery."""
     for use in (
         lambda: sign(BODY, id=ID, timestamp=AT, secrets=[secret]),
         lambda: verify(BODY, headers(), [SECRET, secret], now=AT),

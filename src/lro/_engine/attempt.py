@@ -344,7 +344,8 @@ class Attempt:
     def released(self) -> Flow[None]:
         """Hand the operation back: it waits again in the store, for any process.
 
-        If the store is unavailable, the function is stopped, and then tries to hand it back again.
+        If the store is unavailable, this only stops the function. When it has returned, its worker
+        tries again to hand the operation back.
         """
         self._ask(StopRequest.HAND_BACK)
         begun = self._life not in (Life.CLAIMED, Life.BEGINNING)

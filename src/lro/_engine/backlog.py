@@ -55,7 +55,9 @@ class Backlog(PerProcess):
             yield MayBlock(count, blocks=self._store.reads_block)
 
     def _lets_in(self, *, counted: bool) -> bool:
-        """Decide by the newest count; return False if that takes a new one and not ``counted``.
+        """Admit or refuse by the newest count; return False if a newer count is needed first.
+
+        ``counted``: that count was made since this start began, so it is new enough to refuse.
 
         Raises:
             ResourceExhausted: Too many wait already.

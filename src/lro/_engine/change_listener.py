@@ -34,7 +34,6 @@ of the time. Wall time alone is no measure: on a busy machine a short read can t
 class ChangeListener(PerProcess):
     """Notifies this process of the changes of other processes, and passes on cancel requests.
 
-
     While this process waits for, watches and runs nothing, it does not read the store. If it has no
     ``claims`` either, which need to know of waiting work, the thread sleeps.
     """

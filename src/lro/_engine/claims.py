@@ -165,7 +165,7 @@ class Claims(PerProcess):
         return max(self._not_before, soon)
 
     def _look_for(self, *, suspects: bool | None) -> Claimed:
-        """Ask whether work is due. This reserves no worker, so a start may take it."""
+        """Ask whether work is due, without reserving a worker, which a start may need."""
         found = self._store.claim(self._wanted(0, suspects=suspects))
         self._look_at = min(self._look_at, self._time_of(found))
         return found
@@ -198,7 +198,7 @@ class Claims(PerProcess):
         self.ahead = False
         try:
             found = self._claim_for(slots)
-        except BaseException:  # only now, so that a release does not cause another claim
+        except BaseException:  # only now: releasing the slots would cause another claim at once
             self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
         self._look_at = min(self._look_at, self._time_of(found))

@@ -61,7 +61,7 @@ class OperationStarted:
 
 @attrs.define(kw_only=True)
 class AttemptBegan:
-    """A worker of this process has claimed an operation.
+    """A worker of this process has begun an attempt; it may still not call the function.
 
     ``queue_seconds`` is how long the operation has waited for its first attempt; None for others.
     ``trace_context`` is the context of the start (``Record.trace_context``).
@@ -208,7 +208,7 @@ class Observer:
         """A start was answered."""
 
     def attempt_began(self, event: AttemptBegan) -> None:
-        """A worker of this process has claimed an operation."""
+        """A worker of this process has begun an attempt."""
 
     def reported(self, event: MetadataReported) -> None:
         """A worker has replaced the metadata of an operation."""

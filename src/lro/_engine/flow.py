@@ -50,7 +50,7 @@ class FlowStep(ABC):
     """False if the step takes so little time that a loop calls :meth:`here`, too."""
 
     writes: ClassVar[bool] = False
-    """True for a write to a store: from then on the flow is finished, even without its caller."""
+    """True for a write to a store. After a write, a flow runs to its end, even without a caller."""
 
     outlives_caller: ClassVar[bool] = False
     """True if a thread can take the step, and go on, after the caller has gone away."""
@@ -159,7 +159,7 @@ class Pause(FlowStep):
 
 
 class Write(_HandedOver):
-    """Write to a store. Once the write is handed in, the flow is finished in any case."""
+    """Write to a store. Once this is handed in, the flow runs to its end, even without a caller."""
 
     writes = True
 
@@ -431,8 +431,9 @@ def _in_context(action: Callable[[], R]) -> Callable[[], R]:
 async def on_loop(flow: Flow[R]) -> R:
     """Follow a flow on the running event loop, and return its result.
 
-    If the task that awaits this is cancelled during a write or after one, a thread finishes the
-    flow, up to a step that only its caller needs. Before a write, the flow is closed.
+    If the task that awaits this is cancelled during a write or after one, a thread runs the rest
+    of the flow, up to a step that only its caller needs. If it is cancelled before any write, the
+    flow is closed, and the rest never runs.
     """
     written = False
     try:
@@ -588,7 +589,9 @@ class Receipt:
 
     def done(self, answer: Any, error: BaseException | None) -> None:
         """Take the answer or the error. Any thread may call this."""
-        over = answer, error  # before the lock: a garbage collection may close the waiting task
+        # Made before the lock is taken: an allocation may start a garbage collection, which may
+        # close the waiting task, which then calls carry_on(), which takes the same lock.
+        over = answer, error
         with self._results.lock:
             self._over, rest = over, self._rest
         if rest is None:

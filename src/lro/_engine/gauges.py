@@ -24,8 +24,7 @@ Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
 _Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
-"""Of a method: attributes, what waits, for how many seconds the first is due, and if it is paused.
-"""
+"""Of a method: attributes, what waits, seconds since the first was due, whether it is paused."""
 
 QUEUE_SECONDS: Final = 15.0
 """Seconds for which the counts of waiting work are remembered."""
@@ -122,7 +121,7 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Read what waits of each method; also of these, and those that are served or paused."""
+        """Read what waits, by method; with zeros for the methods given, served or paused."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:

@@ -597,7 +597,7 @@ class JobControl:
         return self._publish is _nowhere
 
     def over(self) -> None:
-        """Refuse further reports: they come from threads that the function left running."""
+        """Ignore further reports, which come from threads that the function left running."""
         self._publish = _nowhere
         self._remember = self._checkpoints = None  # they refer back to the attempt
 

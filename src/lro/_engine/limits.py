@@ -151,7 +151,7 @@ class ReplyReservation:
 
 
 class ByteBudget(PerProcess):
-    """Byte budget shared by all List, BatchGet and Watch replies, and large ones, in progress.
+    """Byte budget of replies in progress: all of List, BatchGet and Watch, and other large ones.
 
     Calls wait in a queue, so that large ones are not starved. A slow reader cannot hold up others:
     a reply that has been sent for ``SLOW_SECONDS`` is aborted when another call waits. Without
@@ -308,7 +308,8 @@ class Limits:
     an operation; each counts with its key and 100 more bytes.
 
     Raises:
-        DeclarationError: A limit is below 1, or ``replies_bytes`` is below ``page_bytes``.
+        DeclarationError: A limit is below 1 (``backlog``: below 0), or ``replies_bytes`` is below
+            ``page_bytes``.
     """
 
     metadata_bytes: int = 256 * _KIB

@@ -133,7 +133,7 @@ _BATCH: Final = 200
 """Maximum number of records that are read at once: they may be large."""
 _SLACK: Final = 10
 _LOOKS: Final = 4
-"""One read may take at least a page's bytes divided by this, however full the page is."""
+"""A read may always take the bytes of a page divided by this, even if the page is nearly full."""
 _MOST: Final = 10_000
 """Maximum number of records that a store examines in one read: often 10 MB, and maybe more."""
 _SHORT_SECONDS: Final = 0.05

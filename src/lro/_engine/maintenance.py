@@ -37,7 +37,7 @@ _STRANDED_AGE: Final = timedelta(minutes=1)
 """Work due for longer is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
-"""Minimum interval between orphan scans, so that work which cannot start is not retried at once."""
+"""Minimum interval between scans on request: a scan in vain is not repeated at once."""
 _DECLARED_SECONDS: Final = 0.5
 """Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
@@ -54,7 +54,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 class Maintenance(PerProcess):
     """Renews the lease of this process, finds lost workers, and removes expired operations.
-
 
     :meth:`run_due` does what is due; :meth:`start` runs that in a thread. The runtime's monotonic
     clock decides when a task is due. Leases expire by the store's clock, which can be set.
@@ -373,7 +372,6 @@ class Maintenance(PerProcess):
 class Background(PerProcess):
     """The background threads of one process: maintenance, claims, change listener, webhooks.
 
-
     ``maintained`` is true if :meth:`start` starts them, ``pending`` until it has. ``service`` is
     referred to so that it lives as long as its threads and methods do.
     """
@@ -458,7 +456,6 @@ class Background(PerProcess):
 
     def _after_fork(self) -> None:
         # The threads start when the child is used: it may serve no call, or only run a function.
-
         self.pending = self._maintained
         self._starting = threading.Lock()
         if self._runtime.notifications is not None:

@@ -69,7 +69,7 @@ _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 class StandardMetadata:
     """Which conventional fields a metadata type has: attribute of the record -> JSON name.
 
-    ``first`` is a message of that type in which nothing is said. It becomes the metadata of an
+    ``first`` is an empty message of that type. It becomes the metadata of an
     operation that has none when the operation is asked to stop, so that its flag can show that.
     """
 
@@ -152,7 +152,7 @@ class Options:
     DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
     :class:`lro.Retry`. ``at_most_once``: the function is never called again once
     it has been begun, so there is no ``retry``; by default it is, if its worker is lost or stopped.
-    After a lost worker that happens ``max_lost`` times, and then the operation ends with ABORTED,
+    After lost workers it is called again ``max_lost`` times; then the operation ends with ABORTED,
     reason WORKER_LOST; with ``at_most_once`` it ends so at once. ``max_attempts`` bounds all
     attempts: retries, losses and stops together. After the last one the operation ends with its
     last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.

@@ -77,7 +77,7 @@ ATTEMPT_DURATION: Final = Metric(
     name="lro.attempt.duration",
     kind="histogram",
     unit="s",
-    description="Attempts, from the claim by a worker to their end.",
+    description="Attempts, from when a worker begins them to their end.",
     attributes=(METHOD, "lro.outcome", _ERROR),
     series="attempt",
 )

@@ -29,7 +29,7 @@ class Retry:
     them, except those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled`
     is never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
     one before, and at most ``max_pause``. Each is shortened at random by up to the share
-    ``jitter``. No attempt begins later than ``within`` after the start; None is no limit. During a
+    ``jitter``. No retry is due later than ``within`` after the start; None is no limit. During a
     pause the operation waits in the store and occupies no worker.
 
     Raises:

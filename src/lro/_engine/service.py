@@ -457,7 +457,7 @@ class Service(PerProcess):
         ``when`` is a cron expression, which goes by ``timezone``, or an interval: it ticks at whole
         multiples since 1970 UTC. ``name`` is the schedule's own on its store. ``request`` is the
         message for each start, or a function of the tick's time that makes one. ``catch_up`` is how
-        many of the latest ticks are started late that came while nothing ran. ``caller`` and
+        many ticks that passed while nothing ran are started late: the latest ones. ``caller`` and
         ``parent`` are those of ``Method.start``; hooks are asked as there. Processes in which the
         service is not used start nothing.
 
@@ -529,7 +529,7 @@ class Service(PerProcess):
     def rerun(
         self, name: str, *, request_id: str = "", caller: str | None = None
     ) -> Flow[Operation]:
-        """Start the work of an operation that has ended again; return the new operation.
+        """Start again the work of an operation that has ended; return the new operation.
 
         It is a start like any other, by the method's present name, with the stored request, the
         parent and the caller of the first one; its target and its first metadata are those of a
@@ -978,7 +978,8 @@ class Service(PerProcess):
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
-        # Do each step even if others fail: a second signal may raise anywhere.
+        # The callbacks run last to first, each even if others fail: a second signal may raise
+        # anywhere.
         with contextlib.ExitStack() as steps, self._closing:
             if self._closing_by is None:
                 steps.callback(no_longer_open, self)
@@ -1082,9 +1083,9 @@ class Service(PerProcess):
         return query.batches(self.edges.runtime)
 
     def _abandoned(self, record: Record) -> Flow[Collection[str]]:
-        """Return the owners whose work nobody continues; none if a live worker declares the method.
+        """Return the owners whose work nobody continues; none if anyone declares the method.
 
-        The empty owner stands for work that waits.
+        That is this service, or a live worker. The empty owner stands for work that waits.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()

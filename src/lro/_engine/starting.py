@@ -283,7 +283,7 @@ class Starter:
             trace.end()
 
     def rerun(self, spec: MethodSpec | None, before: Record, request_id: str) -> Flow[Operation]:
-        """Start the work of an operation that has ended again, for the caller of the first start.
+        """Start again the work of an operation that has ended, for the caller of the first start.
 
         Raises:
             NotRerunnable: It is in progress, its request is gone or cannot be read, or there is no
@@ -397,7 +397,7 @@ class Starter:
         Raises:
             InvalidArgument: A value is wrong, or has no effect on work that is done outside.
             HookFailed: ``concurrency_key`` raises what would stop a server, such as SystemExit.
-            Exception: AnyMessage other that it raises, as with ``parent`` and ``exclusive_target``.
+            Exception: Any other error that it raises, as with ``parent`` and ``exclusive_target``.
         """
         declared = spec.options
         if spec.function is None:
@@ -492,8 +492,9 @@ class Starter:
         spec, key = start.spec, start.key
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
-        # With a free worker, the record is stored as begun, in one write; unless other work is
-        # older, or the store has to count how many run. Names are sent at once, unless it has to.
+        # waits: the record is stored as waiting. Else it is stored as begun, in one write, if there
+        # is a free worker and no older work. A limit that the store has to check makes it wait.
+        # later: no worker is reserved and no name is sent now; a claim does that.
         limited = spec.options.is_limited
         waits = start.turn.due is not None or self._workers.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
@@ -517,7 +518,7 @@ class Starter:
                 inserted: Inserted = yield InsertWrite(store, record, start.packed, key)
                 record = self._observed(start, inserted)
                 if slot is not None and (record.waits if remote else inserted.fresh and not waits):
-                    # Also a name that is sent once more: the first may have been lost.
+                    # A repeated start sends the name again: the first message may have been lost.
                     taken, slot = slot, None
                     begin = functools.partial(self._workers.begin, record, taken, start=starting)
                     blocks = executor.submits_block

@@ -106,7 +106,7 @@ class Claim:
 
     @property
     def kinds(self) -> Sequence[bool]:
-        """The matching values of ``suspects``."""
+        """The groups that are claimed: suspects (True), all others (False), or both."""
         return (False, True) if self.suspects is None else (self.suspects,)
 
 
@@ -784,6 +784,6 @@ def keeps_outbox(store: Store) -> TypeGuard[OutboxStore]:
 
 
 def keeps_statistics(store: Store) -> TypeGuard[StatisticsStore]:
-    """Whether a store has the methods of a :class:`StatisticsStore`."""
+    """Return True if a store has the methods of a :class:`StatisticsStore`."""
     verbs = ("add_counts", "read_counts", "read_load")
     return all(hasattr(store, verb) for verb in verbs)

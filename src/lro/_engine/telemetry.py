@@ -273,7 +273,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
         return _TracedAttempt(api, span, context, self._keys)
 
     def _relation(self, api: _Api, text: str, base: Any) -> tuple[Any, list[Any], Any]:
-        """The parent of a span and its links, for work that this start began; and its context."""
+        """Return the parent and links of a span for the work of a start, and its context."""
         began = api.extracted(text)
         start = _of(api, began)
         if not start.is_valid or self.options.propagation == "none":

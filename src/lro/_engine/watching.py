@@ -30,7 +30,7 @@ GATHER_SECONDS: Final = 0.01
 """Changes within this time are read together."""
 
 _READ_ON_LOOP: Final = 64
-"""Maximum number of records that an event loop reads of a file at once: about 0.5 ms."""
+"""Maximum number of records that an event loop reads from SQLite at once: about 0.5 ms."""
 
 BATCH: Final = 100
 """Maximum number of operations that a stream reads at once, and holds until they are sent."""
@@ -366,7 +366,7 @@ class LoopWatchers:
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
-        except asyncio.CancelledError:  # with all tasks of the loop, of which some tidy up yet
+        except asyncio.CancelledError:  # like all tasks of the loop; some still tidy up, and wait
             for watched in filter(None, map(self._watched.get, names)):
                 self.notified(watched, True)
             raise
@@ -420,7 +420,7 @@ class LoopWatchers:
         store = self._hub.updater.store
         if store.reads_block:
             return store.find(names, READ_BYTES)
-        records = []  # are at hand: to weigh them, as find does, would take longer than all this
+        records = []  # in memory already: weighing them, as find() does, takes longer than this
         for name in names:
             try:
                 records.append(store.get(name))

@@ -165,7 +165,8 @@ class Workers(HeldWork):
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
         """Return the limits of these methods, by the names that their records have.
 
-        The store leaves out paused names. This leaves out methods paused under another name.
+        A method that is paused under another of its names is left out here. A name that is itself
+        paused is left to the store, which knows whether it still is.
         """
         paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
         options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
@@ -373,7 +374,7 @@ class Workers(HeldWork):
         if after.cancel_pending and not before.cancel_requested:
             method = events.renamed.get(record.method, record.method)
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
-        if record.name in self._attempts:  # it may wait for its turn
+        if record.name in self._attempts:  # this may wait for the attempt's lock
             yield MayBlock(functools.partial(self.cancel_held, record.name))
         if after.cancel_pending and is_unheld(after, abandoned):
             yield from self._end_unheld(record.name, spec, abandoned)
@@ -402,10 +403,9 @@ class Workers(HeldWork):
         return any(attempt.suspect for attempt in self.attempts())
 
     def release_abandoned(self) -> None:
-        """Hand back the work that this process cannot do.
+        """Hand back the work that this process cannot do, once.
 
-        Raises:
-            Unavailable: The store cannot be reached.
+        What cannot be handed back now is logged. It is recovered when its lease has expired.
         """
         while self._abandoned:
             with self._lock:

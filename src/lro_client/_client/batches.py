@@ -1,4 +1,4 @@
-"""BatchGet calls, written once for both faces: split, ask, put together (spec §3.11)."""
+"""BatchGet calls, written once for the blocking and the async client (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch_get(
     """Read operations, with a call for each thousand of a collection.
 
     Raises:
-        DeclarationError: ``names`` is one text, or has one that is not a name; nothing was sent.
+        DeclarationError: ``names`` is a text, or holds one that is not a name; nothing was sent.
         CallError: A call failed; UNIMPLEMENTED if the server has no such call.
     """
     several = isinstance(names, Iterable) and not isinstance(names, str)
@@ -79,7 +79,7 @@ def _read(
 
 
 def _is_absent(error: CallError) -> bool:
-    """Return True if the server has no such call; other errors have further reasons."""
+    """Return True if the server has no such call; errors with other reasons mean something else."""
     if error.http_status == _METHOD_NOT_ALLOWED:
         return True
     reasons = [detail.reason for detail in error.details() if isinstance(detail, ErrorInfo)]

@@ -68,7 +68,7 @@ from lro_client._flow.steps import (
 )
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
-"""Options of a start beside its message (spec §9.1, §9.7), in both spellings of a message."""
+"""Options of a start beside its message (spec §9.1, §9.7): the two spellings of each field name."""
 
 _ENDINGS: Final = {
     "get": "",
@@ -99,11 +99,11 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 class Routes:
     """The paths of the verbs, as http rules; ``name`` is the operation or its parent.
 
-    Any name below ``/v1`` is what this library's servers and Google's have. Paths that are not
+    The default is any name below ``/v1``, as this library's servers and Google's have it. Paths not
     given stand below the prefix of the first one that is, in the order of the fields: with
     ``get="/v1beta/{name=**}"`` all are below ``/v1beta``. Services that bind WaitOperation do it in
-    several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body`` whether the timeout is sent
-    as JSON or, as with GET, in the query.
+    several ways (spec §4.10): ``wait_method`` is their HTTP method, and ``wait_body`` says whether
+    the timeout is sent as JSON or, as with GET, in the query.
 
     Raises:
         DeclarationError: A path is not a text.
@@ -128,7 +128,7 @@ class Routes:
         prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
         for verb, ending in _ENDINGS.items():
             if not getattr(self, verb):
-                # Where names are what follows "operations/", collections are what stands before.
+                # Names of collections end with "operations", so their prefix must not.
                 base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
                 object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
 
@@ -159,7 +159,7 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Makes requests of calls; ``base_url`` goes before the paths, also of starts."""
+    """Turns calls into requests; ``base_url`` goes before all paths, those of starts included."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
@@ -181,7 +181,7 @@ class Encoder:
                 asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
-        except _NoPlace as exc:  # names of callers are looked at before
+        except _NoPlace as exc:  # names that callers give are checked before
             text = f"the server gave a name that has no place in a path: {exc}"
             raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
@@ -252,7 +252,7 @@ class Encoder:
         if isinstance(message, AnyMessage):
             message = self._types.readable(message).payload
         if isinstance(message, Mapping):
-            json.dumps(message, allow_nan=False)  # faster ones send null for what has no JSON
+            json.dumps(message, allow_nan=False)  # faster encoders send null for what has no JSON
             message = dict(message)
         body = message if isinstance(message, dict) else self._types.dump(message)
         if not isinstance(body, dict):
@@ -286,7 +286,7 @@ class EventTooLarge(ValueError):
 
 
 class Events(Generic[E]):
-    """Makes events of chunks: ``read`` is given the type and the data of each."""
+    """Turns chunks into events: ``read`` is given the type and the data of each."""
 
     def __init__(self, read: Callable[[str, bytes], E | None]) -> None:
         self._read = read
@@ -306,7 +306,7 @@ class Events(Generic[E]):
         if b"\n" not in chunk and b"\r" not in chunk:
             self._check()
             return
-        # A carriage return at the end may be half a line's end.
+        # A carriage return at the end may be the first half of a line ending.
         whole, held = bytes(self._rest), b""
         if whole.endswith(b"\r"):
             whole, held = whole[:-1], b"\r"
@@ -342,11 +342,11 @@ class Events(Generic[E]):
 
 _UNFINISHED: Final = re.compile(
     r"""
-    | -                                         # of a number
+    | -                                         # within a number
     | (?<=[0-9]) (?: \. | \.?[0-9]*[eE][+-]? )
     | t (?:r u?)? | f (?:a (?:l s?)?)? | n (?:u l?)?
-    | " (?: [^"\\]++ | \\. )*+ \\?              # of a text
-    | (?<=\\) u [0-9a-fA-F]{0,4}                # of an escape in a text
+    | " (?: [^"\\]++ | \\. )*+ \\?              # within a text
+    | (?<=\\) u [0-9a-fA-F]{0,4}                # within an escape in a text
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -356,7 +356,7 @@ _UNFINISHED: Final = re.compile(
 def is_truncated(content: bytes) -> bool:
     """Return True if the bytes are the beginning of a JSON text that was cut off.
 
-    Bytes that no continuation makes JSON in UTF-8 are not truncated: they can never be read.
+    Bytes that no continuation could turn into JSON in UTF-8 are not truncated: no more bytes help.
     """
     try:
         # An incremental decoder waits for the rest of a character that is cut.
@@ -367,7 +367,7 @@ def is_truncated(content: bytes) -> bool:
         loads(text)
     except json.JSONDecodeError as exc:
         return _UNFINISHED.fullmatch(text, exc.pos) is not None
-    except ValueError:  # a number of too many digits, or more than is read
+    except ValueError:  # too many digits or values, or too deep
         return False
     return False
 
@@ -376,25 +376,25 @@ _WITHOUT_CONTENT: Final = frozenset({204, 205})
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _MAX_PAUSE_SECONDS: Final = 1e9
-"""More than any pause: what a clock's sleep still takes."""
+"""Longer than any real pause, but not too long for a clock's sleep."""
 
 _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
-    # A cookie that the client has kept, or a host that has no form for name servers.
+    # From a cookie that the client has kept, or a host name that cannot be encoded for DNS.
     ("UnicodeError", Code.INVALID_ARGUMENT, False),
     ("HTTPStatusError", Code.UNKNOWN, False),  # of less than 400: a redirection
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
-    ("SSLError", Code.UNAVAILABLE, True),  # the read of an event loop: httpx leaves it as it is
+    ("SSLError", Code.UNAVAILABLE, True),  # from a read on an event loop: httpx does not wrap it
     ("ConnectionError", Code.UNAVAILABLE, True),
 )
 """The meaning of exceptions by name, and True if a retry can help; the first match counts.
 
-By name, since the client may be one of httpx2, whose classes are others of the same names.
+By name, since the client may be one of httpx2, which has other classes with the same names.
 """
 
 
@@ -408,7 +408,7 @@ _ELSEWHERE: Final = (
 
 
 class HttpCoder:
-    """Calls to HTTP and back, the same for both faces.
+    """Calls to HTTP and back, the same for the blocking and the async client.
 
     ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
     local clock, for dates in Retry-After.
@@ -443,7 +443,7 @@ class HttpCoder:
 
     @contextmanager
     def failures(self, call: Call, address: Callable[[], str]) -> Iterator[None]:
-        """Turn what httpx raises within, or what reads events, into the error of a call.
+        """Turn what httpx or the reader of events raises within into the error of a call.
 
         The error says which ``address()`` was asked.
         """
@@ -470,7 +470,7 @@ class HttpCoder:
     def _message(
         self, call: Call, status: int, content: bytes
     ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
-        if status in _WITHOUT_CONTENT:  # so that asking again cannot help
+        if status in _WITHOUT_CONTENT:  # asking again cannot help
             raise unreadable(call.verb, f"HTTP {status} says nothing of an operation", status)
         if not content.strip():
             raise empty_reply(call.verb, "an empty body", status)
@@ -498,11 +498,11 @@ class HttpCoder:
             raise InvalidArgument("operations", "must be a list, beside a list of missing names")
         listed_names = {str(one.get("name")) for one in listed if isinstance(one, dict)}
         absent = set(request.names).difference(listed_names, map(str, missing))
-        if absent:  # it would be waited for for ever
+        if absent:  # a wait for it would never end
             raise InvalidArgument(
-                "operations", f"must have {min(absent)!r:.200} too, or 'missing' must"
+                "operations", f"must have {min(absent)!r:.200}, unless 'missing' has it"
             )
-        if request.ended:  # most of many are not, and to make messages of them is most of the work
+        if request.ended:  # most have not ended, and decoding them would be most of the work
             listed = [one for one in listed if isinstance(one, dict) and _matters(one)]
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
@@ -558,7 +558,7 @@ class HttpCoder:
         where = f"{response.request.method} {public_address(str(response.url))}"
         words = f"; it said: {status.message}"
         if status.message == status_from_error_body(http, None, self._types).message:
-            # Nothing was said, perhaps by another server than was meant.
+            # The reply has no message; it may be from another server than the one meant.
             words = ""
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status):
@@ -579,7 +579,7 @@ class HttpCoder:
     def _raised(self, call: Call, response: Any) -> CallError:
         """Return the error of a reply for which the client's hook raised ``HTTPStatusError``."""
         content = b""
-        with suppress(RuntimeError):  # what no hook has read is closed by now
+        with suppress(RuntimeError):  # a body that no hook has read is closed by now
             content = response.content
         return self._error(call, response, content, self._retry_after(response.headers))
 
@@ -597,7 +597,7 @@ class HttpCoder:
 def _matters(operation: dict[str, Json]) -> bool:
     """Return whether an operation must be read where only those that are done matter.
 
-    One with an error that is not done must be read too: nobody can wait for it.
+    One that has an error but is not done must be read too: nobody can wait for it.
     """
     return bool(operation.get("done") or operation.get("error"))
 
@@ -615,7 +615,7 @@ def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
 def _said(exc: Exception) -> str:
     """Return the text of an exception, without secrets."""
     if "header value" in str(exc):  # h11 and httpx show it whole, and it may be a token
-        return "a header has a character that none may have, such as the newline of a file"
+        return "a header has a forbidden character, such as the newline at the end of a file"
     return str(exc)
 
 

@@ -18,7 +18,7 @@ CODINGS: Final = "gzip, deflate"
 """The encodings that the client accepts (RFC 9110 §12.5.3)."""
 
 _BLOCK_BYTES: Final = 16 * 1024
-"""Bytes given to zlib at once; it copies the rest at the end of each member."""
+"""Bytes given to zlib at once; at the end of each member it copies those not yet used."""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 """The encodings that are read."""
@@ -42,7 +42,7 @@ class Unpacking:
         names = [name for name in names if name not in ("", "identity")]
         if len(names) > MAX_CODINGS or not KNOWN.issuperset(names):
             raise UnknownCoding(
-                f"the reply is packed as {codings[:100]!r}; what is read is {CODINGS}, "
+                f"the reply is packed as {codings[:100]!r}; the client reads {CODINGS}, "
                 f"at most {MAX_CODINGS} of them"
             )
         self._layers = [_Layer() for _ in names]
@@ -50,7 +50,7 @@ class Unpacking:
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Unpack the next bytes into pieces of at most :data:`MAX_PIECE_BYTES`.
 
-        Also gives nothing (``b""``) from time to time, where much unpacks to nothing.
+        Also yields ``b""`` from time to time, where many bytes unpack to nothing.
 
         Raises:
             httpx.DecodingError: They were spoilt.
@@ -95,14 +95,14 @@ class _Layer:
                 continue
             while piece := self._inflate.decompress(chunk, MAX_PIECE_BYTES):
                 yield piece
-                if self._inflate.eof:  # more would be put behind ``unused_data`` once more
+                if self._inflate.eof:  # another call would append to ``unused_data`` again
                     break
                 chunk = self._inflate.unconsumed_tail
             chunk = self._inflate.unused_data
 
 
 def _window(chunk: bytes) -> int:
-    """Return a decompressor for gzip, or for deflate with or without zlib's header."""
+    """Return zlib's ``wbits`` for gzip, or for deflate with or without zlib's header."""
     if chunk.startswith(_GZIP_HEAD):
         return _GZIP
     headed = chunk[0] & 0x0F == zlib.DEFLATED and int.from_bytes(chunk[:2]) % 31 == 0

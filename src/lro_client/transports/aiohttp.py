@@ -47,7 +47,7 @@ class _Connections(httpx_aiohttp.AiohttpTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.userinfo:  # a header has it by now, and aiohttp takes one of both
+        if url.userinfo:  # a header has it by now, and aiohttp does not take both
             request.url = url.copy_with(userinfo=b"")
         try:
             return await super().handle_async_request(request)
@@ -89,7 +89,7 @@ async def _send_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from sending a GET or DELETE again by itself: the client counts its calls.
 
-    A Delete whose reply was lost would be said to have found nothing.
+    If the reply of a Delete were lost, the Delete sent again would report that nothing was found.
     """
     try:
         return await handler(request)

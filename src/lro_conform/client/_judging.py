@@ -22,13 +22,13 @@ MAX_CALLS_A_SECOND: Final = 20.0
 """A client that makes more calls than this, on average, does not pause between them."""
 _FEW_CALLS: Final = 20
 _EARLY_SECONDS: Final = 0.1
-"""So much earlier than asked a call may come: clocks and timers are not exact."""
+"""A call may come this much earlier than asked: clocks and timers are not exact."""
 _GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
 _FEW_PAUSES: Final = 3
 """Least number of pauses to judge their growth, since one may be long by chance."""
 _EARLIEST: Final = 0.5
-"""A client may stop if its next pause would not end within its timeout; this share is too early."""
+"""A client whose next pause would outlast its timeout may stop, but not before this share."""
 _MAX_SHOWN: Final = 300
 
 
@@ -67,7 +67,7 @@ Complaint: TypeAlias = Callable[[ClientRun], str | None]
 
 
 class OtherVerdict(Exception):
-    """A run does not show what a check is about; the verdict, and why."""
+    """A run does not show what a check is about; holds the verdict and its reason."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         super().__init__(verdict, why)
@@ -164,7 +164,7 @@ def says(*outcomes: str) -> Complaint:
 
 
 def _plain(value: Any) -> Any:
-    """A message without its type, its default values, and the spelling of its names."""
+    """A message without its type and its default values, with its names in one spelling."""
     if isinstance(value, dict):
         found = {
             name.replace("_", "").lower(): _plain(one)
@@ -271,7 +271,7 @@ def backs_off(run: ClientRun) -> str | None:
     share = max(len(found) // 3, 1)
     if len(found) < _FEW_PAUSES or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    # A machine that stands still makes pauses long: some of those before the last third are not.
+    # A machine that stalls makes pauses long, but not all of those before the last third.
     thirds = found[:share], found[share:-share], found[-share:]
     *before, last = (statistics.median_low(some) for some in thirds)
     first = min(before)
@@ -294,7 +294,7 @@ def waits_after(index: int, seconds: float) -> Complaint:
         polls = run.of(Verb.GET)
         if len(polls) < index + 2:
             return None
-        took = polls[index + 1].at - polls[index].at  # it was answered at once, or later
+        took = polls[index + 1].at - polls[index].at  # the time to answer, and the pause
         if took >= seconds - _EARLY_SECONDS:
             return None
         return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"
@@ -313,7 +313,7 @@ def not_of_operation(run: ClientRun) -> str | None:
     """The failure of a call is not reported as the error of the operation."""
     if run.said.outcome != "error":
         return None
-    return "it reports an error of the operation, and only a call has failed"
+    return "it reports an error of the operation, but only a call has failed"
 
 
 def keeps_token(run: ClientRun) -> str | None:
@@ -338,7 +338,7 @@ def calls_at_most(number: int) -> Complaint:
 
 
 def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
-    """These complaints about a client that uses a verb; another one is not judged."""
+    """These complaints about a client that uses a verb; one that does not use it is not judged."""
 
     def complain(run: ClientRun) -> str | None:
         if not run.of(verb):

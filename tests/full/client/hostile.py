@@ -1,8 +1,8 @@
 """How much memory a client needs for replies of a hostile server.
 
 ``python -m tests.full.client.hostile TRANSPORT ADDRESS`` asks a server, which is another process,
-for each reply and prints one line of JSON: megabytes over idle at the most, by reply, and what the
-client said. The peak of a process can be set back only on Linux.
+for each reply and prints one line of JSON: for each reply, the peak in megabytes over idle and what
+the client raised. The peak of a process can be set back only on Linux.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _zeros(times: int, wbits: int = 31) -> bytes:
 
 
 def _list(piece: str, values: int = 0) -> bytes:
-    """A list in JSON of pieces: as large as a reply may be, or with about as many values."""
+    """A JSON list of pieces: as large as a reply may be, or of about as many values."""
     encoded = piece.encode()
     times = (values and 1_999_000 // values) or (MAX_REPLY - 9) // len(encoded)
     return b"[" + encoded * times + b"0]"
@@ -81,7 +81,7 @@ EVERY: Final = (*PACKED, *TEXTS, *STREAMS)
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field in binary form whose content has a length."""
+    """A length-delimited field of a protobuf message."""
     size, length = len(content), b""
     while size > 0x7F:
         length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
@@ -114,7 +114,7 @@ def answer(connection: Any, over: threading.Event) -> None:
 
 
 def megabytes(field: str) -> float:
-    """What the kernel counts: ``VmRSS`` now, ``VmHWM`` at the most since it was set back."""
+    """What the kernel counts: ``VmRSS`` is the use now, ``VmHWM`` its peak since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [line] = [one for one in lines if one.startswith(f"{field}:")]
     return int(line.split()[1]) / 1024
