@@ -17,6 +17,7 @@ from lro import (
     LroError,
     Options,
     Service,
+    Status,
     TypeRegistry,
 )
 from lro.errors import (
@@ -169,6 +170,19 @@ def test_reporter_refuses_operations_of_other_methods(build):
     assert missing.complete(WorkResponse()) is False
     assert missing.report(WorkMetadata()) is False
     assert missing.cancel_requested is False
+
+
+def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(build):
+    """All come too late: which method it was, nobody knows."""
+    service = build()
+    other = declared(service, "acme.v1.Works.Other", response=WorkMetadata, metadata=WorkResponse)
+    name = other.start(WorkRequest()).name
+    service.reporter(name).finish()
+    service.delete(name)
+    gone = service.reporter(name)
+    assert gone.report(WorkResponse()) is False
+    assert gone.complete(WorkMetadata(), metadata=WorkResponse()) is False
+    assert gone.fail(Status(Code.ABORTED, "no"), metadata=WorkResponse()) is False
 
 
 def test_method_may_have_its_own_expiry(build, clock):

@@ -13,7 +13,7 @@ from lro._engine.flow import Flow, on_loop, run, run_all
 from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
 from lro._engine.method_spec import MethodDefaults, MethodSpec, Options
-from lro._engine.reporter import Reporter
+from lro._engine.reporter import LateReporter, Reporter
 from lro._engine.runtime import Runtime
 from lro._engine.starting import Starter, StartKeywords, StartManyKeywords, StartSettings
 from lro._filters.indexes import Indexes
@@ -133,13 +133,13 @@ class Methods:
 
     def reporter(self, name: str) -> Reporter:
         """See ``Service.reporter``."""
+        runtime, cls = self._runtime, Reporter
         try:
-            method = self._runtime.store.get(name).method
+            method = runtime.store.get(name).method
         except OperationNotFound:
-            method = next(iter(self.specs), "")
-        spec = self.by_stored_name.get(method)
-        runtime = self._runtime
-        return Reporter(name, runtime.updater, spec or self.spec(method), runtime.domain)
+            method, cls = next(iter(self.specs), ""), LateReporter
+        spec = self.by_stored_name.get(method) or self.spec(method)
+        return cls(name, runtime.updater, spec, runtime.domain)
 
 
 class Method(Generic[Req, Resp, Meta]):

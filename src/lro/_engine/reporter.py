@@ -15,6 +15,7 @@ from lro._base.status import AnyMessage, Status
 from lro._engine.events import MetadataReported, emit_end
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import RecordUpdater
+from lro._messages.wellknown import Empty
 from lro._model.operation import Change, State, end, report
 
 
@@ -141,3 +142,10 @@ class Reporter:
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN
+
+
+class LateReporter(Reporter):
+    """The reporter of an operation that is gone: nobody knows the classes of its messages."""
+
+    def _pack(self, role: str, message: object, cls: type) -> AnyMessage:  # noqa: ARG002
+        return self._spec.types.pack(Empty())  # any message comes too late
