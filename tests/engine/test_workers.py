@@ -177,11 +177,27 @@ def test_work_that_no_live_worker_declares_is_stranded(
     assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old", METHOD]
 
 
+def test_silent_worker_declares_no_method_from_when_it_is_silent(
+    service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not a minute later, as work must wait before it is logged."""
+    insert(store, waiting(clock, method="acme.v1.Works.Old"))
+    store.renew(said(clock, "old", methods=("acme.v1.Works.Old",)))
+    for _ in range(2):
+        service.run_maintenance()
+        clock.advance(60)
+    assert "no live worker" not in caplog.text
+    assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old"]
+    service.run_maintenance()
+    assert "acme.v1.Works.Old: no live worker declares this method" in caplog.text
+
+
 def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after each: to count a long queue takes long."""
-    more, calls, waiting_work = [True, True, False], [], store.waiting
+    more, waiting_work = [True, True, False], store.waiting
+    calls: list[str] = []
 
     def expire(_: int) -> Expired:
         calls.append("expire")

@@ -59,11 +59,14 @@ def served_methods(workers: Sequence[Worker], now: datetime) -> frozenset[str]:
 
 
 def stranded(
-    waiting: Sequence[WaitingWork], workers: Sequence[Worker], now: datetime
+    waiting: Sequence[WaitingWork],
+    workers: Sequence[Worker],
+    now: datetime,
+    due_for: timedelta = timedelta(0),
 ) -> list[WaitingWork]:
-    """Return the due work of methods that no live worker declares."""
-    served = served_methods(workers, now)
-    return [work for work in waiting if work.due_time <= now and work.method not in served]
+    """Return the work of methods that no live worker declares, if it has been due for so long."""
+    served, due = served_methods(workers, now), now - due_for
+    return [work for work in waiting if work.due_time <= due and work.method not in served]
 
 
 def _is_silent(worker: Worker, now: datetime) -> bool:

@@ -349,7 +349,7 @@ class Maintenance(PerProcess):
     def _report_stranded(self) -> None:
         """Log once for each method whose work waits and that no live worker declares."""
         store, known = self._store, self._stranded
-        found = stranded(store.waiting(), store.workers(), store.now() - _STRANDED_AGE)
+        found = stranded(store.waiting(), store.workers(), store.now(), _STRANDED_AGE)
         self._stranded = frozenset(work.method for work in found)
         for work in found:
             if work.method not in known:
