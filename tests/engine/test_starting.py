@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from datetime import datetime, timedelta
@@ -61,6 +62,32 @@ def test_start_with_a_free_worker_stores_running_work(kept, store):
     executor.task.run()
     assert answer(service, service.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
+
+
+class Far(MemoryStore):
+    """A store whose reads block, as one of a database does; it notes who asks for the time."""
+
+    reads_block = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[threading.Thread] = []
+
+    def now(self) -> datetime:
+        self.asked.append(threading.current_thread())
+        return super().now()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"delay": timedelta(hours=1)}, {"priority": 1}, {"expires": timedelta(hours=1)}]
+)
+def test_first_start_on_an_event_loop_reaches_the_store_in_a_thread(make_service, options):
+    """The store may have to connect, which must not hold up the loop."""
+    store = Far()
+    method = method_of(make_service(store, InlineExecutor()))
+    store.asked.clear()
+    asyncio.run(method.start_async(WorkRequest(), **options))
+    assert store.asked[0] is not threading.current_thread()
 
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 1}])

@@ -396,6 +396,7 @@ class Starter:
 
         Raises:
             InvalidArgument: A value is wrong, or has no effect on work that is done outside.
+            Unavailable: The store cannot be reached.
             HookFailed: ``concurrency_key`` raises what would stop a server, such as SystemExit.
             Exception: Any other error that it raises, as with ``parent`` and ``exclusive_target``.
         """
@@ -410,6 +411,8 @@ class Starter:
             check_priority(priority)
             if options.expires is not None:
                 check_span("expires", options.expires)
+            if self._runtime.first_use.pending:
+                yield from self._runtime.first_use.reach()
             due = options.due(self._runtime.store.now())
         except DeclarationError as exc:
             raise InvalidArgument(exc.subject, exc.description) from None
