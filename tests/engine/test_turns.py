@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import weakref
 from collections import Counter
@@ -18,7 +19,7 @@ from lro.errors import DeclarationError, HookFailed
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE, Held, declared
+from tests.engine.engine_parts import EACH_STORE, Held, declared, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, ended_in_turn, reason
 from tests.waiting import until
@@ -287,6 +288,26 @@ def test_an_expiry_is_looked_for_when_it_comes(
     clock.advance(1)
     service.run_maintenance()
     assert [service.get(name).done for name in (begun, late)] == [False, True]
+
+
+def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
+    make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at once, and for ever."""
+    service = make_service(None, Held(busy=True))
+    name = noting(service)[0].start(WorkRequest(), expires=MINUTE).name
+    service.run_maintenance()
+    clock.advance(60)
+    whole, service.store.update = service.store.update, raising(ZeroDivisionError())
+    with caplog.at_level(logging.INFO, "lro"):
+        for _ in range(30):
+            service.run_maintenance()
+            clock.advance(0.1)
+    assert caplog.text.count(f"{name}: not ended as too late") == 1
+    service.store.update = whole
+    clock.advance(15)
+    service.run_maintenance()
+    assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
 
 
 def test_work_that_is_claimed_too_late_is_not_done(

@@ -318,8 +318,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-        if late:  # the next scan finds when the following ones are due
-            self._scan_asked_at = -math.inf
+                self._scan_asked_at = -math.inf  # the next scan finds when the following are due
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)
