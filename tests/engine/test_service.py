@@ -14,6 +14,7 @@ from lro import (
     DeclarationError,
     Empty,
     InvalidArgument,
+    Limits,
     LroError,
     Options,
     Service,
@@ -24,6 +25,7 @@ from lro.errors import (
     InvalidOperationName,
     InvalidParent,
     InvalidTimeout,
+    MessageTooLarge,
     MethodNotSupported,
     OperationNotFound,
     PermissionDenied,
@@ -183,6 +185,18 @@ def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(buil
     assert gone.report(WorkResponse()) is False
     assert gone.complete(WorkMetadata(), metadata=WorkResponse()) is False
     assert gone.fail(Status(Code.ABORTED, "no"), metadata=WorkResponse()) is False
+
+
+def test_response_that_is_too_large_comes_too_late_after_the_end(build):
+    """The error says that it ended the operation, so it is raised only if that is true."""
+    service = build(limits=Limits(response_bytes=1000))
+    name, late = (service.start(NAME, WorkRequest()).name for _ in range(2))
+    with pytest.raises(MessageTooLarge):
+        service.reporter(name).complete(WorkResponse("x" * 1000))
+    assert service.get(name).error.code == Code.INTERNAL
+    service.reporter(late).finish()
+    assert service.reporter(late).complete(WorkResponse("x" * 1000)) is False
+    assert service.get(late).error is None
 
 
 def test_method_may_have_its_own_expiry(build, clock):

@@ -128,7 +128,7 @@ class Reporter:
                 acknowledge=acknowledge,
             )
         )
-        if too_large is not None:
+        if applied and too_large is not None:
             raise too_large
         return applied
 
