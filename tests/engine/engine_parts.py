@@ -151,6 +151,8 @@ def maintenance_over(
         clock=seconds,
     )
     plain = {"options": Options(), "keep_for": LEASE, "types": runtime.types, "stamp": None}
-    specs: Any = {name: types.SimpleNamespace(function=print, **plain) for name in methods}
+    specs: Any = {
+        name: types.SimpleNamespace(full_name=name, function=print, **plain) for name in methods
+    }
     workers: Any = FakeWorkers(store.now, held)
     return Maintenance(runtime, workers, specs)  # no more is asked of them

@@ -15,6 +15,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import declared, maintenance_over, once, raising
+from tests.stores.samples import held, insert
 from tests.waiting import joined
 from tests.work_messages import WorkRequest
 
@@ -153,3 +154,36 @@ def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
     seconds[0] = 0.6
     maintenance.run_due()
     assert maintenance.run_due() >= 1
+
+
+def test_recovery_of_own_work_changes_no_limit_of_the_scan(clock):
+    """A scan reads as many more operations as the last one could not recover."""
+    store, limits = MemoryStore(clock), []
+    for name, owner in (("lost", "dead"), ("stray", "us")):
+        insert(store, held(clock, name, owner=owner, attempt=1))
+    update, orphans = store.update, store.orphans
+
+    def failing(name, change):
+        if name == "operations/lost":
+            raise ZeroDivisionError
+        return update(name, change)
+
+    def noted(methods, limit):
+        limits.append(limit)
+        return orphans(methods, limit)
+
+    store.update, store.orphans = failing, noted
+    seconds = [0.0]
+    maintenance = maintenance_over(
+        store, seconds=lambda: seconds[0], held=["operations/x"], methods=["M"]
+    )
+    for step in (0, 15, 1):
+        clock.advance(step)
+        seconds[0] += step
+        maintenance.run_due()
+    least = limits[0]
+    clock.advance(4)
+    seconds[0] += 4
+    maintenance.run_due()
+    assert store.get("operations/stray").lost_attempts == 1
+    assert limits[-1] == least + 1

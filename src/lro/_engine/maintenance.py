@@ -89,7 +89,7 @@ class Maintenance(PerProcess):
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
         """By owner: when its lease expired, and when the first look found that."""
         self._scan_took = 0.0
-        self._stuck = 0  # number of lost operations whose recovery failed
+        self._stuck = 0  # number of lost operations that the last scan could not recover
         self._looked_at = -math.inf
         self._away = False
         self._stranded: Collection[str] = frozenset()
@@ -261,7 +261,7 @@ class Maintenance(PerProcess):
         records = found.records
         if self._lose(found, at):
             records = self._store.orphans(methods, _BATCH + self._stuck).records
-        self._recover(records)
+        self._stuck = self._recover(records)
         self._end_unbegun(found.unbegun)
         # The grace period of new ones begins now, because the recovery may have taken long.
         self._looked_at = self._clock()
@@ -291,19 +291,23 @@ class Maintenance(PerProcess):
                 lost = True
         return lost
 
-    def _recover(self, lost: Sequence[Record]) -> None:
-        """Let lost work wait again, or end it, in shared commits. That needs no free worker."""
-        flows = [self._recovered(record) for record in lost]
-        self._stuck = 0
+    def _recover(self, lost: Sequence[Record]) -> int:
+        """Let lost work wait again, or end it, in shared commits. That needs no free worker.
+
+        Returns:
+            The number of operations whose recovery failed.
+        """
+        flows, stuck = [self._recovered(record) for record in lost], 0
         for record, found in zip(lost, run_all(flows), strict=True):
             facts = about(record.name, record.method, record.attempt)
             if isinstance(found, LroError):
                 log.info("%s: not recovered now: %s", record.name, found, extra=facts)
             elif isinstance(found, BaseException):
-                line, self._stuck = "%s: cannot be recovered", self._stuck + 1
+                line, stuck = "%s: cannot be recovered", stuck + 1
                 log.error(line, record.name, exc_info=found, extra=facts)
         if lost:
             self._workers.work_waits()
+        return stuck
 
     def _end_unbegun(self, late: Sequence[Record]) -> None:
         """End work that is too late to begin."""
