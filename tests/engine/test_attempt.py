@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
+import math
 import threading
 import time
 from datetime import timedelta
@@ -287,14 +288,14 @@ def test_reports_after_the_end_are_dropped(service):
 # -- cancellation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep"])
+@pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep", "sleep for ever"])
 def test_cancel_reaches_a_plain_function(service, way, step):
     """At its next report, check or pause."""
 
     def body(request, job):
-        if way == "sleep":
+        if way.startswith("sleep"):
             step.begun.set()
-            job.sleep(PATIENCE)
+            job.sleep(PATIENCE if way == "sleep" else math.inf)
         else:
             step()
             if way == "report":

@@ -572,7 +572,7 @@ class JobControl:
     def _wait(self, seconds: float) -> None:
         stopped = threading.Event()
         self.on_stop(stopped.set)
-        stopped.wait(seconds)
+        stopped.wait(min(seconds, threading.TIMEOUT_MAX))
         self._wakes.remove(stopped.set)
 
     def stop(self) -> None:
