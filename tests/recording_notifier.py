@@ -1,4 +1,4 @@
-"""A notifier that sends nothing: it notes how the service calls it, and which ends owe."""
+"""A notifier that sends nothing: it records the calls of the service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lro.webhooks import Endpoint
 
 
 class RecordingNotifier:
-    """The ``webhooks`` of a service in tests of the engine. ``owing`` says which ends owe."""
+    """The ``webhooks`` of a service in tests. ``notifies`` chooses the ends that notify."""
 
-    def __init__(self, owing: Callable[[Record], bool] = lambda _: True) -> None:
-        self.notifies = owing
+    def __init__(self, notifies: Callable[[Record], bool] = lambda _: True) -> None:
+        self.notifies = notifies
         self.calls: list[str] = []
         self.store: OutboxStore | None = None
         self.due_in = math.inf

@@ -92,7 +92,7 @@ def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
         for _ in range(2):
             assert retry(sending, name, status=1).lines == ["failed: one"]
         bad.script = lambda _: Reply()
-        assert retry(sending, name, status=0).lines == ["nothing is owed"]
+        assert retry(sending, name, status=0).lines == ["nothing is pending"]
         assert len(bad.all()) == 3
         said = retry("hooked_service:plain", name, status=2).err
         assert "hooked_service:plain: has no webhooks of lro.webhooks" in said

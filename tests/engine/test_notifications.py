@@ -1,4 +1,4 @@
-"""What ends owe, and how the service calls what sends it."""
+"""Pending notifications of ends, and how the service calls their sender."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDPOINT = Endpoint(url="https://hooks.acme.test/done", secrets=("whsec_c2VjcmV0
 META = AnyMessage("type.googleapis.com/acme.v1.WorkMetadata", {})
 
 
-def owed(store, name):
+def pending(store, name):
     record = store.get(name)
     assert record.done
     assert record.notify_at in (None, record.end_time)
@@ -66,7 +66,7 @@ def test_each_end_has_a_pending_notification(store, make_service, clock, end, st
     notifier = RecordingNotifier()
     name = end(make_service(store, ThreadExecutor(1), webhooks=notifier), store, clock)
     assert store.get(name).state is state
-    assert owed(store, name)
+    assert pending(store, name)
     assert store.next_due() is not None
     until(lambda: "wake" in notifier.calls)
 
@@ -89,7 +89,7 @@ def test_reporter_end_has_a_pending_notification(store, make_service):
         service.cancel(name)
         assert store.get(name).notify_at is None
         assert end(reporter)
-        assert owed(store, name)
+        assert pending(store, name)
         assert notifier.calls.pop() == "wake"
         before = store.get(name)
         assert not reporter.finish()
@@ -107,9 +107,9 @@ def test_notifier_selects_the_ends_to_notify(store, make_service):
             raise StatusError(Code.ABORTED, request.text)
 
     method = work(service, body)
-    assert not owed(store, method.start(WorkRequest()).name)
+    assert not pending(store, method.start(WorkRequest()).name)
     assert notifier.calls == []
-    assert owed(store, method.start(WorkRequest("fails")).name)
+    assert pending(store, method.start(WorkRequest("fails")).name)
     assert notifier.calls == ["wake"]
 
 

@@ -16,10 +16,10 @@ from lro._model.operation import (
     delete,
     end,
     lose,
+    next_state,
     release,
     report,
     request_cancel,
-    step,
     with_derived,
     withdraw,
 )
@@ -64,10 +64,10 @@ def test_each_event_follows_the_table(state):
         wanted = TRANSITIONS[state].get(event)
         one = record(state=state)
         if wanted is not None:
-            assert step(one, event, NOW) is wanted
+            assert next_state(one, event, NOW) is wanted
             continue
         with pytest.raises((NotApplied, OperationNotFound)) as caught:
-            step(one, event, NOW)
+            next_state(one, event, NOW)
         by_caller = event in (Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE)
         unseen = state in (State.HIDDEN, State.GONE)
         assert (type(caught.value) is OperationNotFound) is (by_caller and unseen)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 
 from lro import AnyMessage
-from lro._model.operation import claim, end, report, request_cancel, with_debt
+from lro._model.operation import claim, end, report, request_cancel, with_pending
 from lro.adapters import (
     Change,
     Claim,
@@ -123,11 +123,11 @@ def report_of(clock: Clock, metadata: AnyMessage | None) -> Change:
     return report(metadata, None, clock())
 
 
-def owing(store: Any, clock: Clock, *unique_ids: str) -> None:
-    """Put in records that have ended and owe a notification."""
+def insert_pending(store: Any, clock: Clock, *unique_ids: str) -> None:
+    """Insert records that have ended and have a pending notification."""
     for unique_id in unique_ids:
         insert(store, record_of(clock, unique_id))
-        store.update(f"operations/{unique_id}", with_debt(end_of(clock), lambda _: True))
+        store.update(f"operations/{unique_id}", with_pending(end_of(clock), lambda _: True))
 
 
 def removal(record: Record) -> None:

@@ -166,7 +166,7 @@ def due_to_all(self, until, limit):
 
 
 def debts_kept_for_ever(self, limit):
-    """Keep what owes something for ever."""
+    """Keep records with pending notifications for ever."""
     kept = [r for r in self._records.values() if r.notify_at is not None]
     self._lists.remove(kept)
     found = MemoryStore.expire(self, limit)
@@ -176,7 +176,7 @@ def debts_kept_for_ever(self, limit):
 
 
 def debts_removed(self, limit):
-    """Remove what has expired, whatever it owes."""
+    """Remove expired records, even with pending notifications."""
     for record in [r for r in self._records.values() if r.expire_time]:
         if record.expire_time <= self.now():
             self._replace(record.next_version(notify_at=None))

@@ -24,9 +24,9 @@ from tests.stores.samples import (
     end_of,
     held,
     insert,
+    insert_pending,
     key_of,
     listed,
-    owing,
     record_of,
     removal,
     report_of,
@@ -217,7 +217,7 @@ def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, m
 
 def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clock):
     """A record that callers ask for again and again is kept; a claim makes it another."""
-    owing(one, clock, "a")
+    insert_pending(one, clock, "a")
     for _ in range(2):
         before = one.get("operations/a")
         assert before.notify_at == clock()

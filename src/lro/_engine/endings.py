@@ -26,7 +26,7 @@ from lro._model.operation import (
     release,
     retry,
     with_failure,
-    with_losses,
+    with_lost_attempts,
 )
 
 log = logging.getLogger("lro")
@@ -174,7 +174,7 @@ def _given_up(
         ended = end(
             status, now=now, keep_for=spec.keep_for, attempt=record.attempt, acknowledge=acknowledge
         )
-        return ended if lost is None else with_losses(ended, lost)
+        return ended if lost is None else with_lost_attempts(ended, lost)
 
     change = back if error is None else ending(error, acknowledge=False)
     if error is None:

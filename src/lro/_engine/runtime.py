@@ -22,7 +22,7 @@ from lro._engine.process import PerProcess
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry
-from lro._model.operation import Change, Record, Stamp, State, delete, with_debt, with_derived
+from lro._model.operation import Change, Record, Stamp, State, delete, with_derived, with_pending
 
 log = logging.getLogger("lro")
 
@@ -202,14 +202,14 @@ class RecordUpdater(PerProcess):
         yield from self.applied(name, deletion)
         if last is not None:
             by = f" by {one_line(caller)}" if caller else ""
-            owed = ", with its pending webhooks" if last.notify_at else ""
-            log.info("%s: deleted%s%s", name, by, owed, extra=about(name, last.method))
+            pending = ", with its pending webhooks" if last.notify_at else ""
+            log.info("%s: deleted%s%s", name, by, pending, extra=about(name, last.method))
 
     def _whole(self, change: Change, stamp: Stamp | None) -> Change:
         if stamp is not None:
             change = with_derived(change, stamp)
         if self.notifications is not None:
-            change = with_debt(change, self.notifications.notifies)
+            change = with_pending(change, self.notifications.notifies)
         return change
 
     def _notified(self, name: str, after: Record | None) -> Record | None:

@@ -33,7 +33,7 @@ from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
-from lro._model.operation import Record, is_unheld, parse_name, request_cancel, requeue, withdraw
+from lro._model.operation import Record, is_unowned, parse_name, request_cancel, requeue, withdraw
 
 log = logging.getLogger("lro")
 
@@ -376,7 +376,7 @@ class Workers(HeldWork):
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # this may wait for the attempt's lock
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if after.cancel_pending and is_unheld(after, abandoned):
+        if after.cancel_pending and is_unowned(after, abandoned):
             yield from self._end_unheld(record.name, spec, abandoned)
 
     def _end_unheld(

@@ -789,7 +789,7 @@ Stamp = Callable[[Record], Record]
 """Brings the derived fields of a changed record up to date."""
 
 
-def step(record: Record, event: Event, now: datetime) -> State:
+def next_state(record: Record, event: Event, now: datetime) -> State:
     """Return the state that an event leads to.
 
     Raises:
@@ -808,7 +808,7 @@ def lose(attempt: int, due: datetime, now: datetime) -> Change:
     """Hand work whose worker was lost in this attempt back, due at ``due``."""
 
     def change(record: Record) -> Record:
-        state = step(record, Event.RELEASE, now)
+        state = next_state(record, Event.RELEASE, now)
         _fence(record, attempt)
         lost = record.lost_attempts + 1
         return record.next_version(
@@ -827,7 +827,7 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
     return chosen
 
 
-def is_unheld(record: Record, abandoned: Collection[str] = ()) -> bool:
+def is_unowned(record: Record, abandoned: Collection[str] = ()) -> bool:
     """Return True if the work waits, or an owner in ``abandoned`` has it."""
     return record.waits or (record.lease_until is not None and record.owner in abandoned)
 
@@ -845,7 +845,7 @@ def withdraw(
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
-        if not is_unheld(record, abandoned):
+        if not is_unowned(record, abandoned):
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return cancel(record)
 
@@ -860,7 +860,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
     """
 
     def change(record: Record) -> Record:
-        state = step(record, Event.CLAIM, now)
+        state = next_state(record, Event.CLAIM, now)
         if not record.waits:
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return record.next_version(
@@ -891,7 +891,7 @@ def release(attempt: int, now: datetime) -> Change:
     """Hand the work back, so that another worker can claim it; no attempt counts as lost."""
 
     def change(record: Record) -> Record:
-        state = step(record, Event.RELEASE, now)
+        state = next_state(record, Event.RELEASE, now)
         _fence(record, attempt)
         due = due_again(record, now)
         return record.next_version(state=state, owner="", lease_until=due, update_time=now)
@@ -921,7 +921,7 @@ def report(metadata: AnyMessage, attempt: int | None, now: datetime) -> Change:
 
 
 def _reported(metadata: AnyMessage, attempt: int | None, now: datetime, record: Record) -> Record:
-    state = step(record, Event.REPORT, now)
+    state = next_state(record, Event.REPORT, now)
     _fence(record, attempt)
     return record.next_version(state=state, metadata=metadata, update_time=now)
 
@@ -933,7 +933,7 @@ def check_reporting(record: Record, attempt: int) -> None:
         NotApplied: The operation has ended.
         LeaseLost: This is not the current attempt.
     """
-    step(record, Event.REPORT, record.update_time)
+    next_state(record, Event.REPORT, record.update_time)
     _fence(record, attempt)
 
 
@@ -941,7 +941,7 @@ def request_cancel(now: datetime) -> Change:
     """Record that a caller asked to cancel; no effect after the end (spec §2.6)."""
 
     def change(record: Record) -> Record:
-        state = step(record, Event.REQUEST_CANCEL, now)
+        state = next_state(record, Event.REQUEST_CANCEL, now)
         if record.done or record.cancel_requested:
             return record
         return record.next_version(
@@ -988,7 +988,7 @@ def _ended(
     metadata: AnyMessage | None,
     record: Record,
 ) -> Record | None:
-    state = step(record, event, now)
+    state = next_state(record, event, now)
     _fence(record, attempt)
     if event is Event.ACKNOWLEDGE_CANCEL and not record.cancel_requested:
         raise CancellationNotRequested(record.name)
@@ -1020,9 +1020,9 @@ def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
-        busy = busy and not (abandoned and is_unheld(record, abandoned))
+        busy = busy and not (abandoned and is_unowned(record, abandoned))
         busy = busy and not (record.waits and record.failures)
-        state = step(record, Event.HIDE if busy else Event.DELETE, now)
+        state = next_state(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
     return change
@@ -1032,7 +1032,7 @@ def retry(attempt: int, due: datetime, now: datetime) -> Change:
     """Let work wait after a failed attempt until ``due``. Deleted work is removed."""
 
     def change(record: Record) -> Record | None:
-        state = step(record, Event.RELEASE, now)
+        state = next_state(record, Event.RELEASE, now)
         _fence(record, attempt)
         if state is State.HIDDEN:
             return None
@@ -1063,7 +1063,7 @@ def failure_text(text: str) -> str:
     return text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def with_losses(change: Change, lost: int) -> Change:
+def with_lost_attempts(change: Change, lost: int) -> Change:
     """Make a change also store how many workers the work has lost."""
 
     def counted(record: Record) -> Record | None:
@@ -1100,17 +1100,17 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
     return stamp(changed)
 
 
-def with_debt(change: Change, owed: Callable[[Record], bool]) -> Change:
-    """Make a change that ends a record also mark notifications as pending, if ``owed`` says so.
+def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
+    """Make a change that ends a record also mark notifications as pending, if ``sends``.
 
     A deleted operation has none, because its end removes it.
     """
-    return functools.partial(_with_debt, change, owed)
+    return functools.partial(_with_pending, change, sends)
 
 
-def _with_debt(change: Change, owed: Callable[[Record], bool], record: Record) -> Record | None:
+def _with_pending(change: Change, sends: Callable[[Record], bool], record: Record) -> Record | None:
     changed = change(record)
-    if changed is None or changed.state not in _DONE or record.state in _DONE or not owed(changed):
+    if changed is None or changed.state not in _DONE or record.state in _DONE or not sends(changed):
         return changed
     return changed._with({"notify_at": changed.end_time})
 

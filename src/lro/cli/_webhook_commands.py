@@ -74,5 +74,5 @@ def retry(context: click.Context, target: str, name: str) -> None:
     for id in left:
         click.echo(f"failed: {id or 'the endpoints cannot be looked up'}")
     if not left:
-        click.echo("nothing is owed")
+        click.echo("nothing is pending")
     context.exit(1 if left else 0)

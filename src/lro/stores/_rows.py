@@ -59,7 +59,7 @@ SWEEP_TIME: Final = f"""(expire_time
 
 
 def sweep_time(record: Record) -> int | None:
-    """When a record is removed, as it would stand in a row; one that owes notifications later."""
+    """Return when a record is removed, as in a row; later if notifications are pending."""
     if record.expire_time is None:
         return None
     longer = 0 if record.notify_at is None else DEBT_LIFE // MICROSECOND

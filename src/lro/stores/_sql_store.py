@@ -151,6 +151,6 @@ class SQLStore(ABC):
         ]
 
     def next_due(self) -> datetime | None:
-        """Read when the next notifications are due; None if none are owed."""
+        """Read when the next notifications are due; None if none are pending."""
         rows = self._read(NEXT_DUE)
         return moment(rows[0][0]) if rows else None

@@ -942,7 +942,7 @@ class MemoryStore(PerProcess):
         return claimed
 
     def next_due(self) -> datetime | None:
-        """Read when the next notifications are due; None if none are owed."""
+        """Read when the next notifications are due; None if none are pending."""
         with self._lock:
             return self._lists.next_due()
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from lro._base.status import AnyMessage
 from lro._engine.store_port import Inserted, RequestKey, Store
 from lro._model.operation import Change, Record
-from lro.testing import _claiming, _counting, _finding, _keeping, _owing, _scheduling, _working
+from lro.testing import _claiming, _counting, _finding, _keeping, _notifying, _scheduling, _working
 from lro.testing._samples import ManualClock, StoreCheck, made_later
 
 MakeStore = Callable[[ManualClock], Store]
@@ -18,7 +18,7 @@ MakeStore = Callable[[ManualClock], Store]
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
-    for part in (_keeping, _finding, _claiming, _working, _counting, _owing, _scheduling)
+    for part in (_keeping, _finding, _claiming, _working, _counting, _notifying, _scheduling)
     for check in vars(part).values()
     if inspect.isfunction(check)
     and check.__module__ == part.__name__

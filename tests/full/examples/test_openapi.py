@@ -47,7 +47,7 @@ def test_document_is_served_with_the_ten_methods(server: Server) -> None:
     validate(document)
     assert {*BODIES} < {*document["paths"]}
     assert "/v1/projects/{project}/locations/{location}/operations" in document["paths"]
-    assert len(document["paths"]) == 10 + 3 * 8
+    assert len(document["paths"]) == 10 + 3 * 7
 
 
 def test_schemathesis_finds_nothing(address: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ CONSTANTS: Final = {
     "reply to a webhook, bytes": transport.MAX_BODY,
     "Retry-After of a receiver, hours": schedule.LONGEST_SECONDS / 3600,
     "webhooks under way in a process": options.CONNECTIONS,
-    "days that a record stays after its expiry because it owes webhooks": DEBT_LIFE
+    "days that a record stays after its expiry because webhooks are pending": DEBT_LIFE
     / timedelta(days=1),
     "call held for an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
     "body of an MCP request, bytes": DEFAULT_MAX_REQUEST_BODY_SIZE,

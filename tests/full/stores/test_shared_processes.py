@@ -16,7 +16,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.testing import STORE_CHECKS, run_store_check
 from tests.services.processes import killed_at_end
 from tests.stores.list_agreement import compare
-from tests.stores.samples import ids, owing
+from tests.stores.samples import ids, insert_pending
 from tests.stores.test_within import REQUEST, method_of
 from tests.waiting import PATIENCE
 
@@ -74,7 +74,7 @@ def test_each_record_is_claimed_by_one_process(place):
     """Within a lease, once; a claim that has ended is claimed again, as another version."""
     names = [*map(str, range(60))]
     with contextlib.closing(place.open()) as store:
-        owing(store, store.now, *names)
+        insert_pending(store, store.now, *names)
         past = store.now()  # a claim up to now has ended when it is made
         claimed = [record for _ in range(3) for record in store.claim_due(past, 99)]
         assert Counter(ids(claimed)) == dict.fromkeys(names, 3)

@@ -15,7 +15,7 @@ from lro._model.operation import (
     delete,
     request_cancel,
     settle_notifications,
-    with_debt,
+    with_pending,
 )
 from lro.testing._samples import (
     ManualClock,
@@ -45,16 +45,16 @@ def _where_kept(check: Callable[[OutboxStore, ManualClock], None]) -> StoreCheck
     return checked
 
 
-def _end_owing(clock: ManualClock, days: float = 30) -> Change:
-    return with_debt(end_of(clock, days=days), lambda _: True)
+def _end_pending(clock: ManualClock, days: float = 30) -> Change:
+    return with_pending(end_of(clock, days=days), lambda _: True)
 
 
-def _owing(store: Store, clock: ManualClock, *unique_ids: str, days: float = 30) -> None:
+def _insert_pending(store: Store, clock: ManualClock, *unique_ids: str, days: float = 30) -> None:
     """Insert operations and end them, a second apart, each with a pending notification."""
     for unique_id in unique_ids:
         clock.advance(1)
         insert(store, record_of(clock, unique_id, notify=_NOTIFY))
-        store.update(f"operations/{unique_id}", _end_owing(clock, days))
+        store.update(f"operations/{unique_id}", _end_pending(clock, days))
 
 
 def _claim(store: OutboxStore, clock: ManualClock, limit: int = 99) -> Sequence[Record]:
@@ -64,19 +64,19 @@ def _claim(store: OutboxStore, clock: ManualClock, limit: int = 99) -> Sequence[
 @_where_kept
 def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> None:
     """The update that ends an operation sets ``notify_at``; operations in progress have none."""
-    same(store.next_due(), None, "what a new store owes")
+    same(store.next_due(), None, "what is pending in a new store")
     record = record_of(clock, notify=_NOTIFY)
     insert(store, record)
     same(store.get(record.name), record, "the record before its end")
-    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is owed before the end")
-    ended = store.update(record.name, _end_owing(clock))
+    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is due before the end")
+    ended = store.update(record.name, _end_pending(clock))
     same(ended and ended.notify_at, clock(), "when the first notification is due")
     same(store.get(record.name), ended, "the record after its end")
     same(store.find([record.name]).records, [ended], "the record, found among others")
     same(store.next_due(), clock(), "when something is due")
     insert(store, record_of(clock, "b"))
     store.update("operations/b", end_of(clock))
-    same(ids(_claim(store, clock)), ["a"], "one owes, the other does not")
+    same(ids(_claim(store, clock)), ["a"], "only the pending one is claimed")
     wrong = record_of(clock, "c", notify="a\0b")
     error = refuses(InvalidArgument, lambda: insert(store, wrong), "what is no text")
     same(error.field, "notify", "the field")
@@ -85,7 +85,7 @@ def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> N
 @_where_kept
 def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> None:
     """The oldest first, up to the limit; each is due again at the end of the claim."""
-    _owing(store, clock, "c", "a", "d", "b")
+    _insert_pending(store, clock, "c", "a", "d", "b")
     before = {name: store.get(f"operations/{name}") for name in "cadb"}
     until = clock() + _LEASE
     same(list(store.claim_due(until, 0)), [], "none are asked for")
@@ -106,7 +106,7 @@ def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> Non
 @_where_kept
 def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> None:
     """Until then no other process gets the record; then one does."""
-    _owing(store, clock, "a")
+    _insert_pending(store, clock, "a")
     same(len(_claim(store, clock)), 1, "the first claim")
     clock.advance(_LEASE.total_seconds() - 0.000001)
     same(list(_claim(store, clock)), [], "a claim that has not ended")
@@ -117,7 +117,7 @@ def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> N
 @_where_kept
 def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
     """Only by the process that has the claim; a later one is refused."""
-    _owing(store, clock, "a")
+    _insert_pending(store, clock, "a")
     (first,) = _claim(store, clock)
     later = clock() + timedelta(minutes=5)
     again = store.update(first.name, settle_notifications(first, '{"tries": 1}', later))
@@ -128,13 +128,13 @@ def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
     refuses(LeaseLost, lambda: store.update(first.name, late), "a claim that is settled")
     clock.advance(minutes=5)
     (second,) = _claim(store, clock)
-    same(second.notify, '{"tries": 1}', "what is still owed")
+    same(second.notify, '{"tries": 1}', "what is still pending")
     refuses(LeaseLost, lambda: store.update(first.name, late), "the claim before")
     same(store.get(first.name), second, "the record after both")
     settled = store.update(second.name, settle_notifications(second, "", None))
     same(settled and (settled.notify, settled.notify_at), ("", None), "what is over")
     same(store.get(first.name), settled, "what is over, read again")
-    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is owed in the end")
+    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is due in the end")
     last = settle_notifications(second, "", None)
     refuses(LeaseLost, lambda: store.update(first.name, last), "a claim that is over")
 
@@ -142,7 +142,7 @@ def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
 @_where_kept
 def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock) -> None:
     """Callers see the operation as it ended, whatever happens to its notifications."""
-    _owing(store, clock, "a")
+    _insert_pending(store, clock, "a")
     before = store.get("operations/a")
     (claimed,) = _claim(store, clock)
     same(claimed.operation, before.operation, "what callers see")
@@ -152,7 +152,7 @@ def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock)
     store.update(claimed.name, delete(clock()))
     gone(store, claimed.name)
     clock.advance(days=1)
-    same((store.next_due(), list(_claim(store, clock))), (None, []), "what a deleted one owes")
+    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is due of a deleted one")
 
 
 @_where_kept
@@ -160,23 +160,23 @@ def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -
     """Callers deleted the operation, so its record is removed when its work ends."""
     insert(store, held(clock, notify=_NOTIFY))
     store.update("operations/a", delete(clock()))
-    same(store.update("operations/a", _end_owing(clock)), None, "the end of hidden work")
+    same(store.update("operations/a", _end_pending(clock)), None, "the end of hidden work")
     gone(store, "operations/a")
-    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is owed")
+    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is due")
 
 
 @_where_kept
 def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> None:
     """For at most 4 days after the expiry that callers see; others are removed at once."""
-    _owing(store, clock, "owes", "settles", days=1)
+    _insert_pending(store, clock, "pending", "settles", days=1)
     insert(store, record_of(clock, "free"))
     store.update("operations/free", end_of(clock, days=1))
     clock.advance(days=1)
-    expired = store.get("operations/owes")
+    expired = store.get("operations/pending")
     expect(not expired.visible(clock()), "callers cannot see what has expired")
     same(list(store.page("", None, 9).records), [], "the list")
     _sweep(store, ["operations/free"])
-    same(ids(_claim(store, clock)), ["owes", "settles"], "what is due is claimed after the expiry")
+    same(ids(_claim(store, clock)), ["pending", "settles"], "what is claimed after the expiry")
     settles = store.get("operations/settles")
     store.update(settles.name, settle_notifications(settles, "", None))
     _sweep(store, [settles.name])
@@ -185,7 +185,7 @@ def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> No
     clock.advance(3)
     _sweep(store, [expired.name])
     gone(store, expired.name)
-    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is owed in the end")
+    same((store.next_due(), list(_claim(store, clock))), (None, []), "what is due in the end")
 
 
 def _sweep(store: Store, names: Collection[str]) -> None:
@@ -195,7 +195,7 @@ def _sweep(store: Store, names: Collection[str]) -> None:
 @_where_kept
 def concurrent_claims_share_notifications(store: OutboxStore, clock: ManualClock) -> None:
     """Each record is claimed by one process."""
-    _owing(store, clock, *[f"{number:02}" for number in range(24)])
+    _insert_pending(store, clock, *[f"{number:02}" for number in range(24)])
     found: list[str] = []
 
     def claim(_: int) -> None:
