@@ -591,6 +591,20 @@ def test_start_during_close_is_kept(make_service, store):
     assert store.get(name).owner == ""
 
 
+def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplog):
+    """Otherwise its lease would be renewed, although nobody runs it."""
+    executor = Held(busy=True)
+    service = make_service(store, executor)
+    name = method_of(service, never).start(WorkRequest()).name
+    executor.busy = False
+    once(service.edges.background, "start", raising(ZeroDivisionError()))
+    service.run_maintenance()
+    assert f"{name}: could not be begun" in caplog.text
+    service.run_maintenance()
+    assert not service.edges.work.held()
+    assert (store.get(name).owner, executor.tasks) == ("", [])  # it is tried again in a second
+
+
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
     """Its leases expire."""

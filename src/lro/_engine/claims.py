@@ -281,6 +281,7 @@ class Claims(PerProcess):
             if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:
                 self._not_before = self._clock() + _RETRY_SECONDS
         except Exception:  # one failure must not hold up the others
+            self._not_before = self._clock() + _RETRY_SECONDS
             line = "%s: could not be begun"
             log.exception(line, record.name, extra=about(record.name, record.method))
 

@@ -233,8 +233,8 @@ class Workers(HeldWork):
         ``start`` ends as soon as the attempt is registered.
         """
         held = record.owner == self.owner
-        attempt = None if start is None else start.attempt
-        attempt = attempt or Attempt(record, self._specs[record.method], self, packed=packed)
+        started = None if start is None else start.attempt
+        attempt = started or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
             shown = packed is None or not attempt.start_unseen
             if held:
@@ -243,6 +243,8 @@ class Workers(HeldWork):
                 start.taken()
         except BaseException:
             slot.release()
+            if held and started is None:  # otherwise its context hands it back
+                self.abandon(attempt)
             raise
         try:
             if held and not shown:
