@@ -499,6 +499,27 @@ def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
 
 
 @forks
+def test_wait_that_the_parent_began_is_not_counted_in_a_child(make_service):
+    """Not even when the child throws it away, which frees no place of another wait."""
+    service = make_service()
+    name = declared(service).start(WorkRequest()).name
+    loop = asyncio.new_event_loop()
+    wait = service.wait_async(name, PATIENCE, caller="ann")
+    task = loop.create_task(wait)
+    loop.run_until_complete(until_async(lambda: service.edges.waiters.waits))
+
+    def check() -> None:
+        wait.close()
+        assert service.edges.waiters.waits == 0
+
+    in_child(check)
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    loop.close()
+    assert service.edges.waiters.waits == 0
+
+
+@forks
 def test_a_closed_service_stays_closed_in_a_child():
     executor = Draining()
     executor.go.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,17 +39,21 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """Places of a :class:`CallCount`; freed by ``with``, or when this object is collected."""
+    """Places of a :class:`CallCount`; freed by ``with``, or when this object is collected.
+
+    A forked child counts anew, so places that its parent took are not freed there.
+    """
 
     def __init__(self, count: CallCount, caller: str, places: int) -> None:
         self._count: CallCount | None = count
         self._caller = caller
         self._places = places
+        self._process = os.getpid()
 
     def release(self) -> None:
         """Free the places. Idempotent."""
         count, self._count = self._count, None
-        if count is not None:
+        if count is not None and self._process == os.getpid():
             count.leave(self._caller, self._places)
 
     def __enter__(self) -> HeldCall:
@@ -86,15 +91,6 @@ class CallCount(PerProcess):
         """Hold further places until the returned object frees them.
 
         Raises:
-            TooManyHeld: As for :meth:`enter`.
-        """
-        self.enter(caller, places)
-        return HeldCall(self, caller, places)
-
-    def enter(self, caller: str, places: int = 1) -> None:
-        """Hold further places until :meth:`leave`.
-
-        Raises:
             TooManyHeld: This caller, or all together, would hold too many.
         """
         with self._lock:
@@ -107,9 +103,10 @@ class CallCount(PerProcess):
                     raise TooManyHeld(what, self._each, self._each_setting)
                 self._of_caller[caller] = mine
             self._held += places
+        return HeldCall(self, caller, places)
 
-    def leave(self, caller: str, places: int = 1) -> None:
-        """Free places that this caller got from :meth:`enter`."""
+    def leave(self, caller: str, places: int) -> None:
+        """Free places that :meth:`take` gave this caller."""
         with self._lock:
             self._held -= places
             if caller and self._each is not None:

@@ -150,11 +150,8 @@ class Waiters(PerProcess):
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
         """:meth:`wait` for coroutines: no thread is held."""
-        self._waits.enter(caller)
-        try:
+        with self._waits.take(caller):
             return await self.until_done_async(name, limit)
-        finally:
-            self._waits.leave(caller)
 
     async def until_done_async(self, name: str, limit: float) -> Operation:
         """:meth:`until_done` for coroutines: no thread is held."""
