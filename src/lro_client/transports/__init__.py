@@ -1,4 +1,4 @@
-"""Transports, which carry calls to a server, and what a transport of your own needs.
+"""Transports, which carry calls to a server, and the types for writing your own transport.
 
 gRPC is in :mod:`lro_client.transports.grpc`, aiohttp in :mod:`lro_client.transports.aiohttp`.
 """

@@ -1,4 +1,4 @@
-"""Calls as gRPC messages and back, the same for both faces (spec §12, §11.10)."""
+"""Calls as gRPC messages and back, for the blocking and the async client (spec §12, §11.10)."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ _EXTENSIONS: Final = (BatchGetOperationsRequest, WatchOperationsRequest, RerunOp
 """Requests that only HTTP can carry (spec §3.11, §3.12)."""
 
 _NO_METHOD: Final = "Method not found!"
-"""The message of grpcio's servers for every path that they do not serve."""
+"""The error message of grpcio's servers for a path that they do not serve."""
 _METHOD: Final = re.compile(r"/([\w.]+)/(\w+)|([\w.]+)\.(\w+)", re.ASCII)
 _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
-"""The message of grpcio when the caller's own deadline expires."""
+"""grpcio's error messages when the caller's own deadline expires."""
 
 _UNCONNECTED: Final = "failed to connect to all addresses"
 """The beginning of grpcio's messages on failed connections."""
 
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
-"""The message with which grpcio refuses a large reply, and a server before 1.70 a large request."""
+"""Matches grpcio's message for a reply, or before grpcio 1.70 a request, that is too large."""
 
 _PAIRS: Final = "pairs of a key in lower case and a text of ASCII (bytes for a key in -bin)"
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")
@@ -84,12 +84,12 @@ _MAX_PAUSE_SECONDS: Final = 1e9
 
 
 class GrpcCoder:
-    """Calls to gRPC and back, the same for both faces."""
+    """Converts calls to gRPC messages, and responses to replies, for both clients."""
 
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
         for pair in self._metadata:
-            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # the rest may be a token
+            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # a value may be secret
             check("metadata", shown, _PAIRS, fine=_is_pair(pair))
         self._types = types
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class GrpcCoder:
         """Return the path of a call, its message and its metadata.
 
         Raises:
-            CallError: The verb is an extension of HTTP.
+            CallError: The verb is an extension that only HTTP supports.
             DeclarationError: The message cannot be encoded.
         """
         try:
@@ -118,7 +118,7 @@ class GrpcCoder:
     def _encode(self, call: Call) -> tuple[str, bytes]:
         request = call.request
         if isinstance(request, _EXTENSIONS):
-            raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
+            raise MethodNotSupported(call.verb)  # only HTTP supports it (spec §3.11)
         if call.view != "BASIC":
             raise MethodNotSupported(f"{call.verb} with view={call.view} over gRPC")
         if isinstance(request, StartRequest):
@@ -132,7 +132,7 @@ class GrpcCoder:
                 " TypedDict is packed by types.pack(message, cls), with the types of the client)"
             )
             raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
-        with self._lock:  # as registering replaces what is made of the classes
+        with self._lock:  # registering a class replaces the generated binary classes
             if not isinstance(request.message, AnyMessage):
                 self._register(type(request.message), request.target)
             return start_to_binary(request, self._types)
@@ -143,10 +143,10 @@ class GrpcCoder:
             self._types.register(cls, f"{package}.{cls.__name__}")
 
     def decode(self, call: Call, payload: bytes | None) -> Reply:
-        """Return the reply of a response message; None: the server sent OK without a message.
+        """Return the reply of a response; ``payload`` is None if OK came without a message.
 
         Raises:
-            CallError: It is not what was asked for.
+            CallError: The message is not a valid reply to the call.
         """
         if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
             return Reply(None)
@@ -178,14 +178,14 @@ class GrpcCoder:
                 text = f"method not found: {_path(call)}"
             if text.startswith(_UNCONNECTED) and UNTRUSTED.search(text):
                 return CallError(call.verb, Status(Code.FAILED_PRECONDITION, text))
-            # A server with details did not send this: the connection failed, or a proxy answered.
+            # Without status details: the connection failed, or a proxy or a simple server replied.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
         return CallError(call.verb, status, retry_after=_retry_after(status))
 
 
 def _is_pair(pair: object) -> bool:
-    # As grpcio has it, which finds a mistake at each call.
+    # The rules of grpcio, which reports a mistake only when a call is made.
     if not isinstance(pair, tuple) or len(pair) != 2:
         return False
     key, value = pair
@@ -199,11 +199,11 @@ def _is_pair(pair: object) -> bool:
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     """Return the message of a start in binary form, with its options (spec §9.1, §9.7).
 
-    A message that has a field of the name says it there.
+    An option is written to the message's field of that name if there is one.
 
     Raises:
         UnknownType, EncodingError, DeclarationError: The message has no binary form.
-        InvalidArgument: The request id does not fit.
+        InvalidArgument: An option does not fit the message's field.
     """
     given = request.message
     packed = given if isinstance(given, AnyMessage) else types.pack(given)
@@ -238,19 +238,19 @@ def _path(call: Call) -> str:
 
 
 def _embedded_status(error: Any, code: Code) -> Status | None:
-    # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
+    # Read as pairs: grpc.aio's metadata is also a mapping, but some versions break dict().
     pairs = error.trailing_metadata() or ()
     details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")
     try:
         status = status_from_proto(StatusProto.FromString(details))
     except DecodeError:
         return None
-    return status if details and status.code == code else None  # as it must be (spec §12.2)
+    return status if details and status.code == code else None  # they must agree (spec §12.2)
 
 
 def _is_too_large(call: Call, text: str) -> bool:
     found = _TOO_LARGE.search(text)
-    # Of all requests only a start is large enough for a server to refuse it so.
+    # Only a start can be so large that a server refuses the request with this message.
     start = isinstance(call.request, StartRequest)
     return found is not None and (found[1] is not None or not start)
 

@@ -68,7 +68,7 @@ from lro_client._flow.steps import (
 )
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
-"""Options of a start beside its message (spec §9.1, §9.7): the two spellings of each field name."""
+"""Options sent with a start's message (spec §9.1, §9.7): Python and JSON names of each field."""
 
 _ENDINGS: Final = {
     "get": "",
@@ -83,7 +83,7 @@ _ENDINGS: Final = {
 """The custom verbs at the ends of paths (spec §5.4)."""
 
 _MAX_KNOWN_PATHS: Final = 256
-"""Paths that are kept: a poll asks for the same one again."""
+"""Maximum number of cached paths: every poll of an operation uses the same path."""
 
 _OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
 
@@ -99,14 +99,14 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 class Routes:
     """The paths of the verbs, as http rules; ``name`` is the operation or its parent.
 
-    The default is any name below ``/v1``, as this library's servers and Google's have it. Paths not
-    given stand below the prefix of the first one that is, in the order of the fields: with
-    ``get="/v1beta/{name=**}"`` all are below ``/v1beta``. Services that bind WaitOperation do it in
-    several ways (spec §4.10): ``wait_method`` is their HTTP method, and ``wait_body`` says whether
-    the timeout is sent as JSON or, as with GET, in the query.
+    By default any name is served below ``/v1``, as on this library's servers and on Google's. Paths
+    that are not set get the prefix of the first path that is set, in the order of the fields: with
+    ``get="/v1beta/{name=**}"`` all paths are below ``/v1beta``. Services differ in how they bind
+    WaitOperation (spec §4.10): ``wait_method`` is its HTTP method. The timeout is sent as JSON if
+    ``wait_body`` is true, otherwise in the query string, as with GET.
 
     Raises:
-        DeclarationError: A path is not a text.
+        DeclarationError: A path is not a string.
     """
 
     get: str = ""
@@ -134,10 +134,10 @@ class Routes:
 
     @classmethod
     def below(cls, prefix: str) -> Routes:
-        """Return the default paths below another prefix than ``/v1``, such as ``/api/v1``.
+        """Return the default paths with a prefix such as ``/api/v1`` in place of ``/v1``.
 
         Raises:
-            InvalidArgument: It does not begin with a slash.
+            InvalidArgument: The prefix does not begin with a slash.
         """
         if not prefix.startswith("/"):
             raise InvalidArgument("prefix", f"must begin with a slash, got {prefix!r:.80}")
@@ -155,11 +155,11 @@ class HttpCall:
 
 
 class _NoPlace(Exception):
-    """A name has a segment that would change the path."""
+    """Raised for a name that has a segment such as ``..``, which would change the path."""
 
 
 class Encoder:
-    """Turns calls into requests; ``base_url`` goes before all paths, those of starts included."""
+    """Turns calls into HTTP requests; ``base_url`` is put before all paths, also before targets."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
@@ -169,11 +169,11 @@ class Encoder:
         self._path = functools.lru_cache(maxsize=_MAX_KNOWN_PATHS)(self._expand)
 
     def encode(self, call: Call) -> HttpCall:
-        """The HTTP request of a call.
+        """Return the HTTP request of a call.
 
         Raises:
             DeclarationError: A name does not fit its path, or the message cannot be encoded.
-            UnreadableReply: A server has given a name that no path can have.
+            UnreadableReply: The server returned an operation name that no path can contain.
         """
         try:
             asked = self._encode(call.request)
@@ -181,7 +181,7 @@ class Encoder:
                 asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
-        except _NoPlace as exc:  # names that callers give are checked before
+        except _NoPlace as exc:  # the caller's names were checked before, so the server sent this
             text = f"the server gave a name that has no place in a path: {exc}"
             raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
@@ -221,7 +221,7 @@ class Encoder:
         return HttpCall(method="GET", url=self._path("get", request.name))
 
     def _expand(self, verb: str, name: str) -> str:
-        if not name:  # which ``**`` would take for no segment at all
+        if not name:  # the template's ``**`` would accept it as zero segments
             raise InvalidArgument("name", "must not be empty")
         try:
             check_segments("name", name)
@@ -234,7 +234,7 @@ class Encoder:
             return self._path("list", _collection(name))
         except InvalidArgument:
             parent = name.removesuffix("/operations")
-            try:  # a rule such as "/v1/{name=projects/*}/operations" takes the parent alone
+            try:  # a rule such as "/v1/{name=projects/*}/operations" needs only the parent
                 return self._path("list", parent)
             except InvalidArgument:
                 pass
@@ -252,7 +252,7 @@ class Encoder:
         if isinstance(message, AnyMessage):
             message = self._types.readable(message).payload
         if isinstance(message, Mapping):
-            json.dumps(message, allow_nan=False)  # faster encoders send null for what has no JSON
+            json.dumps(message, allow_nan=False)  # raises for NaN; faster encoders send null
             message = dict(message)
         body = message if isinstance(message, dict) else self._types.dump(message)
         if not isinstance(body, dict):
@@ -286,7 +286,7 @@ class EventTooLarge(ValueError):
 
 
 class Events(Generic[E]):
-    """Turns chunks into events: ``read`` is given the type and the data of each."""
+    """Parses chunks into events; ``read`` is called with the type and the data of each event."""
 
     def __init__(self, read: Callable[[str, bytes], E | None]) -> None:
         self._read = read
@@ -300,7 +300,7 @@ class Events(Generic[E]):
         """Return the events that are complete with this chunk.
 
         Raises:
-            EventTooLarge: An event has no end within :data:`MAX_EVENT` bytes.
+            EventTooLarge: An event is longer than :data:`MAX_EVENT` bytes.
         """
         self._rest += chunk
         if b"\n" not in chunk and b"\r" not in chunk:
@@ -312,7 +312,7 @@ class Events(Generic[E]):
             whole, held = whole[:-1], b"\r"
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = bytearray(rest + held)
-        if lines and not self._begun:  # a stream may begin with a mark, which is no part of a name
+        if lines and not self._begun:  # a byte order mark is not part of the first field name
             self._begun, lines[0] = True, lines[0].removeprefix(_BYTE_ORDER_MARK)
         for line in lines:
             if line:
@@ -330,7 +330,7 @@ class Events(Generic[E]):
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
-            self._size += len(value) + 1  # a line without data takes its room too
+            self._size += len(value) + 1  # an empty line uses memory too
         elif field == b"event":
             self._kind = value.decode("utf-8", "replace")
 
@@ -342,24 +342,24 @@ class Events(Generic[E]):
 
 _UNFINISHED: Final = re.compile(
     r"""
-    | -                                         # within a number
+    | -                                         # cut off within a number
     | (?<=[0-9]) (?: \. | \.?[0-9]*[eE][+-]? )
     | t (?:r u?)? | f (?:a (?:l s?)?)? | n (?:u l?)?
-    | " (?: [^"\\]++ | \\. )*+ \\?              # within a text
-    | (?<=\\) u [0-9a-fA-F]{0,4}                # within an escape in a text
+    | " (?: [^"\\]++ | \\. )*+ \\?              # within a string
+    | (?<=\\) u [0-9a-fA-F]{0,4}                # within an escape in a string
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""The end of a text that stops within a token, or between tokens."""
+"""Matches the end of a JSON text that was cut off within a token, or between tokens."""
 
 
 def is_truncated(content: bytes) -> bool:
     """Return True if the bytes are the beginning of a JSON text that was cut off.
 
-    Bytes that no continuation could turn into JSON in UTF-8 are not truncated: no more bytes help.
+    Return False if no further bytes could complete them to valid JSON in UTF-8.
     """
     try:
-        # An incremental decoder waits for the rest of a character that is cut.
+        # An incremental decoder accepts a character that is cut off at the end.
         text = codecs.getincrementaldecoder("utf-8")().decode(content)
     except UnicodeDecodeError:
         return False
@@ -376,31 +376,31 @@ _WITHOUT_CONTENT: Final = frozenset({204, 205})
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _MAX_PAUSE_SECONDS: Final = 1e9
-"""Longer than any real pause, but not too long for a clock's sleep."""
+"""Upper bound of a pause: longer than any real one, but short enough for a clock's sleep."""
 
 _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
-    # From a cookie that the client has kept, or a host name that cannot be encoded for DNS.
+    # A cookie kept by the client, or a host name, cannot be encoded.
     ("UnicodeError", Code.INVALID_ARGUMENT, False),
-    ("HTTPStatusError", Code.UNKNOWN, False),  # of less than 400: a redirection
+    ("HTTPStatusError", Code.UNKNOWN, False),  # with a status below 400: a redirect
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
-    ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
-    ("SSLError", Code.UNAVAILABLE, True),  # from a read on an event loop: httpx does not wrap it
+    ("RequestError", Code.UNAVAILABLE, True),  # all others: the connection failed or was lost
+    ("SSLError", Code.UNAVAILABLE, True),  # httpx does not wrap it if a read on a loop raises it
     ("ConnectionError", Code.UNAVAILABLE, True),
 )
-"""The meaning of exceptions by name, and True if a retry can help; the first match counts.
+"""For each exception name: its code, and True if a retry can help. The first match is used.
 
-By name, since the client may be one of httpx2, which has other classes with the same names.
+Names instead of classes, because the client may be from httpx2: other classes, the same names.
 """
 
 
 _CONNECTING: Final = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
 _REFUSED: Final = re.compile(r"\A(4\d\d)[ ,]")
-"""The status with which a proxy refuses to connect, as httpx and aiohttp print it."""
+"""Matches the HTTP status in the message of httpx or aiohttp if a proxy refused to connect."""
 
 _ELSEWHERE: Final = (
     "look at the name, the client's base URL and routes, and where the server is mounted"
@@ -408,10 +408,10 @@ _ELSEWHERE: Final = (
 
 
 class HttpCoder:
-    """Calls to HTTP and back, the same for the blocking and the async client.
+    """Converts calls to HTTP requests, and responses to replies, for both clients.
 
-    ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
-    local clock, for dates in Retry-After.
+    ``base_url`` is put before the paths of verbs, and before targets of starts that are paths.
+    ``now`` is the local clock; it is needed for dates in Retry-After.
     """
 
     def __init__(
@@ -430,7 +430,7 @@ class HttpCoder:
         """Return the reply of an HTTP response.
 
         Raises:
-            CallError: The response is an error, or is not what was asked for.
+            CallError: The response is an error, or not a valid reply to the call.
         """
         status: int = response.status_code
         headers: Mapping[str, str] = response.headers
@@ -443,9 +443,9 @@ class HttpCoder:
 
     @contextmanager
     def failures(self, call: Call, address: Callable[[], str]) -> Iterator[None]:
-        """Turn what httpx or the reader of events raises within into the error of a call.
+        """Turn exceptions of httpx or of the event parser in the block into the error of a call.
 
-        The error says which ``address()`` was asked.
+        The error names the address that was called, which ``address()`` returns.
         """
         try:
             yield
@@ -454,7 +454,7 @@ class HttpCoder:
         except Exception as exc:
             exc = typing.cast("Any", exc)
             names = [cls.__name__ for cls in type(exc).__mro__]
-            if "DecodingError" in names:  # spoilt on its way, or mislabelled
+            if "DecodingError" in names:  # damaged in transit, or its encoding is mislabelled
                 raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
             if "HTTPStatusError" in names and exc.response.status_code >= 400:
                 raise self._raised(call, exc.response) from exc
@@ -463,14 +463,14 @@ class HttpCoder:
             said = _said(exc)
             text = f"{names[0]}: {said}" if said else names[0]
             status = Status(meaning[0], f"{text} ({address()})")
-            # A traceback shows the texts of causes too.
+            # A traceback would also show the messages of causes, which may contain secrets.
             cause = exc if said == str(exc) else None
             raise CallError(call.verb, status, passing=meaning[1]) from cause
 
     def _message(
         self, call: Call, status: int, content: bytes
     ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
-        if status in _WITHOUT_CONTENT:  # asking again cannot help
+        if status in _WITHOUT_CONTENT:  # a retry cannot help
             raise unreadable(call.verb, f"HTTP {status} says nothing of an operation", status)
         if not content.strip():
             raise empty_reply(call.verb, "an empty body", status)
@@ -498,11 +498,11 @@ class HttpCoder:
             raise InvalidArgument("operations", "must be a list, beside a list of missing names")
         listed_names = {str(one.get("name")) for one in listed if isinstance(one, dict)}
         absent = set(request.names).difference(listed_names, map(str, missing))
-        if absent:  # a wait for it would never end
+        if absent:  # a wait for an operation that is never reported would not end
             raise InvalidArgument(
                 "operations", f"must have {min(absent)!r:.200}, unless 'missing' has it"
             )
-        if request.ended:  # most have not ended, and decoding them would be most of the work
+        if request.ended:  # most have not ended, and decoding them would take most of the time
             listed = [one for one in listed if isinstance(one, dict) and _matters(one)]
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
@@ -516,7 +516,7 @@ class HttpCoder:
     def events(self, call: Call) -> Events[Operation | str]:
         """Return a parser from stream chunks to operations and the names of missing ones.
 
-        It raises a CallError for what was not asked for.
+        The parser raises a CallError for an event that is not valid for the call.
         """
         return Events(lambda kind, data: self._event(call, kind, data))
 
@@ -532,7 +532,7 @@ class HttpCoder:
             ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
             name = fields.get("name")
             if ended and isinstance(name, str) and not _matters(fields):
-                return Operation(name=name)  # metadata that no listener wants are not kept
+                return Operation(name=name)  # no listener needs the metadata, so they are dropped
             return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"
@@ -558,7 +558,7 @@ class HttpCoder:
         where = f"{response.request.method} {public_address(str(response.url))}"
         words = f"; it said: {status.message}"
         if status.message == status_from_error_body(http, None, self._types).message:
-            # The reply has no message; it may be from another server than the one meant.
+            # The reply has no message; it may come from a server that the user did not mean.
             words = ""
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status):
@@ -566,12 +566,12 @@ class HttpCoder:
                 asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
         said = error_fields(http, body)
-        # A page of a proxy, or of a framework without such a route, says nothing.
+        # An error page of a proxy, or of a framework without such a route, tells nothing.
         if status.code == Code.NOT_FOUND and (said is None or _lacks_route(status)):
             text = f"nothing is served at {where}: {_ELSEWHERE}{words}"
             status = attrs.evolve(status, message=text)
             return PathNotServed(call.verb, status, http, retry_after)
-        # A body without a status of its own came from a proxy, whose troubles pass.
+        # A body without a google.rpc.Status came from a proxy, whose failures are temporary.
         named = said is not None and str(said.get("status")) in Code.__members__
         passing = http in _PASSING_STATUS and not named
         return CallError(call.verb, status, http, retry_after, passing=passing)
@@ -579,7 +579,7 @@ class HttpCoder:
     def _raised(self, call: Call, response: Any) -> CallError:
         """Return the error of a reply for which the client's hook raised ``HTTPStatusError``."""
         content = b""
-        with suppress(RuntimeError):  # a body that no hook has read is closed by now
+        with suppress(RuntimeError):  # the body is closed, and no hook has read it
             content = response.content
         return self._error(call, response, content, self._retry_after(response.headers))
 
@@ -595,9 +595,9 @@ class HttpCoder:
 
 
 def _matters(operation: dict[str, Json]) -> bool:
-    """Return whether an operation must be read where only those that are done matter.
+    """Return True if an operation must be decoded when the caller only needs those that are done.
 
-    One that has an error but is not done must be read too: nobody can wait for it.
+    An operation with an error that is not done must be decoded too: waiting for it is impossible.
     """
     return bool(operation.get("done") or operation.get("error"))
 
@@ -613,8 +613,8 @@ def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
 
 
 def _said(exc: Exception) -> str:
-    """Return the text of an exception, without secrets."""
-    if "header value" in str(exc):  # h11 and httpx show it whole, and it may be a token
+    """Return the message of an exception, without secrets."""
+    if "header value" in str(exc):  # h11 and httpx show the whole value, which may be a token
         return "a header has a forbidden character, such as the newline at the end of a file"
     return str(exc)
 
@@ -628,7 +628,7 @@ def _moment(text: str) -> float | None:
 
 
 def _lacks_route(status: Status) -> bool:
-    """Return True if NOT_FOUND means the path, not the operation."""
+    """Return True if NOT_FOUND means that the path, not the operation, does not exist."""
     return any(
         isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
         for detail in decoded(status)

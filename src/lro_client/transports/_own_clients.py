@@ -1,7 +1,7 @@
-"""The HTTP clients of transports that were given none, and the requests that they send again.
+"""HTTP clients for transports that got no client of the user, and their cached requests.
 
-Half of what an HTTP client does at each call is for options that these do not have. So a request
-is built once, and goes to the transport of httpx at once where nothing lies between.
+Half of the work of an HTTP client at each call is for options that these clients do not have. So
+each request is built once, and is passed directly to the httpx transport where that is possible.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 _HEADERS: Final = {"accept-encoding": CODINGS}
 
 IDLE_SECONDS: Final = 1.0
-"""Seconds for which an idle connection is kept. Servers keep theirs for two seconds or more.
+"""Seconds for which an idle connection is kept. Servers keep idle connections for at least two.
 
-Where both end a connection at the same time, a request is lost on it (RFC 9112 §9.3).
+If a server closes a connection while a request is sent, that request is lost (RFC 9112 §9.3).
 """
 
 LIMITS: Final = httpx.Limits(
@@ -41,18 +41,18 @@ LIMITS: Final = httpx.Limits(
 )
 
 MAX_KNOWN_REQUESTS: Final = 64
-"""Requests whose parts are kept, the ones that were used last."""
+"""Maximum number of cached requests; the least recently used are dropped."""
 
 _MAX_KNOWN_BODY_BYTES: Final = 1024
-"""Larger bodies hold many names, and no two of them are the same."""
+"""Maximum size of a body in the cache. Larger bodies have many names and do not repeat."""
 
 _PIECE: Final = 64 * 1024
-"""Bytes that are written at once, so that a slow reader cannot begin the time anew for long."""
+"""Bytes per write. Each write gets a new timeout, so a slow reader could prolong a large one."""
 
 
 @contextmanager
 def _bounded(timeout: float | None) -> Iterator[float | None]:
-    """Give the timeout of one step: ``timeout``, or the time left if that is shorter."""
+    """Yield the timeout of one step: ``timeout``, or the time left if that is shorter."""
     until = CALL_DEADLINE.until
     if until is None:
         yield timeout
@@ -69,7 +69,7 @@ def _bounded(timeout: float | None) -> Iterator[float | None]:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection that keeps to :func:`ending_at`; httpx's timeouts cover only single reads."""
+    """A connection that observes :func:`ending_at`; httpx's timeouts cover only single reads."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
@@ -100,7 +100,7 @@ class _TimedStream(httpcore.NetworkStream):
 
 
 class _TimedBackend(httpcore.SyncBackend):
-    """Makes connections that keep to :func:`ending_at`."""
+    """Makes connections that observe :func:`ending_at`."""
 
     def connect_tcp(
         self,
@@ -116,16 +116,16 @@ class _TimedBackend(httpcore.SyncBackend):
 
 
 def _blocking(context: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> httpx.HTTPTransport:
-    """Connections of httpx that keep to :func:`ending_at`."""
+    """Return an httpx transport whose connections observe :func:`ending_at`."""
     made = httpx.HTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
     made._pool._network_backend = _TimedBackend()  # httpx has no option for this
     return made
 
 
 class Connections(httpx.BaseTransport):
-    """httpx's connections. With ``plain`` the first https call reads the trusted certificates.
+    """An httpx transport. With ``plain`` it loads the trusted certificates at the first https call.
 
-    These take 20 ms and 1 MB, and many servers are called without TLS.
+    Loading them takes 20 ms and 1 MB, which calls to servers without TLS can save.
     """
 
     def __init__(self, *, plain: bool) -> None:
@@ -149,7 +149,7 @@ class Connections(httpx.BaseTransport):
 
 
 class MakeConnections(Protocol):
-    """Makes connections on an event loop that trust the certificates of a context."""
+    """Makes a transport for an event loop that trusts the certificates of an SSL context."""
 
     def __call__(
         self, context: ssl.SSLContext, proxy: httpx.Proxy | None = None
@@ -157,7 +157,7 @@ class MakeConnections(Protocol):
 
 
 class AsyncConnections(httpx.AsyncBaseTransport):
-    """The client of an event loop, of any HTTP library."""
+    """A transport for an event loop, of any HTTP library; ``plain`` as for :class:`Connections`."""
 
     def __init__(self, make: MakeConnections, *, plain: bool) -> None:
         self._make = make
@@ -184,17 +184,17 @@ def _without_certificates() -> ssl.SSLContext:
 
 
 def _certificates() -> ssl.SSLContext:
-    """Return a context that trusts the certificates of the environment, or those of certifi."""
+    """Return a context that trusts the environment's certificates, or those of certifi."""
     try:
         if file := os.environ.get("SSL_CERT_FILE"):
-            open(file, "rb").close()  # older versions of httpx pass over one that is not there
+            open(file, "rb").close()  # older versions of httpx ignore a missing file
         return httpx.create_ssl_context()
     except OSError as exc:
         raise DeclarationError("SSL_CERT_FILE", f"is not a file of certificates: {exc}") from exc
 
 
 def _no_cookies() -> CookieJar:
-    """A jar that keeps no cookies: one with an invalid character would break every call."""
+    """Return a jar that keeps no cookies: an invalid character in one would break every call."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
@@ -221,9 +221,9 @@ class OwnClient:
 
 
 class OwnAsyncClient:
-    """An ``httpx.AsyncClient`` without options, upon any transport.
+    """An ``httpx.AsyncClient`` without options, over any transport.
 
-    ``make_transport`` makes the one of a proxy, or that of all other calls.
+    ``make_transport(proxy)`` makes the transport of a proxy, or with None that of other calls.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class OwnAsyncClient:
         self._requests = RequestCache()
 
     async def send(self, asked: Mapping[str, Any]) -> httpx.Response:
-        """As :meth:`OwnClient.send`."""
+        """Send a request, and return the response before its body is read."""
         request = self._requests.request(self.client, asked)
         if self._mounted or _is_for_client(self.client, request):
             return await self.client.send(request, stream=True)
@@ -248,7 +248,7 @@ class OwnAsyncClient:
 
 
 def client_of(**options: Any) -> httpx.Client:
-    """An ``httpx.Client`` with connections and proxies as of :class:`OwnClient`.
+    """Return an ``httpx.Client`` with the same connections and proxies as :class:`OwnClient`.
 
     Raises:
         DeclarationError: The environment names a proxy or certificates that cannot be used.
@@ -261,11 +261,11 @@ def client_of(**options: Any) -> httpx.Client:
 def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
     """Return the proxies of the environment as ``mounts`` of a client; empty without proxies.
 
-    Hosts of NO_PROXY that httpx has no form for, as networks, have no part in it. httpx itself
-    refuses to make a client then (encode/httpx#3221).
+    Entries of NO_PROXY that httpx cannot express, such as networks, are ignored. httpx itself
+    fails to make a client if there is such an entry (encode/httpx#3221).
 
     Raises:
-        DeclarationError: A proxy cannot be used, or the certificates cannot.
+        DeclarationError: A proxy or the certificates cannot be used.
     """
     found = urllib.request.getproxies()
     hosts = [host.strip() for host in found.get("no", "").split(",") if host.strip()]
@@ -276,7 +276,7 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
         if url := found.get(scheme):
             try:
                 mounts[f"{scheme}://"] = make(httpx.Proxy(url if "://" in url else f"http://{url}"))
-            except DeclarationError:  # of another variable
+            except DeclarationError:  # raised for the variable of the certificates
                 raise
             except (ValueError, ImportError, httpx.InvalidURL) as exc:
                 name = f"{scheme}_proxy".upper()
@@ -307,21 +307,21 @@ def _through_proxy(proxy: httpx.Proxy) -> httpx.BaseTransport:
 def httpx_connections(
     context: ssl.SSLContext, proxy: httpx.Proxy | None = None
 ) -> httpx.AsyncBaseTransport:
-    """Connections of httpx."""
+    """Make httpx's own transport."""
     return httpx.AsyncHTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
 
 
 def connections_of(
     proxy: httpx.Proxy | None, *, plain: bool, make: MakeConnections = httpx_connections
 ) -> httpx.AsyncBaseTransport:
-    """Connections on an event loop, directly or through a proxy."""
+    """Make the transport of an event loop, directly or through a proxy."""
     if proxy is None:
         return AsyncConnections(make, plain=plain)
     return make(_certificates(), proxy)
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:
-    """Return True if the client must add to the request, refuse it, or pass it to a hook."""
+    """Return True if ``client.send`` is needed: to add headers, to refuse, or for a tracer."""
     return client.is_closed or bool(request.url.userinfo) or _is_patched(type(client))
 
 
@@ -333,9 +333,9 @@ def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
 
 
 class RequestCache:
-    """Parts of the requests of a client that was made here, whose headers do not change.
+    """Cached parts of the requests of one of the above clients, whose headers do not change.
 
-    Building a request takes a third of a poll.
+    Building a request takes a third of the time of a poll.
     """
 
     def __init__(self) -> None:
@@ -347,7 +347,7 @@ class RequestCache:
     ) -> httpx.Request:
         """Build a request, as ``client.build_request`` does."""
         unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
-        # Headers of their own come from tracing.
+        # Tracing adds other headers, which differ from call to call.
         if unusual or asked.get("headers", {}).keys() - {"content-type"}:
             return client.build_request(**asked)
         key = asked["method"], asked["url"], asked.get("content", b"")
@@ -357,7 +357,7 @@ class RequestCache:
         self._known[key] = known
         while len(self._known) > MAX_KNOWN_REQUESTS:
             self._known.popitem(last=False)
-        # Another thread may send the same one with another timeout.
+        # A new object, because another thread may send the cached request with another timeout.
         request = httpx.Request(
             known.method,
             known.url,
@@ -365,5 +365,5 @@ class RequestCache:
             stream=known.stream,
             extensions={"timeout": httpx.Timeout(asked["timeout"]).as_dict()},
         )
-        request.read()  # a transport that finds it unread may send the body in chunks
+        request.read()  # a transport may send a body in chunks if it was not read
         return request

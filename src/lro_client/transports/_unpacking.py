@@ -1,4 +1,4 @@
-"""Unpack the bodies of replies piece by piece, so that time and size can be looked at."""
+"""Decompress the bodies of replies piece by piece, so that time and size can be checked."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Final
 import httpx
 
 MAX_PIECE_BYTES: Final = 256 * 1024
-"""Maximum number of bytes unpacked at once; time and size are checked after each piece."""
+"""Maximum size of a decompressed piece; time and size are checked after each piece."""
 
 MAX_CODINGS: Final = 2
-"""Maximum number of encodings of a body; each can make it a thousand times smaller."""
+"""Maximum number of encodings of a body; each can multiply its size by a thousand."""
 
 CODINGS: Final = "gzip, deflate"
 """The encodings that the client accepts (RFC 9110 §12.5.3)."""
 
 _BLOCK_BYTES: Final = 16 * 1024
-"""Bytes given to zlib at once; at the end of each member it copies those not yet used."""
+"""Bytes passed to zlib at once: at the end of each gzip member it copies the unused rest."""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
-"""The encodings that are read."""
+"""The encodings that can be decoded."""
 _GZIP_HEAD: Final = b"\x1f\x8b"
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
 class UnknownCoding(Exception):
-    """A body has an encoding that is not read."""
+    """Raised for a body whose encoding cannot be decoded."""
 
 
 class Unpacking:
-    """Unpacks what was packed as ``Content-Encoding`` says (RFC 9110 §8.4).
+    """Decompresses a body according to its ``Content-Encoding`` (RFC 9110 §8.4).
 
     Raises:
-        UnknownCoding: It names a coding that is not read, or more than :data:`MAX_CODINGS`.
+        UnknownCoding: The header names an unknown encoding, or more than :data:`MAX_CODINGS`.
     """
 
     def __init__(self, codings: str) -> None:
@@ -48,12 +48,12 @@ class Unpacking:
         self._layers = [_Layer() for _ in names]
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Unpack the next bytes into pieces of at most :data:`MAX_PIECE_BYTES`.
+        """Decompress the next bytes into pieces of at most :data:`MAX_PIECE_BYTES`.
 
-        Also yields ``b""`` from time to time, where many bytes unpack to nothing.
+        It also yields ``b""`` from time to time, because many bytes may decompress to nothing.
 
         Raises:
-            httpx.DecodingError: They were spoilt.
+            httpx.DecodingError: The bytes are damaged.
         """
         try:
             yield from _through(self._layers, chunk)
@@ -72,14 +72,14 @@ def _through(layers: Sequence[_Layer], chunk: bytes) -> Iterator[bytes]:
 
 
 class _Layer:
-    """Unpacks gzip, of one member or several (RFC 1952 §2.2), and deflate, with a head or without.
+    """Decompresses gzip with any number of members (RFC 1952 §2.2), and deflate with any header.
 
-    The bytes say which it is: servers have sent each under the name of the other.
+    The first bytes decide which format it is, because some servers send one under the other's name.
     """
 
     def __init__(self) -> None:
         self._inflate: zlib._Decompress | None = None
-        self._held = b""  # less than a head
+        self._held = b""  # less than a header
         self._padding = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -89,7 +89,7 @@ class _Layer:
                 if len(chunk) < len(_GZIP_HEAD):
                     self._held = chunk
                     return
-                # What follows the last member fills a block up, and is no part of the body.
+                # Bytes after the last member are padding, and not part of the body.
                 self._padding = self._inflate is not None and not chunk.startswith(_GZIP_HEAD)
                 self._inflate = zlib.decompressobj(_window(chunk))
                 continue

@@ -1,4 +1,4 @@
-"""Calls over HTTP by aiohttp, in place of httpx's own connections. Needs the extra ``aiohttp``."""
+"""Calls over HTTP with aiohttp instead of httpx's own connections. Needs the extra ``aiohttp``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAX_CONNECTIONS: Final = 100
 
 
 class AiohttpTransport(AsyncHttpTransport):
-    """Calls by aiohttp, whose parser is written in C: they take about half the CPU of httpx.
+    """Makes calls with aiohttp, whose C parser needs about half the CPU time of httpx.
 
-    Proxies and certificates come from the environment, as with httpx. The arguments are those of
-    :class:`AsyncHttpTransport`.
+    Proxies and certificates come from the environment, as with httpx. The arguments are the same
+    as for :class:`AsyncHttpTransport`.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class AiohttpTransport(AsyncHttpTransport):
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
-    """Adds passwords in addresses, and errors for replies that are not HTTP, to httpx-aiohttp."""
+    """httpx-aiohttp that also supports passwords in URLs, and raises httpx's errors."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.userinfo:  # a header has it by now, and aiohttp does not take both
+        if url.userinfo:  # it is already in a header, and aiohttp refuses to have both
             request.url = url.copy_with(userinfo=b"")
         try:
             return await super().handle_async_request(request)
@@ -87,9 +87,9 @@ def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
 async def _send_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Keep aiohttp from sending a GET or DELETE again by itself: the client counts its calls.
+    """Keep aiohttp from retrying a GET or DELETE by itself, which the client could not count.
 
-    If the reply of a Delete were lost, the Delete sent again would report that nothing was found.
+    If the reply to a Delete is lost, a retry by aiohttp would report NOT_FOUND.
     """
     try:
         return await handler(request)

@@ -1,4 +1,4 @@
-"""Calls over gRPC by grpcio (spec §12, §11.10). Needs the extra ``grpc``."""
+"""Calls over gRPC with grpcio (spec §12, §11.10). Needs the extra ``grpc``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except ImportError as _exc:
 __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 
 MAX_REPLY: Final = 8 * 1024 * 1024
-"""Maximum size of a reply in bytes; ``options`` can set another one."""
+"""Default for the maximum size of a reply in bytes; ``options`` can change it."""
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
@@ -36,26 +36,26 @@ C = TypeVar("C")
 _OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", MAX_REPLY),
     ("grpc.max_metadata_size", 64 * 1024),
-    # When to ask again is for the client's policies: the channel tries to connect about as often.
+    # The client's policies decide when to retry, so the channel reconnects about as often.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Gateways forget idle connections, some after four minutes, and by default servers refuse pings
-    # more often than every five. So what has had no call for one to two minutes is given up.
+    # Gateways drop idle connections, some after four minutes. By default, servers refuse pings more
+    # often than every five. So a channel is closed after one to two minutes without a call.
     ("grpc.client_idle_timeout_ms", 60_000),
-    # Another channel makes connections of its own, instead of those of this process.
+    # A new channel must open new connections, instead of sharing those of this process.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
-"""Schemes that the command line knows, and grpcio does not: it would look for such a host."""
+"""Schemes that the command line accepts. grpcio would take them for host names."""
 _FAIR_SECONDS: Final = 1.0
-"""A call with less time than this proves nothing about its connection."""
+"""A call with a shorter budget does not prove that its connection is dead."""
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget was ended by it; timers can be early."""
+"""A call that took this share of its budget is taken as timed out; timers can be early."""
 
 
 class _Channel(Generic[C]):
-    """A channel, and the callables of its paths."""
+    """A channel, and its callables by path."""
 
     def __init__(self, channel: C) -> None:
         self.channel = channel
@@ -65,11 +65,11 @@ class _Channel(Generic[C]):
 
 
 class _Line(Generic[C]):
-    """The channel of a transport; one that was not given is made when it is first needed.
+    """The channel of a transport; without a given channel, one is made when it is first needed.
 
-    A connection may have died without a word, as where a gateway on the way has forgotten it.
-    grpcio finds out after many minutes. So a channel of our own is replaced with the first call
-    that has no reply in time.
+    A connection can die silently, for example if a gateway has dropped it. grpcio notices that
+    only after many minutes. So a channel that was made here is replaced as soon as a call gets no
+    reply in time.
     """
 
     def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
@@ -97,16 +97,16 @@ class _Line(Generic[C]):
             return found, found.paths[path]
 
     def end(self, used: _Channel[C], *, silent: bool) -> C | None:
-        """Take in how a call has ended; returns the channel, if it is to be closed now."""
+        """Record that a call has ended; return the channel if it must be closed now."""
         with self._lock:
             used.calls -= 1
             if self._own and self._open is used and silent:
                 self._open = None
-            # Others may still wait for replies on it.
+            # Other calls may still wait for replies on this channel.
             return used.channel if self._own and self._open is not used and not used.calls else None
 
     def close(self) -> C | None:
-        """Return the channel to close, if this object has made one, and forget it."""
+        """Forget the channel, and return it if it was made here, so that the caller closes it."""
         with self._lock:
             if not self._own:
                 return None
@@ -125,7 +125,7 @@ def _channel(
 
 
 def _address(target: object, credentials: object) -> str:
-    """Return the server as tokens write it; empty if the channel was given.
+    """Return the server's address as written in tokens; empty if a channel was given.
 
     Raises:
         DeclarationError: The target is a URL.
@@ -138,7 +138,7 @@ def _address(target: object, credentials: object) -> str:
 
 
 def _is_silent(call: Call, began: float) -> bool:
-    """Return True if a call without a reply had enough time for one."""
+    """Return True if a call got no reply although it had enough time."""
     took = time.monotonic() - began
     return call.budget >= _FAIR_SECONDS and took >= call.budget * _WHOLE_BUDGET
 
@@ -146,18 +146,18 @@ def _is_silent(call: Call, began: float) -> bool:
 class GrpcTransport:
     """Calls over a ``grpc.Channel``.
 
-    ``target`` is a server's address such as ``localhost:50051``, or a channel, which is then not
-    closed with this. ``credentials`` are those of the channel (None: no TLS), ``metadata`` is sent
-    with every call, ``types`` are the message classes of starts, ``options`` further options of
-    the channel. The channel is made with the first call. After a call without a reply in time
-    it is replaced, since its connection may be dead. A channel that was given is kept.
+    ``target`` is a server's address such as ``localhost:50051``, or a channel. The transport does
+    not close or replace a channel that you pass. ``credentials`` are the channel credentials (None:
+    no TLS), ``metadata`` is sent with every call, ``types`` are the message classes of starts,
+    ``options`` are more channel options. The transport makes its channel at the first call, and
+    replaces it after a call that got no reply in time, since its connection may be dead.
 
     Raises:
-        DeclarationError: The target is a URL, such as that which ``lro serve`` prints.
+        DeclarationError: The target is a URL, such as the one that ``lro serve`` prints.
     """
 
     bounds = True
-    """True: grpcio keeps to the budget of each call."""
+    """True: grpcio enforces the budget of each call."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class GrpcTransport:
             error = self._coder.error(call, exc)
             silent = error.code is Code.DEADLINE_EXCEEDED and _is_silent(call, began)
             raise error from exc
-        except Exception as exc:  # the channel is closed, or takes no such metadata
+        except Exception as exc:  # the channel is closed, or refuses the metadata
             raise unsent(call, exc) from exc
         finally:
             if (channel := self._line.end(used, silent=silent)) is not None:
@@ -193,7 +193,7 @@ class GrpcTransport:
         return self._coder.decode(call, found)
 
     def close(self) -> None:
-        """Close the channel, if it was made here."""
+        """Close the channel if it was made here."""
         channel = self._line.close()
         if channel is not None:
             channel.close()
@@ -235,10 +235,10 @@ class AsyncGrpcTransport:
         try:
             try:
                 sent = ask(payload, timeout=call.budget, metadata=metadata)
-            except Exception as exc:  # the channel is closed, or takes no such metadata
+            except Exception as exc:  # the channel is closed, or refuses the metadata
                 raise unsent(call, exc) from exc
-            # grpcio makes a CancelledError of its own, which the scopes of anyio do not take for
-            # theirs (grpc#43502). So this task waits beside the call.
+            # grpcio raises a new CancelledError, which anyio's cancel scopes do not recognize as
+            # their own (grpc#43502). So this task does not await the call itself.
             answer = asyncio.ensure_future(sent)
             try:
                 await asyncio.wait([answer])
@@ -259,13 +259,13 @@ class AsyncGrpcTransport:
             return self._coder.decode(call, found)
         finally:
             channel = line.end(used, silent=silent and _is_silent(call, began))
-            if channel is not None:  # in a task of its own, as this one may be cancelled
+            if channel is not None:  # closed in a new task, because this one may be cancelled
                 closing = asyncio.ensure_future(channel.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close the channels, if they were made here."""
+        """Close the channels that were made here."""
         self._closed = self._given is None
         await self._lines.end_all(_close)
         await asyncio.gather(*self._closing, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Calls over HTTP by httpx, or by httpx2, whose interface is the same."""
+"""Calls over HTTP with httpx, or with httpx2, which has the same interface."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_REPLY: Final = 16 * 1024 * 1024
 """Maximum size of an unpacked reply in bytes: a small body can unpack to gigabytes."""
 
 _READ_RATE: Final = 8e6
-"""Bytes a second at which a reply is turned into messages, if it is made of tiny values."""
+"""Bytes per second at which a reply is decoded in the worst case: if all its values are tiny."""
 
 _REFUSAL_BYTES: Final = 64 * 1024
 _REFUSAL_SECONDS: Final = 5.0
@@ -53,22 +53,22 @@ _OF_ANOTHER_LOOP: Final = Status(
 
 
 class _Closed(Exception):
-    """The client was closed during a call."""
+    """Raised if the client was closed during a call."""
 
 
 class HttpTransport:
-    """Makes calls with an ``httpx.Client``, which it closes if the client is its ``own``.
+    """Makes calls with an ``httpx.Client``; with ``own`` it closes that client in the end.
 
-    Without one it makes its own, and another one in a forked process, which must not share
-    connections with its parent. ``base_url`` goes before all paths, ``routes`` are those of the
-    verbs, ``types`` the message classes. Each call is made by a thread of its own, which alone
-    keeps to a time.
+    Without ``client`` it makes one, and a new one in each forked process, which must not share
+    connections with its parent. ``base_url`` is put before all paths, ``routes`` are the paths of
+    the verbs, ``types`` are the message classes. Each call runs in its own thread, because nothing
+    else can enforce a time limit.
     """
 
     bounds = True
     """True: no call takes longer than its budget."""
     batches = True
-    """True: it carries BatchGet and Watch, which a server can offer (spec §3.11)."""
+    """True: the transport supports BatchGet and Watch, which a server may offer (spec §3.11)."""
 
     def __init__(
         self,
@@ -110,16 +110,16 @@ class HttpTransport:
             raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Give ``sink`` each operation that the server sends, or the name of one that is gone.
+        """Call ``sink`` with each operation that the server sends, or the name of one that is gone.
 
-        None is a sign of life of the server. An exception of ``sink`` ends the stream. Returns when
-        the server says that nothing more will come. Silence for longer than the call's
-        budget ends it too.
+        ``sink`` gets None for a keep-alive of the server. An exception raised by ``sink`` ends the
+        stream. The method returns when the server ends the stream. If the server sends nothing for
+        longer than the call's budget, the stream fails.
         """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         with self._failures(call, asked), contextlib.ExitStack() as stack:
-            with ending_at(until):  # a server may drip headers for ever
+            with ending_at(until):  # a server may send headers slowly, without end
                 response = stack.enter_context(self._answer(asked))
             self._check_open(call)
             if not self._coder.streams(response):
@@ -133,11 +133,11 @@ class HttpTransport:
                     sink(None)
 
     def close(self) -> None:
-        """End the calls in flight, and close the HTTP client if it was made here."""
+        """End the calls in flight, and close the HTTP client if the transport owns it."""
         self._closed = True
         if self._own:
             self._client.close()
-        for answer in list(self._asking):  # which may hear nothing of it by themselves
+        for answer in list(self._asking):  # threads that may not notice the close by themselves
             answer.put((None, _Closed()))
 
     @property
@@ -147,7 +147,7 @@ class HttpTransport:
     @property
     def _own_client(self) -> OwnClient:
         process = os.getpid()
-        # That of a parent is kept: to clean it away would close connections that are not ours.
+        # The parent's client is kept: freeing it would close connections that the parent uses.
         known = self._made.get(process)
         return known or self._made.setdefault(process, OwnClient(plain=self._plain))
 
@@ -160,7 +160,7 @@ class HttpTransport:
         return contextlib.closing(self._own_client.send(asked))
 
     def _check_open(self, call: Call) -> None:
-        if self._closed and self._own:  # also where a child has a client of its own
+        if self._closed and self._own:  # also in a forked child, which has its own client
             raise CallError(call.verb, _CLOSED)
         _check_open(self._client, call)
 
@@ -178,9 +178,9 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls by an ``httpx.AsyncClient``; the arguments are those of :class:`HttpTransport`.
+    """Makes calls with an ``httpx.AsyncClient``; takes the arguments of :class:`HttpTransport`.
 
-    Without one it makes its own, one for each event loop that calls.
+    Without ``client`` it makes a client for each event loop that uses it.
     """
 
     bounds = False
@@ -201,7 +201,7 @@ class AsyncHttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
-        from lro_client._flow.by_loop import ByLoop  # which loads asyncio
+        from lro_client._flow.by_loop import ByLoop  # here, because it loads asyncio
 
         ready = self._make_own() if client is None else None
         self._made: ByLoop[OwnAsyncClient] = ByLoop(self._make_own, ready)
@@ -211,7 +211,7 @@ class AsyncHttpTransport:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.address: str = base_url or str(getattr(client, "base_url", ""))
-        # The HTTP library loads this with its first call, whose deadline may be over before that.
+        # Otherwise the first call would import this, which may take longer than its deadline.
         with contextlib.suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")
 
@@ -238,13 +238,13 @@ class AsyncHttpTransport:
             asked = there
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """As :meth:`HttpTransport.stream`."""
-        import asyncio  # is loaded where an event loop runs
+        """Stream operations, as :meth:`HttpTransport.stream` does."""
+        import asyncio  # already loaded, since an event loop runs
 
         asked = _arguments(self._coder.encode(call), call)
         async with contextlib.AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(call.budget):  # a server may drip headers for ever
+                async with asyncio.timeout(call.budget):  # a server may send headers without end
                     response = await stack.enter_async_context(self._answer(call, asked))
             except TimeoutError:
                 raise too_late(call.verb, call.budget) from None
@@ -260,7 +260,7 @@ class AsyncHttpTransport:
                         sink(None)
 
     async def close(self) -> None:
-        """Close the HTTP client, if it was made here."""
+        """Close the HTTP client if the transport owns it."""
         self._closed = self._own
         if self._own and self._given is not None:
             await self._given.aclose()
@@ -268,7 +268,7 @@ class AsyncHttpTransport:
 
     @contextlib.asynccontextmanager
     async def _answer(self, call: Call, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """Send a request, and give the response; failures in the block are errors of the call."""
+        """Send a request and yield the response; failures in the block become a CallError."""
         if self._closed:
             raise CallError(call.verb, _CLOSED)
         if self._given is None:
@@ -294,7 +294,7 @@ class AsyncHttpTransport:
 
 
 def _is_plain(base_url: str) -> bool:
-    """Return True if the URL has no TLS."""
+    """Return True if the URL does not use TLS."""
     return base_url.startswith("http://")
 
 
@@ -302,7 +302,7 @@ def _is_plain(base_url: str) -> bool:
 def _failures(
     coder: HttpCoder, client: httpx.Client | httpx.AsyncClient, call: Call, asked: dict[str, Any]
 ) -> Iterator[None]:
-    """As ``coder.failures``; also turns the use of a closed client into a CallError."""
+    """Do as ``coder.failures``; also turn the use of a closed client into a CallError."""
 
     def address() -> str:
         url: str = asked["url"]
@@ -323,10 +323,10 @@ def _failures(
 
 
 def _check_open(client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
-    """Give up a response whose client was closed while the call connected.
+    """Raise a CallError if the client was closed while the call connected.
 
-    The close does not reach a connection that is being made. If the response is read to its end,
-    the connection stays open in the closed client; if not, it is closed with the response.
+    Closing a client does not close a connection that is just being made. Reading the response to
+    its end would leave that connection open; abandoning the response closes it.
     """
     if client.is_closed:
         raise CallError(call.verb, _CLOSED)
@@ -348,7 +348,7 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
 def _readable(
     client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the arguments of a request that accepts only encodings that are read here."""
+    """Return the arguments of a request that accepts only encodings that this module can decode."""
     accepted = client.headers.get("accept-encoding", "")
     names = (name.strip() for name in accepted.split(","))
     known = [name for name in names if name.partition(";")[0].strip().lower() in KNOWN]
@@ -359,7 +359,7 @@ def _readable(
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
     content = bytearray()
     for piece in _pieces(response):
-        if time.monotonic() > until:  # a server may drip a body for ever
+        if time.monotonic() > until:  # a server may send a body slowly, without end
             raise too_late(call.verb, call.budget)
         content += piece
         _check_size(call, len(content))
@@ -387,7 +387,7 @@ def _refusal(response: httpx.Response) -> bytes:
 
 
 async def _arefusal(response: httpx.Response) -> bytes:
-    import asyncio  # is loaded where an event loop runs
+    import asyncio  # already loaded, since an event loop runs
 
     content = bytearray()
     if response.is_success:
@@ -410,19 +410,19 @@ def _check_size(call: Call, size: int) -> None:
 
 
 def _check_time(call: Call, size: int, until: float) -> None:
-    # Making messages of a large reply cannot be interrupted, and holds up every thread.
+    # Decoding a large reply cannot be interrupted, and blocks every thread.
     if time.monotonic() + size / _READ_RATE > until:
         raise too_late(call.verb, call.budget)
 
 
 def _unpacking(response: httpx.Response) -> Unpacking | None:
-    """None: it was not packed, or a hook of the client has read it, and so unpacked it."""
+    """Return the decoder of the body; None if it is not compressed, or a hook has read it."""
     codings = response.headers.get("content-encoding", "")
     return Unpacking(codings) if codings and not response.is_stream_consumed else None
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the body, unpacked here because the HTTP library does not bound its size."""
+    """Yield the body, decompressed here because the HTTP library does not limit its size."""
     unpacking = _unpacking(response)
     if unpacking is None:
         yield from response.iter_bytes()
@@ -432,8 +432,8 @@ def _pieces(response: httpx.Response) -> Iterator[bytes]:
 
 
 async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Read the body on an event loop, which checks the deadline between the pieces."""
-    import asyncio  # is loaded where an event loop runs
+    """Yield the body on an event loop, which can check the deadline between the pieces."""
+    import asyncio  # already loaded, since an event loop runs
 
     unpacking = _unpacking(response)
     if unpacking is None:
@@ -452,8 +452,8 @@ def _redirected(
     """Return the request to make after a redirect; None if the response is the final one.
 
     Raises:
-        CallError: It leads to another origin, where credentials and operations do not belong, or
-            on and on: this is the ``hops``-th one.
+        CallError: The target has another origin, which must not get the credentials, or ``hops``,
+            the number of redirects so far, is too large.
     """
     status, target = response.status_code, response.headers.get("location")
     repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")

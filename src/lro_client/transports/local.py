@@ -1,4 +1,4 @@
-"""Transports that call a service in this process, for tests and for servers that are clients."""
+"""Transports that call a service in this process, for tests and for code inside the server."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from lro_client._flow.steps import (
 __all__ = ["AsyncLocalTransport", "LocalTransport"]
 
 _MANY: Final = 1_000_000
-"""Within a process a wait needs no connection, so each can have a call of its own."""
+"""No limit in practice: within a process, waits need no connections, so each gets its own call."""
 
 _SIGN_SECONDS: Final = 10.0
-"""Seconds between two signs of life of a stream."""
+"""Seconds between two keep-alives of a stream."""
 
 
 def _check(service: object, caller: object) -> None:
@@ -41,10 +41,10 @@ def _check(service: object, caller: object) -> None:
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is the name that its hooks get for the caller.
+    """Calls a service in this thread. ``caller`` is the caller's name that its hooks receive.
 
     Raises:
-        DeclarationError: It is not a service, or its ``authorize`` is a coroutine function.
+        DeclarationError: ``service`` is not a Service, or its ``authorize`` is async.
     """
 
     batches = True
@@ -77,7 +77,7 @@ class LocalTransport:
 
 
 def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
-    """Return the service's verb for a call, and its arguments without the caller."""
+    """Return the service's method for a call, and its arguments without the caller."""
     request = call.request
     if isinstance(request, StartRequest):
         return "start", {
@@ -98,7 +98,7 @@ def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
         return "get", {"name": request.name, "view": call.view}
     if isinstance(request, BatchGetOperationsRequest):
         return "batch_get", {"names": request.names, "view": call.view}
-    raise MethodNotSupported(call.verb)  # only an event loop can watch
+    raise MethodNotSupported(call.verb)  # Watch needs an event loop
 
 
 def _message(service: lro.Service, request: StartRequest) -> object:
@@ -112,10 +112,10 @@ def _message(service: lro.Service, request: StartRequest) -> object:
 
 
 class AsyncLocalTransport:
-    """Calls a service from an event loop; a Wait holds no thread.
+    """Calls a service from an event loop; a Wait does not block a thread.
 
     Raises:
-        DeclarationError: It is not a service.
+        DeclarationError: ``service`` is not a Service.
     """
 
     batches = True
@@ -143,7 +143,7 @@ class AsyncLocalTransport:
             raise CallError(call.verb, status) from exc
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Give ``sink`` each operation that has changed, or the name of one that is gone.
+        """Call ``sink`` with each operation that changed, or the name of one that is gone.
 
         Raises:
             CallError: The call failed.
