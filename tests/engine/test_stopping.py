@@ -422,6 +422,20 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
     assert seen == [number]
 
 
+def test_waits_that_cannot_be_ended_are_logged_and_others_still_are(handlers, caplog):
+    """At this signal, and at the next one."""
+    handlers(handle, handle)
+    signals, broken, waited = StopSignals(), Waited(), Waited()
+    once(broken, "end_waits", raising(ValueError("broken")))
+    for one in (broken, waited):
+        signals.end_waits_of(one)
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+        assert waited.was_ended()
+    assert broken.was_ended()
+    assert "waits could not be ended at a stop" in caplog.text
+
+
 @pytest.mark.parametrize("term", [signal.SIG_DFL, handle])
 def test_signals_that_no_server_handles_are_left_alone(handlers, term):
     handlers(term, signal.default_int_handler)

@@ -206,7 +206,10 @@ class StopSignals(PerProcess):
         while True:
             received.get()
             for one in list(self._waited):
-                one.end_waits()
+                try:
+                    one.end_waits()
+                except Exception:  # the others are to end, and those at the next signal
+                    log.exception("waits could not be ended at a stop")
 
 
 class _Before:
