@@ -32,7 +32,7 @@ from lro_client._flow.steps import (
 R = TypeVar("R")
 
 _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
-"""True in the flow that runs when a block is left: closing the client waits for it."""
+"""True in a flow that runs when a block is left. Closing the client waits for such flows."""
 
 
 class LoopChannel:
@@ -86,14 +86,14 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls, also those that still connect, unlike HTTP libraries."""
+        """End all pauses and calls; also calls that still connect, which HTTP libraries keep."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def stop(self) -> None:
-        """Finish the flows of blocks that are left, then end all background flows."""
+        """Finish the flows that run because a block was left, then end all background flows."""
         await asyncio.gather(*self.leaving, return_exceptions=True)
         for task in list(self.tasks):
             task.cancel()
@@ -103,7 +103,7 @@ class _Loop:
 class AsyncDriver:
     """Runs flows on the running event loop, and background flows as tasks of it.
 
-    Several loops may run at once, each in a thread of its own.
+    Several event loops may run at once, each in its own thread.
     """
 
     def __init__(
@@ -122,18 +122,18 @@ class AsyncDriver:
         return made
 
     def place(self) -> object:
-        """Return the running event loop: background flows do not go on on another one."""
+        """Return the running event loop: background flows cannot move to another one."""
         try:
             return asyncio.get_running_loop()
-        except RuntimeError:  # none runs where something is cleaned away
+        except RuntimeError:  # no loop runs, for example during garbage collection
             return None
 
     def is_past(self, place: object) -> bool:
-        """Return True if the place is an event loop that was closed."""
+        """Return True if ``place`` is a closed event loop."""
         return not isinstance(place, asyncio.AbstractEventLoop) or place.is_closed()
 
     def at(self, place: object, act: Callable[[], object]) -> None:
-        """Call ``act`` in that place."""
+        """Call ``act`` on the event loop ``place``."""
         if place is self.place():
             act()
         elif isinstance(place, asyncio.AbstractEventLoop) and place.is_running():
@@ -165,14 +165,14 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        # Not by the loop's factory: an eager one would run the first step here, under locks.
+        # Not with the loop's task factory: an eager one would run the first step here, under locks.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         tasks = self._loops.here().tasks
         tasks.add(task)
         task.add_done_callback(functools.partial(_ended, tasks))
 
     async def leave(self, flow: Flow[R]) -> R:
-        """Run a flow to its end, and raise a cancellation of this task only then."""
+        """Run a flow to its end; only then raise a cancellation of this task."""
         context = contextvars.copy_context()
         context.run(_OWED.set, True)
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop(), context=context)
@@ -199,12 +199,12 @@ class AsyncDriver:
         return wanted
 
     def channel(self) -> LoopChannel:
-        """A channel that this driver can receive from."""
+        """Return a channel that this driver can receive from."""
         return LoopChannel(self._sleep)
 
     async def shut_down(self, end_waits: Callable[[], object]) -> None:
-        """End all waits, finish what :meth:`leave` runs, then stop all else."""
-        if self._closing is None:  # in a task of its own, as the scope may be cancelled
+        """End all waits, finish the flows of :meth:`leave`, then stop everything else."""
+        if self._closing is None:  # closed in a new task, because this one may be cancelled
             closing = self._shut_down(end_waits)
             self._closing = asyncio.Task(closing, loop=asyncio.get_running_loop())
         with shielded():
@@ -218,7 +218,7 @@ class AsyncDriver:
     async def _act(self, step: Step) -> object:
         try:
             return await self._do(step)
-        except Exception as exc:  # is thrown into the flow, whose traceback says more
+        except Exception as exc:  # raised again within the flow, where the traceback says more
             return exc
 
     async def _do(self, step: Step) -> object:
@@ -268,11 +268,11 @@ class AsyncDriver:
 
 
 def shielded() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which a cancelled scope of anyio does not cancel.
+    """Return a context that is shielded from a cancelled scope of anyio.
 
-    Elsewhere such a scope cancels each ``await`` anew, without a pause.
+    Without the shield, a cancelled scope cancels every ``await``, again and again.
     """
-    anyio = sys.modules.get("anyio")  # without which there can be no scopes of it
+    anyio = sys.modules.get("anyio")  # if anyio was not imported, there are no scopes
     return contextlib.nullcontext() if anyio is None else anyio.CancelScope(shield=True)
 
 
@@ -284,4 +284,4 @@ def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
 
 def _left(leaving: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
     leaving.discard(task)
-    _ = task.cancelled() or task.exception()  # which nobody may wait for any more
+    _ = task.cancelled() or task.exception()  # retrieved, since perhaps nobody awaits the task

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class ByLoop(Generic[T]):
     """One value for each open event loop. Thread-safe.
 
-    ``make`` makes a value on its loop; the first loop gets the one that is ``ready``.
+    ``make`` makes a value on its loop; the first loop gets the value ``ready`` instead.
     """
 
     def __init__(self, make: Callable[[], T], ready: T | None = None) -> None:

@@ -43,7 +43,7 @@ MAX_IDLE_SECONDS: Final = 10.0
 
 
 class CallTimedOut(Exception):
-    """The budget ended before the function. Its thread goes on, and its result is dropped."""
+    """Raised if the time expired before the function ended. Its thread continues, unobserved."""
 
 
 class CallDeadline(threading.local):
@@ -57,10 +57,10 @@ CALL_DEADLINE: Final = CallDeadline()
 
 @contextlib.contextmanager
 def ending_at(until: float) -> Iterator[None]:
-    """Give the exchanges of this thread a deadline.
+    """Set a deadline for the exchanges that this thread makes in the block.
 
     Raises:
-        CallTimedOut: The deadline passed.
+        CallTimedOut: The deadline has passed.
     """
     before, CALL_DEADLINE.until = CALL_DEADLINE.until, until
     try:
@@ -70,10 +70,10 @@ def ending_at(until: float) -> Iterator[None]:
 
 
 class CallThreads:
-    """Makes calls in daemon threads, so that no call holds up the end of a process.
+    """Makes calls in daemon threads, so that no call delays the exit of the process.
 
-    No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that a
-    server that sends single bytes holds its caller without a limit. A thread can be abandoned.
+    A blocking HTTP library cannot limit a whole exchange: its timeouts cover single reads, so a
+    server that sends byte after byte can block the caller for ever. A thread can be abandoned.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class CallThreads:
     def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
         """Call a function in another thread, for at most ``seconds``, and return its result.
 
-        Until then, its queue is in ``waiting``: a client that is closed puts an error there.
+        During the call, its queue is in ``waiting``, so closing the client can put an error there.
 
         Raises:
             CallTimedOut: The function took longer.
@@ -97,8 +97,8 @@ class CallThreads:
         try:
             try:
                 self.start(function, answers.put)
-            except RuntimeError:  # as at the exit of Python 3.12, or where there are too many
-                return function()  # which keeps to the times of its library
+            except RuntimeError:  # no more threads, or Python 3.12 and later is exiting
+                return function()  # bounded only by the timeouts of its library
             found, error = answers.get(timeout=seconds)
         except queue.Empty:
             raise CallTimedOut from None
@@ -113,14 +113,14 @@ class CallThreads:
         function: Callable[[], object],
         report: Callable[[tuple[object, BaseException | None]], object],
     ) -> None:
-        """Call the function in another thread, then ``report`` with what it returned or raised."""
-        if self._process != os.getpid():  # the threads stayed in the process that was forked
+        """Call the function in another thread, then ``report(outcome)``, a value or an error."""
+        if self._process != os.getpid():  # a fork does not copy the threads
             self.forget()
         try:
             thread = self._idle.pop()
         except IndexError:
             thread = _CallThread(self._idle)
-        # Tracing libraries keep the caller's span in the context.
+        # The thread needs the caller's context: tracing libraries keep the current span in it.
         thread.tasks.put((contextvars.copy_context(), function, report))
 
 
@@ -145,11 +145,11 @@ class _CallThread:
             except queue.Empty:
                 try:
                     self._idle.remove(self)
-                except ValueError:  # it was just taken: the task is on its way
+                except ValueError:  # another thread has just taken it, and a task follows
                     continue
                 return
             kept = self._run_task(*task)
-            del task  # nothing is kept alive by an idle thread
+            del task  # so that an idle thread keeps no objects alive
 
     def _run_task(
         self,
@@ -186,7 +186,7 @@ class Finished(Generic[R]):
 def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
     """Send a flow the outcome of its last step, and return the next step.
 
-    The end is a value, because a StopIteration cannot pass through a coroutine (PEP 479).
+    The end is returned as a value, because a StopIteration cannot leave a coroutine (PEP 479).
     """
     try:
         return flow.throw(found) if isinstance(found, Exception) else flow.send(found)
@@ -200,11 +200,11 @@ def log_ended(found: tuple[object, BaseException | None]) -> None:
 
 
 _CLOCK_CHECK_SECONDS: Final = 0.01
-"""Seconds between two looks at a clock that only moves when somebody sleeps."""
+"""Seconds between two reads of a virtual clock, which moves only when somebody sleeps."""
 
 
 class ThreadChannel:
-    """A channel to a thread; the clock can be a virtual one."""
+    """A channel to a thread; ``clock`` is a virtual clock, or None for real time."""
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -219,7 +219,7 @@ class ThreadChannel:
         found = self._take(_CLOCK_CHECK_SECONDS)
         while found is None and self._clock() < end:
             found = self._take(_CLOCK_CHECK_SECONDS)
-        # What came before the end was put in before the clock got there, perhaps only just.
+        # An item may have been added just before the clock reached the end.
         return self._take(0) if found is None else found
 
     def _take(self, seconds: float | None) -> Any:
@@ -243,18 +243,18 @@ class Driver:
         self._process = os.getpid()
 
     def place(self) -> object:
-        """Return the process: background flows do not go on in a fork of it."""
+        """Return the process id: background flows do not continue in a forked process."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._woken, self._closed = threading.Event(), threading.Event()
         return self._process
 
     def is_past(self, place: object) -> bool:
-        """Return True if the place is another process, of which this one is a fork."""
+        """Return True if ``place`` is another process, from which this one was forked."""
         return place != os.getpid()
 
     def at(self, place: object, act: Callable[[], object]) -> None:
-        """Call ``act`` in that place."""
+        """Call ``act`` unless ``place`` is another process."""
         if not self.is_past(place):
             act()
 
@@ -300,20 +300,20 @@ class Driver:
         self._woken.set()
 
     def max_pollers(self, wanted: int) -> int:
-        """Maximum number of background flows: one where only sleeping takes time.
+        """Return the maximum number of background flows: with a virtual clock, only one.
 
-        With several threads, the time would pass that one sleeps while another is at work.
+        If several threads used that clock, one could advance it while another is still at work.
         """
         return wanted if self._clock is None else 1
 
     def channel(self) -> ThreadChannel:
-        """A channel that this driver can receive from."""
+        """Return a channel that this driver can receive from."""
         return ThreadChannel(self._clock)
 
     def _act(self, step: Step) -> object:
         try:
             return self._do(step)
-        except Exception as exc:  # is thrown into the flow, whose traceback says more
+        except Exception as exc:  # raised again within the flow, where the traceback says more
             return exc
 
     def _do(self, step: Step) -> object:
@@ -338,7 +338,7 @@ class Driver:
         return None
 
     def _gather(self, calls: Sequence[Call]) -> list[object]:
-        # Each keeps to its budget by itself.
+        # Each call observes its own budget.
         box: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
         for place, call in enumerate(calls):
             try:
@@ -346,7 +346,7 @@ class Driver:
                     functools.partial(self._act, call),
                     lambda found, place=place: box.put((place, found[0] or found[1])),  # type: ignore[misc]
                 )
-            except RuntimeError:  # there can be no more threads
+            except RuntimeError:  # no more threads can be started
                 box.put((place, self._act(call)))
         return [found for _, found in sorted((box.get() for _ in calls), key=lambda pair: pair[0])]
 

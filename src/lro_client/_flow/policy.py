@@ -1,4 +1,4 @@
-"""Policies of polling and retrying, which are values (spec §11.2, §11.5)."""
+"""Immutable policies for polls and retries (spec §11.2, §11.5)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def _is_count(value: object) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """Which failed calls are retried, when, and how often.
+    """Decides which failed calls are retried, when, and how often.
 
-    ``codes``: these, where the server says so; a connection that failed before a reply is
-    UNAVAILABLE. ``transport``: also whatever was spoilt on the way, whatever its code: pages of
-    proxies, replies cut short, time-outs. ``wait``: the pause before each new attempt; the server
-    may ask for more. ``attempts``: the maximum number in a row (None: any number).
-    ``patience_seconds``: maximum time with nothing but failures (None: for ever); a wait with a
-    deadline has that instead. In a single call, a server that wants a longer pause than
-    ``max_retry_after`` seconds (None: any) is not asked again: the error says when it may be.
+    ``codes``: the codes to retry; a connection that failed before a reply has UNAVAILABLE.
+    ``transport``: also retry failures of the transport, whatever their code: error pages of
+    proxies, truncated replies, timeouts. ``wait``: the pause before each retry; the server can
+    ask for a longer one. ``attempts``: the maximum number in a row (None: no limit).
+    ``patience_seconds``: the maximum time with only failures (None: no limit); a wait with a
+    timeout uses its deadline instead. A single call fails at once if the server asks for a pause of
+    more than ``max_retry_after`` seconds (None: no limit); the error has the pause.
 
     Raises:
-        DeclarationError: An argument is of a wrong type or out of its bounds.
+        DeclarationError: An argument has the wrong type or is out of range.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})
@@ -62,7 +62,7 @@ class Retry:
             check(name, seconds, "seconds from 0, or None", fine=fine)
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
-        """Return the minimum pause before the next attempt; None: give up."""
+        """Return the minimum pause before the next attempt, or None to give up."""
         said = error.code in self.codes and not isinstance(error, UnreadableReply)
         if not (said or (self.transport and error.passing)):
             return None
@@ -79,16 +79,16 @@ NO_RETRY: Final = Retry(codes=frozenset())
 
 @attrs.frozen(kw_only=True)
 class Polling:
-    """How a client waits for an operation.
+    """Decides how a client waits for an operation.
 
-    ``wait``: the pause between polls. ``jitter``: each is shortened at random, by up to this share.
-    ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
-    ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
-    that a server's Retry-After is followed for (None: any). ``connections``: how many calls
-    are in flight at once for all that is waited for together.
+    ``wait``: the pause between polls. ``jitter``: each pause is shortened by a random share, up to
+    this one. ``wait_first``: use WaitOperation if the server has it, for at most ``hold_seconds``
+    per call. ``retry``: the policy for failed polls. ``max_retry_after``: the longest Retry-After
+    of a server that is honoured, in seconds (None: no limit). ``connections``: the maximum number
+    of calls in flight for operations that are waited for together.
 
     Raises:
-        DeclarationError: An argument is of a wrong type or out of its bounds.
+        DeclarationError: An argument has the wrong type or is out of range.
     """
 
     wait: Wait = wait_proportional()
@@ -102,7 +102,7 @@ class Polling:
     def __attrs_post_init__(self) -> None:
         wait, retry = callable(self.wait), isinstance(self.retry, Retry)
         check("wait", self.wait, "a function, such as wait_proportional()", fine=wait)
-        # Most polls do not fail: what asks for an exception is for ``retry``.
+        # Most polls do not fail, so a wait that needs an exception belongs in ``retry``.
         plain = not _asks_for_exception(self.wait)
         check("wait", self.wait, "one for polls without an exception", fine=plain)
         jitter = is_number(self.jitter, 0.0) and self.jitter <= 1
@@ -120,22 +120,22 @@ class Polling:
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
         """Return the pause until the next poll, after ``polls`` polls in ``seconds``.
 
-        ``retry_after`` is what the server recommends (spec §11.3), ``random`` from 0 to 1.
+        ``retry_after`` is the server's recommendation (spec §11.3); ``random`` is from 0 to 1.
         """
         asked = self.server_delay(retry_after)
         if asked > 0:
             return asked
         plain = pause_of(self.wait, polls, seconds)
-        return plain * (1 - self.jitter * random)  # never longer: the share is a promise
+        return plain * (1 - self.jitter * random)  # never longer than the policy says
 
     def server_delay(self, retry_after: float | None) -> float:
-        """Return the part of a server's Retry-After that is followed, in seconds; 0 for none."""
+        """Return the pause in seconds that a server's Retry-After causes; 0 for none."""
         asked = max(retry_after or 0.0, 0.0)
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
 
 
 def _asks_for_exception(wait: object) -> bool:
-    """Return whether a wait of tenacity, or a part of it, calls a function with the error."""
+    """Return True if a wait of tenacity, or a part of it, calls a function with the error."""
     if any(cls.__name__ == "wait_exception" for cls in type(wait).__mro__):
         return True
     parts = (*getattr(wait, "wait_funcs", ()), *getattr(wait, "strategies", ()))

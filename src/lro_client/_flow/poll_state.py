@@ -1,7 +1,7 @@
 """The outcome of the polls of one operation, and the next steps (spec §11.2-§11.5).
 
-Both ways to wait use it: ``polling``, for one operation by itself, and the poller, which asks
-for many together.
+Both ways to wait use this module: ``polling``, for a single operation, and the poller, which
+polls many operations together.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from lro_client._flow.policy import Polling
 from lro_client._flow.single import WAIT, FlowConfig, ServerState, is_gone
 
 GRACE_SECONDS: Final = 0.03
-"""Seconds that the last poll can take, which is made at the deadline (spec §11.4)."""
+"""Maximum duration of the last poll, which is made at the deadline (spec §11.4)."""
 
 MARGIN_SECONDS: Final = 0.2
 """A Wait ends at least this long before a deadline, so that its reply arrives in time."""
 
 _MAX_RESERVE_SECONDS: Final = 2.0
 _RESERVE_SHARE: Final = 0.25
-"""With more time left more of it is kept: half for the Wait's reply, half for a Get without one."""
+"""Share of the time left that a Wait leaves: half for its reply, half for a Get if none comes."""
 
 _MAX_ANSWER_SECONDS: Final = 5.0
-"""A Wait without a reply this many seconds after its hold is lost."""
+"""A Wait counts as lost if it has no reply this many seconds after its hold."""
 
 _MAX_AT_ONCE_SECONDS: Final = 0.5
 _MAX_AT_ONCE_TIMES: Final = 3
-"""A server that answers this many Waits in a row at once does not hold them: poll it."""
+"""If a server answers this many Waits in a row at once, it does not hold them: poll instead."""
 
 _FAIR_SECONDS: Final = 1.0
-"""A server that had less time than this is not blamed for a missing answer."""
+"""A server that had less time than this is not blamed for a missing reply."""
 
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget was ended by it; timers may be a little early."""
+"""A call that took this share of its budget is taken as timed out; timers can be early."""
 
 _MAX_USELESS_REPLIES: Final = 3
-"""Number of retries after a reply that is empty or spoilt."""
+"""Maximum number of retries after replies that are empty or damaged."""
 
 _STRANGER_SECONDS: Final = 60.0
-"""Seconds for which a server that never replied is called: its address may be wrong."""
+"""Give up after this many seconds if the server never replied: its address may be wrong."""
 
 _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED)
-"""Codes that do not depend on the verb."""
+"""Codes of failures that can happen to any verb."""
 
 Fits: TypeAlias = Callable[[Operation], bool]
 """Returns True if the result of an operation is of the declared class."""
@@ -65,13 +65,13 @@ class Failures:
     count: int = 0
     since: float = 0.0
     last: CallError | None = None
-    """The last failure that tells about the server; an unfair one if there is no other."""
+    """The last failure for which the server had enough time; if there is none, the first one."""
     useless_replies: int = 0
     answered: bool = False
-    """True if a good reply came before them."""
+    """True if a good reply came before these failures."""
 
     def with_one_more(self, error: CallError, now: float, *, fair: bool) -> Failures:
-        """Return these and another failure; ``fair``: the server had enough time to answer."""
+        """Return a copy with one more failure; ``fair``: the server had enough time to reply."""
         useless = isinstance(error, UnreadableReply) and (error.empty or error.spoilt)
         return Failures(
             self.count + 1,
@@ -84,10 +84,10 @@ class Failures:
     def pause(
         self, config: FlowConfig, error: CallError, now: float, *, patient: bool
     ) -> float | None:
-        """Return the pause until the next poll after an ``error``; None: the error is final.
+        """Return the pause until the next poll after an ``error``, or None if the error is final.
 
-        ``patient``: a deadline bounds the wait, instead of the patience of the policy, or of that
-        with a server that has never replied.
+        ``patient``: a deadline limits the wait, so the policy's patience does not apply. A server
+        that has never replied gets less patience than the policy allows.
         """
         if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
@@ -100,7 +100,7 @@ class Failures:
         if pause is None:
             return None
         asked = polling.server_delay(error.retry_after)
-        # One last poll is made when the patience ends.
+        # A pause that the server asks for is cut short, so a last poll is made when patience ends.
         return max(pause, asked if most is None else min(asked, most - failing))
 
 
@@ -111,12 +111,12 @@ ANSWERED: Final = Failures(answered=True)
 
 @attrs.frozen
 class UnconfirmedWait:
-    """A Wait that failed, or whose reply can be wrong; a Get decides (spec §11.2(4))."""
+    """A Wait that failed, or whose reply may be wrong; a Get decides (spec §11.2(4))."""
 
     reply: Operation | None = None
 
     def settle(self, server: ServerState, found: Operation, now: float) -> None:
-        """Compare with the reply of the Get. If it differs, the server has no usable Wait."""
+        """Compare with the reply of the Get. If they differ, the server has no usable Wait."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):
             server.lacks(WAIT, now)
@@ -137,12 +137,12 @@ class PollState:
     doubt: UnconfirmedWait | None = None
     """A Wait that a Get has to confirm."""
     _at_once: int = 0
-    """Number of Waits in a row that returned at once, and not done."""
+    """Number of Waits in a row that returned at once, without the end."""
 
     def may_hold(self, config: FlowConfig) -> bool:
         """Return True if the next poll can be a Wait.
 
-        After a failure it is a Get: a proxy may cut every call that is held.
+        After a failure the next poll is a Get: a proxy may cut off every call that is held.
         """
         if not config.polling.wait_first or self.doubt is not None or self.failures.count:
             return False
@@ -162,7 +162,7 @@ class PollState:
         return True
 
     def may_come(self, config: FlowConfig) -> bool:
-        """Return True if a missing operation may be too new."""
+        """Return True if a missing operation may just be too new for a replica."""
         server, now = config.server, config.clock()
         return not self.failures.answered and server.may_come(self.name, now)
 
@@ -181,10 +181,10 @@ class PollState:
         took: float,
         budget: float,
     ) -> bool:
-        """Take a failed poll; return True if a Get follows at once, to check the Wait.
+        """Record a failed poll; return True if a Get must follow at once, to check the Wait.
 
-        ``hold`` is that of a Wait, or None; ``took`` and ``budget`` are the seconds that the call
-        took, and could have taken.
+        ``hold`` is the hold of a Wait, or None for a Get. ``took`` is the duration of the call in
+        seconds, ``budget`` its maximum.
         """
         config.server.hear(error)
         if hold is not None and _may_lack_wait(config.polling, error):
@@ -202,12 +202,12 @@ class PollState:
 
 
 def hold_within(hold: float, left: float) -> float | None:
-    """Return the hold of a Wait with this time left to the deadline; None: there is no time."""
+    """Return the hold of a Wait if ``left`` seconds remain, or None if there is no time."""
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 
 def wait_budget(config: FlowConfig, hold: float, left: float) -> float:
-    """Return the budget of a Wait, so that time for a Get is left."""
+    """Return the budget of a Wait, which leaves time for a Get."""
     answered = hold + min(config.call_seconds, _MAX_ANSWER_SECONDS)
     return min(answered, left - _reserve(left) / 2)
 
@@ -218,7 +218,7 @@ def wait_request(name: str, hold: float) -> WaitOperationRequest:
 
 
 def final_error(error: CallError) -> CallError:
-    """Return the error of a wait that a failed poll has ended."""
+    """Return the error that a wait raises after a final failure of a poll."""
     if not is_gone(error):
         return error
     gone = OperationGone(error.verb, error.status, error.http_status)
@@ -231,9 +231,9 @@ def _reserve(left: float) -> float:
 
 
 def _may_lack_wait(polling: Polling, error: CallError) -> bool:
-    """Return True if a Get must decide if a Wait failed because of the verb or the operation.
+    """Return True if a Get must find out whether a Wait failed because of the verb.
 
-    That is every final failure, except those that any verb would get.
+    True for each final failure, except those that can happen to any verb.
     """
     if error.code in (Code.UNIMPLEMENTED, Code.NOT_FOUND):
         return True

@@ -1,4 +1,4 @@
-"""Waiting for one operation by itself: hold a Wait, or poll (spec §11.2-§11.5)."""
+"""Waiting for a single operation: hold a Wait, or poll (spec §11.2-§11.5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
-"""A sleep that ends this much too early needs no more polls."""
+"""The deadline counts as reached if at most this much time is left: sleeps can end early."""
 
 
 def until_done(
@@ -112,7 +112,7 @@ class _SingleWait(PollState):
             return None
         hold = self.config.polling.hold_seconds
         if self.every is not None:
-            # The first state is shown at once.
+            # The first state is emitted at once.
             hold = min(self.every, self._policy_pause(None)) if self.answered else 0.0
         return hold_within(hold, self.left)
 
@@ -123,15 +123,15 @@ class _SingleWait(PollState):
         if hold is not None:
             request = wait_request(self.name, hold)
             seconds = wait_budget(self.config, hold, left)
-        # Past the deadline the last moment is for a Get instead of a Wait that was refused.
+        # The grace after the deadline allows a Get after a Wait that was refused.
         return Call(request=request, budget=min(seconds, max(left + GRACE_SECONDS, 0.001)))
 
     def sleep(self, seconds: float) -> Sleep:
-        """Return a pause, which ends at the deadline at the latest."""
+        """Return a pause that ends at the deadline at the latest."""
         return Sleep(max(0.0, min(seconds, self.left)))
 
     def after_reply(self, reply: Reply, hold: float | None, took: float) -> float | None:
-        """Return the pause before the next poll; None: it follows at once."""
+        """Return the pause before the next poll, or None if it follows at once."""
         self.check_deadline()
         if hold is not None and self.holds_again(hold, took):
             return None
@@ -141,7 +141,7 @@ class _SingleWait(PollState):
     def after_failure(
         self, error: CallError, call: Call, hold: float | None, took: float
     ) -> float | None:
-        """Return the pause after a failed poll, as :meth:`after_reply`; raise a final error."""
+        """Return the pause after a failed poll, as ``after_reply`` does; raise a final error."""
         config = self.config
         if self.fail(config, error, hold=hold, took=took, budget=call.budget):
             self.check_deadline()

@@ -1,4 +1,4 @@
-"""Single calls with their retries, and what a client has learned of its server."""
+"""Single calls with their retries, and the knowledge of a client about its server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT: Final = "wait"
 WATCH: Final = "watch"
 BATCH: Final = "batch"
 LIST: Final = "list"
-"""The verbs that a server may offer for waiting. LIST: lists that are filtered by names."""
+"""The verbs that a server may offer for waiting. LIST means lists filtered by names."""
 
 RELEARN_SECONDS: Final = 600.0
 """Seconds after which a missing verb is tried again: the server may have been upgraded."""
@@ -35,38 +35,38 @@ YOUNG_SECONDS: Final = 10.0
 """Seconds for which a replica of the server may not know a new operation."""
 
 YOUNG_PAUSE_SECONDS: Final = 0.5
-"""Seconds until such an operation is read again."""
+"""Seconds until an operation that may be too new is read again."""
 
 _MAX_PAUSE_SECONDS: Final = 30.0
 _FORGET_PRESSURE_SECONDS: Final = 10.0
 _MAX_FORBIDDEN_TIMES: Final = 12
-"""Enough to find one of a thousand names by bisection."""
+"""Maximum number of refusals in a row, enough to find one of a thousand names by bisection."""
 
 
 @attrs.define
 class ServerState:
     """The knowledge of a client about its server: the verbs that it offers, and its load.
 
-    Times are in seconds by the client's clock. Used under the lock of the client's registry, or by
-    one flow at a time, except for what is written in one step.
+    Times are in seconds by the client's clock. The object is used under the lock of the client's
+    registry or by one flow at a time; only atomic writes need neither.
     """
 
     proven: set[str] = attrs.field(factory=set)
     """The verbs that have worked."""
     lacking: dict[str, float] = attrs.field(factory=dict)
-    """The verbs that are missing, and until when that is assumed."""
+    """The verbs that are missing, and the time at which each is tried again."""
     paused_until: float = 0.0
-    """The server asked for no calls before this moment."""
+    """The time before which the server asked for no calls."""
     last_pause: float = 0.0
-    """The last pause because of overload."""
+    """Duration of the last pause because of overload."""
     overloaded_at: float = -math.inf
-    """When the server last reported overload."""
+    """The time when the server last reported overload."""
     refused: dict[str, int] = attrs.field(factory=dict)
-    """How often in a row a verb was forbidden, which may be because of some names."""
+    """How often in a row a verb was forbidden, perhaps only because of some names."""
     heard: bool = False
     """True once the server has replied."""
     _young: dict[str, float] = attrs.field(factory=dict)
-    """Start times of operations that were not seen since, in the order of the starts."""
+    """Start times of operations that no reply has contained since, in the order of the starts."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Return True unless a verb is known to be missing."""
@@ -85,26 +85,26 @@ class ServerState:
         self.lacking[verb] = now + seconds
 
     def forbids(self, verb: str) -> bool:
-        """Note that a verb was forbidden; return True if it seems to be for all names."""
+        """Note that a verb was forbidden; return True if it seems to be forbidden for all names."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
     def overloaded(self, asked: float, began: float, now: float) -> None:
         """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
 
-        Each time in a row doubles the pause, from half a second to half a minute. Calls that were
-        in flight together are one time: ``began`` is when this one was made.
+        Each report in a row doubles the pause, from half a second to half a minute. The failures of
+        calls that were in flight together count as one: ``began`` is the time of this call.
         """
         if began >= self.overloaded_at:
             self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
             self.overloaded_at = now
-        # One answer that asks for a day must not stop all other calls.
+        # A single reply that asks for a pause of a day must not stop all other calls.
         self.paused_until = max(
             self.paused_until, now + max(min(asked, _MAX_PAUSE_SECONDS), self.last_pause)
         )
 
     def hear(self, error: CallError) -> None:
-        """Note that the server may have answered a failed call."""
+        """Note that the server has replied, if the error of a failed call came from it."""
         self.heard = self.heard or error.http_status is not None or not error.passing
 
     def started(self, name: str, now: float) -> None:
@@ -157,8 +157,8 @@ def single(
 ) -> Flow[Reply]:
     """Make one call, with retries as the policy says (spec §11.5(1)).
 
-    A start is repeated only with a request id. With its retries the call takes at most ``within``
-    seconds.
+    A start is retried only if it has a request id. The call and its retries together take at most
+    ``within`` seconds.
     """
     retry = config.retry
     if isinstance(request, STARTS) and not request.request_id:
@@ -178,10 +178,10 @@ def single(
         except CallError as exc:
             config.server.hear(exc)
             if is_gone(exc) and lost and isinstance(request, DeleteOperationRequest):
-                return Reply(None)  # an attempt whose reply was lost has done it
+                return Reply(None)  # an earlier attempt, whose reply was lost, deleted it
             early = is_early(config, getattr(request, "name", ""), exc)
             lost = lost or not early
-            # A replica that does not have it yet is one that is not available.
+            # A replica that does not have the operation yet counts as unavailable.
             judged = CallError(exc.verb, Status(Code.UNAVAILABLE)) if early else exc
             pause = retry.pause(judged, attempt, config.clock() - began)
             asked = exc.retry_after or 0.0
@@ -210,7 +210,7 @@ def is_gone(error: CallError) -> bool:
 
 
 def is_early(config: FlowConfig, name: str, error: object) -> bool:
-    """Return True if a replica may not know an operation yet that this client just started."""
+    """Return True if a replica may not know yet an operation that this client just started."""
     gone = isinstance(error, CallError) and is_gone(error)
     return gone and config.server.may_come(name, config.clock())
 
@@ -229,9 +229,9 @@ def pages(
     within: float | None = None,
     view: View = "BASIC",
 ) -> Flow[None]:
-    """Yield each page of a list, which is fetched when it is needed (spec §11.9).
+    """Yield the pages of a list, each fetched when it is needed (spec §11.9).
 
-    ``within`` bounds all calls together, in seconds.
+    ``within`` limits the duration of all calls together, in seconds.
     """
     asked = {hash(request.page_token)}
     until = math.inf if within is None else config.clock() + within
@@ -240,7 +240,7 @@ def pages(
             reply = yield from single(config, request, within=until - now, view=view)
         except CallError as exc:
             if exc.code is Code.DEADLINE_EXCEEDED and config.clock() >= until:
-                break  # its text has only the time that the last call had
+                break  # this error would name only the time that was left for the last call
             raise
         page = reply.value
         assert isinstance(page, ListOperationsResponse)
@@ -266,8 +266,8 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
     """Refuse a reply without content, or with an operation that cannot be read again.
 
     Raises:
-        UnreadableReply: It has no field, or an error though it is not done (spec §2.4), or comes
-            from a start, in progress and without a name.
+        UnreadableReply: The operation has no field; or has an error but is not done (spec §2.4); or
+            was returned by a start, is in progress and has no name.
     """
     if why := unlawful(operation):
         raise unreadable(call.verb, why, http_status)
@@ -280,7 +280,7 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
 
 
 def unlawful(operation: Operation) -> str:
-    """Return what is wrong if an operation has an error and is not done; else the empty text."""
+    """Return a message if an operation has an error but is not done; otherwise an empty string."""
     if operation.done or operation.error is None:
         return ""
     text = f"an operation in progress that has an error: {operation.error.message}"

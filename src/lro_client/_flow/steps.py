@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 @attrs.frozen(kw_only=True)
 class StartRequest:
-    """Starts an operation; ``target`` is the path of the method, or its full name locally."""
+    """Starts an operation; ``target`` is the path or, without HTTP, the full name of a method."""
 
     target: str
     message: object
@@ -35,7 +35,7 @@ class StartRequest:
 
 @attrs.frozen
 class BatchGetOperationsRequest:
-    """Reads many operations of one collection, which is "operations" or ends so (spec §3.11).
+    """Reads many operations of one collection (spec §3.11); its name ends in "operations".
 
     With ``ended``, the caller only needs the operations that are done.
     """
@@ -49,7 +49,7 @@ class BatchGetOperationsRequest:
 class WatchOperationsRequest:
     """Watches many operations of one collection for changes (spec §3.11).
 
-    With ``ended``, the caller only needs the operations that are done, and names of others.
+    With ``ended``, the caller needs only the names of operations that are not done.
     """
 
     collection: str
@@ -77,7 +77,7 @@ Request: TypeAlias = (
 class Call:
     """A call of at most ``budget`` seconds, with ``headers``.
 
-    ``view`` is that of Get, List and BatchGet (spec §3.11).
+    ``view`` is the view that Get, List and BatchGet ask for (spec §3.11).
     """
 
     request: Request
@@ -87,7 +87,7 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """The name of the RPC, as it stands in errors."""
+        """The name of the RPC, as used in error messages."""
         return type(self.request).__name__.removesuffix("Request")
 
 
@@ -95,7 +95,7 @@ class Call:
 class Stream:
     """A streaming call; ``sink`` gets each item until the stream ends.
 
-    An item is an operation, or the name of one that is gone; None is a sign of life.
+    An item is an operation, or the name of one that is gone, or None for a keep-alive.
     ``call.budget`` is the maximum number of seconds without an item.
     """
 
@@ -119,14 +119,14 @@ class Sleep:
 
 @attrs.frozen
 class SleepUntilWoken:
-    """A pause that ends early when the registry has more to do."""
+    """A pause that ends early if the registry gets more work."""
 
     seconds: float
 
 
 @attrs.frozen
 class Receive:
-    """Receives an item of a channel, or None after ``seconds`` without one (None: no limit)."""
+    """Receives an item from a channel, or None after ``seconds`` without one (None: no limit)."""
 
     box: Channel
     seconds: float | None
@@ -134,14 +134,14 @@ class Receive:
 
 @attrs.frozen
 class YieldValue:
-    """Gives a value to whoever iterates over the flow."""
+    """Passes a value to the code that iterates over the flow."""
 
     value: Any
 
 
 @attrs.frozen
 class Reply:
-    """The server's reply, and the seconds after which it recommends the next call."""
+    """The server's reply, and the recommended pause before the next call, in seconds."""
 
     value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None
     retry_after: float | None = None
@@ -160,13 +160,13 @@ Flow: TypeAlias = Generator[Step, Any, R]
 
 
 class Transport(Protocol):
-    """Carries calls to a server, blocking.
+    """Sends calls to a server, and blocks until the reply.
 
-    Three attributes and a method are optional. If ``bounds`` is true, the transport keeps to the
-    budget of a call by itself; otherwise a thread is spent on each call. ``batches`` is true if it
-    can carry BatchGet. ``calls_at_once`` is the number of waits that can have a call of their own
-    (4). ``address`` is the server, as tokens write it. A method ``stream(call, sink)``, as
-    ``HttpTransport`` has it, carries streams.
+    Some members are optional. If ``bounds`` is true, the transport enforces the budget of each
+    call itself; otherwise each call gets a thread. ``batches`` is true if it supports BatchGet.
+    ``calls_at_once`` is the maximum number of waits that get their own call (default: 4); further
+    waits share calls. ``address`` is the server's address as written in tokens. The method
+    ``stream(call, sink)`` supports streams, as that of ``HttpTransport`` does.
     """
 
     def send(self, call: Call) -> Reply:
@@ -183,7 +183,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """Carries calls to a server, on an event loop."""
+    """Sends calls to a server from an event loop."""
 
     async def send(self, call: Call) -> Reply:
         """Make a call, as :meth:`Transport.send` does."""
@@ -195,4 +195,4 @@ class AsyncTransport(Protocol):
 
 
 class StopStream(Exception):
-    """Raised by a sink that needs no more of a stream."""
+    """Raised by a sink that needs no further items of a stream."""

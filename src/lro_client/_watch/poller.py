@@ -62,13 +62,13 @@ class Pollers:
         self._scheduler = scheduler
 
     def poller(self) -> Flow[None]:
-        """Make the calls that are due, until other pollers can do the rest."""
+        """Make the calls that are due, until the other pollers suffice."""
         registry, failed = self._registry, None
         with registry.lock:
             registry.poller_started()
         try:
             yield from self._poller()
-        except Exception as exc:  # waiters must not wait for a poller that has failed
+        except Exception as exc:  # otherwise waiters would wait for a dead poller
             failed = exc
             raise
         finally:
@@ -97,7 +97,7 @@ class Pollers:
                     reply = yield self._scheduler.step(batch, self._stream_item)
             except CallError as exc:
                 self._failed(batch, exc)
-            except Exception as exc:  # of a transport or a listener: end the waits
+            except Exception as exc:  # a bug in a transport or a listener: end the waits
                 self._broken(batch, exc)
             else:
                 self._succeeded(batch, reply)
@@ -115,7 +115,7 @@ class Pollers:
                     if registry.next_due < math.inf:
                         registry.ensure_poller()
                     return batch
-                # The call that tries the verb will have ended by then.
+                # By then, the call that tries the verb will have ended.
                 due = now + MAX_UNREPORTED_SECONDS
             if due == math.inf or not registry.try_sleep(due):
                 return None
@@ -124,7 +124,7 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Let the batch read the page after an empty one (spec §3.4(8)), if it has listeners."""
+        """Prepare to read the page after an empty one (spec §3.4(8)); False if not needed."""
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
@@ -145,7 +145,7 @@ class Pollers:
                     notifications = self._unfinished(batch, now)
                 else:
                     notifications = self._take_reply(batch, reply, now)
-            except Exception as exc:  # a transport returned something else than was asked for
+            except Exception as exc:  # the transport returned a reply of the wrong type
                 notifications = self._give_up(batch, exc)
         notify_all(notifications)
 
@@ -183,7 +183,7 @@ class Pollers:
         return notifications
 
     def _take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
-        """Take a state from a batch; an invalid one ends the wait, as after a Get."""
+        """Accept a state from a batch; an invalid state ends the wait, as after a Get."""
         if why := unlawful(operation):
             return self._registry.give_up(entry, unreadable("GetOperation", why))
         return self._registry.take_state(entry, operation)
@@ -195,7 +195,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Return True if the server lists by names; a name that it left out gets its own call."""
+        """Return True if the server filters lists by name; names it omits get their own calls."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)
@@ -204,7 +204,7 @@ class Pollers:
         for name, entry in batch.entries.items():
             if name in listed:
                 continue
-            if listed and page.next_page_token:  # the server has cut the page short
+            if listed and page.next_page_token:  # the page was shorter than asked for
                 batch.left_out.add(name)
             else:
                 entry.asked_alone = True
@@ -246,7 +246,7 @@ class Pollers:
             if item is not None:
                 if WATCH not in self._server.proven:
                     self._server.has(WATCH)
-                    # Others may have waited for the outcome of this first stream.
+                    # Other operations may have waited for the outcome of this first stream.
                     self._registry.ensure_poller()
                 notifications = self._take_stream_item(batch, item)
         notify_all(notifications)
@@ -265,7 +265,7 @@ class Pollers:
             if isinstance(item, str) and entry.may_come(self._config):
                 entry.streamed = entry.reported = False
                 self._registry.push(entry, self._registry.clock() + YOUNG_PAUSE_SECONDS)
-        else:  # by whole seconds: what is reported in one second is due together
+        else:  # rounded up, so that operations reported within a second are due together
             self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return self._gone(entry) if isinstance(item, str) else self._take_state(entry, item)
 
@@ -282,7 +282,7 @@ class Pollers:
         with self._registry.lock:
             now = self._registry.clock()
             self._scheduler.finished(batch)
-            # A stream that breaks says nothing of the server, which may have closed an old one.
+            # A broken stream does not mean overload: the server may close old streams.
             broken = batch.strategy is Strategy.STREAM and error.http_status is None
             if error.code in _PRESSURE and not broken and not _too_large(batch, error):
                 polling = self._config.polling
@@ -297,7 +297,7 @@ class Pollers:
             self._push(batch, now)
             return []
         passes = self._config.polling.retry.pause(error, 1, 0.0) is not None
-        if passes and not waiting:  # their deadlines have cut it, which says nothing of the server
+        if passes and not waiting:  # all deadlines have passed; the server is not to blame
             return []
         if batch.strategy in BATCH_STRATEGIES and (
             not passes or batch.strategy.value not in server.proven
@@ -312,7 +312,7 @@ class Pollers:
         """Handle a failed batch: the server lacks the verb, or refuses some names."""
         verb = batch.strategy.value
         known = verb in self._server.proven
-        if passes:  # the server may have the verb all the same
+        if passes:  # a temporary failure: the server may still have the verb
             self._server.lacks(verb, now, _RETRY_VERB_SECONDS)
         elif error.code in _ABSENT or not (known or error.code in _FORBIDDEN):
             self._server.lacks(verb, now)
@@ -331,13 +331,13 @@ class Pollers:
         self, entry: WatchedOperation, error: CallError, now: float, batch: PollBatch
     ) -> Notifications:
         hold = batch.hold if batch.strategy is Strategy.WAIT else None
-        # A stream has no end by which it must have answered.
+        # A stream has no time limit.
         budget = math.inf if batch.strategy is Strategy.STREAM else batch.budget
         entry.polls += 1
         if entry.fail(self._config, error, hold=hold, took=now - batch.began, budget=budget):
             self._registry.push(entry, now)
             return []
-        # Deadlines replace the patience of the policy if all listeners have one (spec §11.5(2)).
+        # If all listeners have deadlines, those replace the policy's patience (spec §11.5(2)).
         pause = entry.failures.pause(
             self._config, error, now, patient=entry.listeners.last_deadline < math.inf
         )

@@ -20,7 +20,7 @@ MAX_BATCH_NAMES: Final = 1000
 """Maximum number of names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
-"""Delay of new names, so that names which come together share a call."""
+"""Delay before new names are polled, so that names added at about the same time share a call."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class WatchOptions:
 
 
 class Listeners:
-    """The listeners of one operation, or of thousands with the same ones. Immutable."""
+    """The listeners of an operation, or of thousands that have the same listeners. Immutable."""
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
@@ -87,13 +87,13 @@ class WatchedOperation(PollState):
     listeners: Listeners = _NO_LISTENERS
     """Replaced, never changed."""
     collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
-    """The collection of the name, up to and with "operations"; its id may have segments."""
+    """The part of the name up to and including "operations"; several segments may follow."""
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
     """True if it needs a call of its own: a batch was refused, or it has no collection."""
     streamed: bool = False
-    """True while it is in a stream."""
+    """True while a stream watches it."""
     reported: bool = False
     """True once that stream has reported it."""
 
@@ -105,7 +105,7 @@ class WatchedOperation(PollState):
 def _collection(name: str) -> str:
     parent, found, _ = name.rpartition("/operations/")
     if found:
-        return sys.intern(f"{parent}/operations")  # thousands of operations have the same one
+        return sys.intern(f"{parent}/operations")  # shared by thousands of operations
     return "operations" if name.startswith("operations/") else name.rpartition("/")[0]
 
 
@@ -113,8 +113,8 @@ class WatchRegistry:
     """The operations that are waited for. Thread-safe; listeners are called without its lock.
 
     ``start_poller`` is called, with the lock held, when one more poller is needed; at most
-    ``max_pollers()`` run. ``wake_poller`` ends the sleep of the one that sleeps. None of these
-    functions may call the registry.
+    ``max_pollers()`` run. ``wake_poller`` wakes the sleeping poller; at most one sleeps. None of
+    these functions may call the registry.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class WatchRegistry:
         """Number of entries of each collection."""
         self.closed: Exception | None = None
         self.own_calls: int = 0
-        """Number of waits that have calls of their own."""
+        """Number of waits that make their own calls."""
         self._max_pollers = max_pollers
         self._start_poller = start_poller
         self._wake_poller = wake_poller
@@ -150,18 +150,18 @@ class WatchRegistry:
         """Return the maximum number of calls in flight for all entries."""
         return max(1, connections - self.own_calls)
 
-    # -- for those who wait -------------------------------------------------------------------
+    # -- for waiters --------------------------------------------------------------------------
 
     def subscribe(
         self, name: str, listener: Listener, want: WatchOptions, known: Operation | None = None
     ) -> WatchedOperation:
-        """Notify ``listener`` of the end or, if it wants progress, of every change."""
+        """Subscribe to the end of an operation or, if progress is wanted, to every change."""
         return self.subscribe_all(listener, want, {name: known})[name]
 
     def subscribe_all(
         self, listener: Listener, want: WatchOptions, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
-        """Subscribe to many names; no poller takes one before all are there."""
+        """Subscribe to many names; pollers see none of them before all have been added."""
         news: list[WatchEvent] = []
         with self.lock:
             now, alone = self.clock(), Listeners({listener: want})
@@ -194,13 +194,13 @@ class WatchRegistry:
             )
             self._count_of(entry, 1)
         elif want.wants_progress:
-            # A Wait that is held for it cannot be ended early.
+            # Poll now, because a Wait that is already held cannot be ended early.
             entry.due = min(entry.due, now)
             if entry.polls and entry.operation is not None:
                 news.append(StateChanged(name, entry.operation))
         others = entry.listeners.wants
         entry.listeners = Listeners({**others, **listeners.wants}) if others else listeners
-        if min(entry.due, want.deadline) < math.inf:  # else a call asks for it now
+        if min(entry.due, want.deadline) < math.inf:  # otherwise a call for it is in flight
             self.push(entry, entry.due)
         return entry
 
@@ -229,11 +229,11 @@ class WatchRegistry:
     # -- for pollers, with the lock held --------------------------------------------------------
 
     def push(self, entry: WatchedOperation, due: float) -> None:
-        """Make an entry due at that moment, or at the next deadline of a listener."""
+        """Make an entry due at ``due``, or at a listener's next deadline if that is earlier."""
         self.push_all((entry,), due)
 
     def push_all(self, entries: Iterable[WatchedOperation], due: float) -> None:
-        """Make entries due, in their order."""
+        """Make entries due at ``due``, in their order."""
         together = self._due_at(due)
         for entry in entries:
             entry.due = due
@@ -251,9 +251,9 @@ class WatchRegistry:
         return found
 
     def due(self, until: float) -> Iterator[tuple[WatchedOperation, float]]:
-        """Remove and yield the entries that are due until then, in order, each with its time.
+        """Remove and yield the entries due by ``until``, in order, each with its due time.
 
-        An entry is not due again before it is pushed.
+        An entry does not become due again until it is pushed.
         """
         known = self.entries
         while (moment := self.next_due) <= until:
@@ -266,7 +266,7 @@ class WatchRegistry:
 
     @property
     def next_due(self) -> float:
-        """The moment at which the next entry is due."""
+        """The time at which the next entry is due."""
         while self._moments:
             moment = self._moments[0]
             together = self._due[moment]
@@ -280,12 +280,12 @@ class WatchRegistry:
         return math.inf
 
     def ensure_poller(self) -> None:
-        """Make sure that a poller takes the next entry."""
+        """Make sure that a poller handles the next entry."""
         if self._sleeping_until is not None:
             if self.next_due < self._sleeping_until:
                 self._wake_poller()
         elif not self._starting and self._pollers < self._max_pollers():
-            self._start_poller()  # fails where there can be no more threads
+            self._start_poller()  # fails if no more threads can be started
             self._pollers += 1
             self._starting += 1
 
@@ -298,7 +298,7 @@ class WatchRegistry:
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a poller sleep until then; return False if another one sleeps, so this one ends."""
+        """Let a poller sleep until ``until``; return False if another one sleeps already."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
                 self._wake_poller()
@@ -307,7 +307,7 @@ class WatchRegistry:
         return True
 
     def poller_exited(self) -> None:
-        """Note that a poller ends; without entries, the sleeping poller ends too."""
+        """Note that a poller ends; if no entries are left, end the sleeping poller too."""
         self._pollers -= 1
         if not self.entries:
             self._wake_poller()
@@ -319,7 +319,7 @@ class WatchRegistry:
         entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
-            entry.operation = operation  # else it may be a name alone
+            entry.operation = operation  # an operation in progress may be only a name
         if operation.done:
             self._drop(entry)
             return [(tuple(listeners.wants), StateChanged(entry.name, operation))]
@@ -352,7 +352,7 @@ class WatchRegistry:
 
 
 def notify_all(notifications: Notifications) -> None:
-    """Call the listeners, without the lock. The failure of one does not stop the others."""
+    """Call the listeners without the lock. If one fails, the others are still called."""
     for listeners, news in notifications:
         for listener in listeners:
             try:

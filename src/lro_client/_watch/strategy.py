@@ -27,7 +27,7 @@ MAX_UNREPORTED_SECONDS: Final = 5.0
 """Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""
 
 _MAX_WAITS_HELD: Final = 4
-"""With at most this many operations, each gets a Wait of its own."""
+"""With at most this many operations, each gets its own Wait."""
 
 _MAX_FILTER_CHARS: Final = 4000
 _MAX_LISTED_NAMES: Final = 100
@@ -35,27 +35,27 @@ _MAX_LISTED_NAMES: Final = 100
 
 _MAX_SET_ASIDE: Final = 100
 _GATHER_AHEAD_SECONDS: Final = 0.05
-"""Operations that are due within this time join a batch."""
+"""Operations that will be due within this time join the current batch."""
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
 _MIN_SECONDS_PER_CALL: Final = 0.05
-"""Batches are read each half a second, or at most twenty times a second where they are many."""
+"""Minimum time per call: a batch is read every half second; many batches, up to 20 a second."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
-"""The pause of batches is at least this share of the time that has passed."""
+"""The pause between batches is at least this share of the time waited so far."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
-"""Maximum delay of a change that is not the end."""
+"""Maximum delay until a change is seen that is not the end."""
 
 _MAX_BROKEN_STREAMS: Final = 2
-"""After this many broken streams that did not report it, an operation is read in batches."""
+"""An operation is read in batches after this many streams broke before they reported it."""
 
 RECHECK_SECONDS: Final = 60.0
 """Seconds after which an operation that a stream reported as running is polled."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
-"""A stream without a sign of life for this time is closed: servers send one each 15 s."""
+"""A stream without a keep-alive for this time is closed: servers send one every 15 s."""
 
 
 _SINCE: Final = operator.attrgetter("since")
@@ -72,7 +72,7 @@ class Strategy(enum.Enum):
 
 
 BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LIST})
-"""The strategies that ask for many operations at once, where a server has them."""
+"""The strategies that read many operations at once, if the server supports them."""
 
 
 Sink = Callable[["PollBatch", "Operation | str | None"], object]
@@ -80,7 +80,7 @@ Sink = Callable[["PollBatch", "Operation | str | None"], object]
 
 @attrs.define(eq=False)
 class PollBatch:
-    """The operations of one call; ``hold`` of a Wait and ``budget`` of the call in seconds."""
+    """The operations of one call, with the Wait's ``hold`` and the call's ``budget`` in seconds."""
 
     strategy: Strategy
     entries: dict[str, WatchedOperation]
@@ -89,7 +89,7 @@ class PollBatch:
     budget: float = 0.0
     request: Request | None = None
     left_out: set[str] = attrs.field(factory=set)
-    """Names that a good reply did not include; they go into the next call."""
+    """Names that a good reply did not include; they are part of the next call."""
 
 
 class Scheduler:
@@ -127,7 +127,7 @@ class Scheduler:
         if how is Strategy.WAIT:
             seconds = wait_budget(self._config, batch.hold, first.listeners.deadline(now) - now)
         listeners = {entry.listeners for entry in batch.entries.values()}
-        # A reply after the last deadline would only hold up others.
+        # Nobody needs a reply after the last deadline, and waiting for it would delay other calls.
         patience = max(one.last_deadline for one in listeners) - now
         batch.budget = min(seconds, max(patience, 0.0) + GRACE_SECONDS)
         batch.request = _request(batch, ended=not any(one.wants_progress for one in listeners))
@@ -167,11 +167,11 @@ class Scheduler:
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
         polling = self._config.polling
-        # Two are left for what is not in a stream.
+        # Two calls are reserved for operations that are not in a stream.
         most = self._registry.max_calls(polling.connections) - 2
         if not polling.wait_first or entry.streamed or self._in_flight[Strategy.STREAM] >= most:
             return False
-        # So operations on a stream that keeps breaking are still polled.
+        # If streams with this operation keep breaking, it is polled instead.
         return entry.failures.count < _MAX_BROKEN_STREAMS
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
@@ -183,7 +183,7 @@ class Scheduler:
         return -1.0 if found is None else found
 
     def _gather(self, batch: PollBatch, first: WatchedOperation, until: float) -> None:
-        """Add the entries that are due until then and fit into the same call."""
+        """Add the entries that are due by ``until`` and fit into the same call."""
         aside: list[tuple[WatchedOperation, float]] = []
         entries, collection = batch.entries, first.collection
         most = min(first.max_batch, capacity(batch.strategy))
