@@ -174,6 +174,27 @@ def test_what_is_not_known_is_not_read():
     assert ({"lro.method": METHOD, "lro.state": "pending"}, 0) in active
 
 
+def test_method_that_is_declared_while_metrics_are_read_is_no_error():
+    """Its work may be counted before the method is seen."""
+    other = "acme.v1.Works.Other"
+    specs: dict[str, Any] = {}
+
+    class Declaring:
+        @property
+        def function(self) -> object:
+            specs[other] = SimpleNamespace(function=fail)
+            return fail
+
+    specs[METHOD] = Declaring()
+    attempt = SimpleNamespace(method=other, executing=True)
+    gauges = Gauges(
+        SimpleNamespace(store=None), specs, SimpleNamespace(attempts=lambda: [attempt]), None
+    )
+    active = list(gauges.read(table_of_metrics.ACTIVE))
+    assert ({"lro.method": other, "lro.state": "executing"}, 1) in active
+    assert ({"lro.method": METHOD, "lro.state": "executing"}, 0) in active
+
+
 def test_usage_of_celery_is_measured(tmp_path):
     """What runs in this process."""
     celery = pytest.importorskip("celery")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -60,9 +61,9 @@ class Gauges:
         return self._readers[metric.name]()
 
     def _active(self) -> Iterator[Reading]:
-        counts = {(name, state): 0 for name in self._methods for state in (False, True)}
+        counts = Counter({(name, state): 0 for name in self._methods for state in (False, True)})
         for attempt in self._workers.attempts():
-            counts[attempt.method, attempt.executing] += 1
+            counts[attempt.method, attempt.executing] += 1  # maybe of a method declared just now
         for (name, executing), count in counts.items():
             yield {METHOD: name, **(_EXECUTING if executing else _PENDING)}, count
 
@@ -91,7 +92,7 @@ class Gauges:
 
     @property
     def _methods(self) -> Collection[str]:
-        return [name for name, spec in self._specs.items() if spec.function is not None]
+        return [name for name, spec in list(self._specs.items()) if spec.function is not None]
 
     def _waiting(self) -> Iterator[Reading]:
         yield {"lro.waiter.kind": "wait"}, self._waiters.waits
