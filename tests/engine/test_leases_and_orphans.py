@@ -605,6 +605,32 @@ def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplo
     assert (store.get(name).owner, executor.tasks) == ("", [])  # it is tried again in a second
 
 
+@pytest.mark.parametrize("how", ["start", "claim"])
+def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, store, how):
+    """It got another name after the write that gave it the work: others will do that."""
+    executor = Held(busy=how == "claim")
+    service = make_service(store, executor)
+    method, workers, whole = method_of(service, never), service.edges.work, store.claim
+    owner = workers.owner
+
+    def claim(wanted):
+        found = whole(wanted)
+        if found.works:
+            workers.lose_all()
+        return found
+
+    if how == "start":
+        once(store, "insert", lambda *_: workers.lose_all(), after=True)
+    name = method.start(WorkRequest()).name
+    executor.busy = False
+    store.claim = claim
+    service.run_maintenance()
+    assert store.get(name).owner == owner != workers.owner
+    assert executor.tasks == []
+    assert not workers.held()
+    assert executor.reserve() is not None  # the worker is free again
+
+
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
     """Its leases expire."""

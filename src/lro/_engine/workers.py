@@ -230,15 +230,17 @@ class Workers(HeldWork):
         """Submit the work of a claimed record to the executor, or send its name.
 
         If the executor cannot take the work now, it is handed back; a name is sent again later.
+        If this process has counted as lost since the claim, the work is left to others.
         ``start`` ends as soon as the attempt is registered.
         """
-        held = record.owner == self.owner
+        held = record.owner != ""  # otherwise its name is sent
         started = None if start is None else start.attempt
         attempt = started or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
             shown = packed is None or not attempt.start_unseen
-            if held:
-                self._hold(attempt, record)
+            if held and not self._hold(attempt, record):
+                slot.release()
+                return attempt
             if start is not None:
                 start.taken()
         except BaseException:
@@ -266,14 +268,18 @@ class Workers(HeldWork):
                 raise
         return attempt
 
-    def _hold(self, attempt: Attempt, record: Record) -> None:
+    def _hold(self, attempt: Attempt, record: Record) -> bool:
+        """Register the attempt; return False if this process was lost since the claim."""
         with self._lock:
+            if record.owner != self.owner:
+                return False
             self._attempts[attempt.name] = attempt
         self._new_work()
         until = record.lease_until
         assert until is not None  # it is claimed
         if until - self._store.now() < self.runtime.lease / 2:  # the write took long
             self._renew_soon()
+        return True
 
     def show_starts(self) -> float:
         """Store the start times that are due; return the seconds until the next is.
@@ -329,7 +335,8 @@ class Workers(HeldWork):
             for record, packed in self._store.claim(claim).works:
                 attempt = Attempt(record, spec, self, packed=packed)
                 try:
-                    self._hold(attempt, record)
+                    if not self._hold(attempt, record):
+                        return
                     claiming.taken()
                     if spec.options.rate is not None:  # this claim decides when the next may begin
                         self.work_waits()
