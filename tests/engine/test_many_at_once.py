@@ -89,6 +89,28 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
     assert front.cancel_all(OPEN) == 0
 
 
+@pytest.mark.parametrize("verb", ["cancel_all", "delete_all"])
+def test_workers_are_read_once_for_a_page_of_undeclared_methods(
+    service: lro.Service, verb: str
+) -> None:
+    """Who still declares such a method is to be known for each operation."""
+    count = 450
+    start(service, count)
+    other = lro.Service(service.store, InlineExecutor(), maintenance=False)
+    reads: list[str] = []
+    store: Any = service.store
+    workers = store.workers
+
+    def noted() -> object:
+        reads.append("workers")
+        return workers()
+
+    store.workers = noted
+    assert getattr(other, verb)(ALL) == count
+    assert 1 <= len(reads) <= 5
+    other.close()
+
+
 def test_operations_removed_meanwhile_are_left_out(service: lro.Service) -> None:
     names = start(service, 5)
     store: Any = service.store

@@ -17,7 +17,7 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, overload
 
 from lro._base.arguments import check, check_instance, check_keywords, check_text
 from lro._base.errors import (
@@ -99,6 +99,8 @@ T = TypeVar("T")
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
+
+_ReadWorkers: TypeAlias = Callable[[], tuple[Sequence[Worker], datetime]]
 
 log = logging.getLogger("lro")
 
@@ -698,7 +700,7 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now.
         """
         records = self._matching(filter, parent)
-        return _count_done(records, None if dry_run else self._deleted)
+        return self._count_done(records, None if dry_run else self._deleted)
 
     async def delete_all_async(
         self, filter: str, *, parent: str = "", dry_run: bool = False
@@ -740,7 +742,7 @@ class Service(PerProcess):
         """
         batches = self._matching(filter, parent)
         open_ones = ([record for record in some if not record.done] for some in batches)
-        return _count_done(open_ones, None if dry_run else self._cancelled)
+        return self._count_done(open_ones, None if dry_run else self._cancelled)
 
     async def cancel_all_async(
         self, filter: str, *, parent: str = "", dry_run: bool = False
@@ -1062,13 +1064,37 @@ class Service(PerProcess):
         store = self.edges.runtime.store
         return store.workers(), store.now()
 
-    def _cancelled(self, record: Record, caller: str = "") -> Flow[None]:
-        abandoned = yield from self._abandoned(record)
+    def _cancelled(
+        self, record: Record, caller: str = "", read: _ReadWorkers | None = None
+    ) -> Flow[None]:
+        abandoned = yield from self._abandoned(record, read or self._read_workers)
         yield from self.edges.work.cancel(record, caller, abandoned)
 
-    def _deleted(self, record: Record, caller: str = "") -> Flow[None]:
-        abandoned = yield from self._abandoned(record)
+    def _deleted(
+        self, record: Record, caller: str = "", read: _ReadWorkers | None = None
+    ) -> Flow[None]:
+        abandoned = yield from self._abandoned(record, read or self._read_workers)
         yield from self.edges.runtime.updater.deleted(record.name, caller, abandoned)
+
+    def _count_done(
+        self,
+        batches: Iterable[Sequence[Record]],
+        act: Callable[[Record, str, _ReadWorkers], Flow[None]] | None,
+    ) -> int:
+        """Call ``act`` for all records that still exist, and return how many there were.
+
+        The workers are read at most once for each batch.
+        """
+        count = 0
+        for some in batches:
+            read = functools.cache(self._read_workers)
+            count += len(some)
+            for one in run_all([act(record, "", read) for record in some] if act else []):
+                if isinstance(one, OperationNotFound):
+                    count -= 1
+                elif isinstance(one, BaseException):
+                    raise one
+        return count
 
     def _matching(self, filter: str, parent: str) -> Iterator[Sequence[Record]]:
         check_text("filter", filter)
@@ -1082,14 +1108,14 @@ class Service(PerProcess):
         )
         return query.batches(self.edges.runtime)
 
-    def _abandoned(self, record: Record) -> Flow[Collection[str]]:
+    def _abandoned(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
         """Return the owners whose work nobody continues; none if anyone declares the method.
 
         That is this service, or a live worker. The empty owner stands for work that waits.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()
-        workers, now = yield MayBlock(self._read_workers, blocks=self.store.writes_block)
+        workers, now = yield MayBlock(read, blocks=self.store.writes_block)
         if record.method in served_methods(workers, now):
             return ()
         return {"", *(worker.owner for worker in workers if worker.lost)}
@@ -1147,22 +1173,6 @@ def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelem
         executor=type(executor).__name__,
         remote=executor.redelivery is not None,
     )
-
-
-def _count_done(
-    batches: Iterable[Sequence[Record]], act: Callable[[Record], Flow[None]] | None
-) -> int:
-    """Call ``act`` for all records that still exist, and return how many there were."""
-    count = 0
-    for some in batches:
-        found = run_all([act(record) for record in some]) if act is not None else [None] * len(some)
-        for one in found:
-            if isinstance(one, OperationNotFound):
-                continue
-            if isinstance(one, BaseException):
-                raise one
-            count += 1
-    return count
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:
