@@ -1,4 +1,4 @@
-"""Counts and load, as all stores compute them: steps of minutes, sums, work in progress."""
+"""Counts and load, computed alike for all stores: time steps, sums and work in progress."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lro.stores._rows import micros, moment
 _MINUTE: Final = 60_000_000
 
 PRUNED_ROWS: Final = 1000
-"""The most old rows that one call removes; more than a call adds for 300 methods."""
+"""The most old rows that one call removes: more than a call for 300 methods adds."""
 
 WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 """``Record.waits`` in SQL."""
 
 
 def steps_of(minute: datetime) -> Mapping[int, int]:
-    """For each length of a step in minutes, the step of a moment: its first minute since 1970."""
+    """Map each step length in minutes to the first minute (since 1970) of the step at a time."""
     number = micros(minute) // _MINUTE
     return {step: number - number % step for step in STEP_MINUTES}
 
 
 def step_since(since: datetime, step_minutes: int) -> int:
-    """The first step that ends after a moment, as :func:`steps_of` gives it.
+    """Return the first step that ends after ``since``, as its first minute since 1970.
 
     Raises:
-        DeclarationError: There are no such steps.
+        DeclarationError: ``step_minutes`` is not one of ``STEP_MINUTES``.
     """
     fine = step_minutes in STEP_MINUTES
     check("step_minutes", step_minutes, f"one of {STEP_MINUTES}", fine=fine)
@@ -39,24 +39,24 @@ def step_since(since: datetime, step_minutes: int) -> int:
 
 
 def step_time(minute: int) -> datetime:
-    """Return the time at which a step begins, from its first minute since 1970."""
+    """Return the time at which a step begins, given its first minute since 1970."""
     return moment(minute * _MINUTE)
 
 
 def oldest_minute(now: datetime) -> int:
-    """The oldest minute since 1970 that is kept."""
+    """Return the oldest minute (since 1970) whose counts are kept."""
     return micros(now - COUNTS_LIFE) // _MINUTE
 
 
 def numbers(text: str) -> Mapping[str, float]:
-    """Stored counts, which are numbers by the name of a series."""
+    """Parse stored counts: a number for each series name."""
     found: Any = reread(text)
     counts: Mapping[str, float] = found
     return counts
 
 
 def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    """The sums of two series of counts."""
+    """Add two mappings of counts by name."""
     sums = dict(before)
     for name, number in more.items():
         sums[name] = sums.get(name, 0) + number
@@ -64,11 +64,11 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
 
 
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
-"""Method, owner, whether they wait, how many, how many beyond the limit, oldest time and name."""
+"""Method, owner, is waiting, count, count beyond the limit, create time and name of the oldest."""
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:
-    """Return the work in progress, from rows that have one method, owner and state each."""
+    """Sum up the work in progress from rows, each for one method, owner and state."""
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     owners: Counter[str] = Counter()

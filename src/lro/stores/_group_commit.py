@@ -1,4 +1,4 @@
-"""Group commit: writes that come while others are being made are made together, next."""
+"""Group commit: writes that arrive during a commit are committed together by the next one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lro._engine.process import PerProcess
 _RELEASED_AT_ONCE: Final = 2
 
 _IDLE_SECONDS: Final = 10.0
-"""Seconds after which the thread of this module ends if it has nothing to write."""
+"""Seconds without a write after which the thread of this module ends."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class QueuedWrite(ABC):
-    """A write, from the moment at which it is queued until it is made.
+    """A queued write, until it has its result or its error.
 
-    A thread waits for it; or it was handed in, and :meth:`call_back` is called when it is over.
+    Either a thread waits for it, or it was handed in: then :meth:`call_back` is called at its end.
     """
 
     handed_in: bool = attrs.field(default=False, init=False)
     """True if no thread waits for the write."""
     leads: bool = attrs.field(default=False, init=False)
-    """True if its thread, or the thread of this module, leads its group or the next one."""
+    """True if its thread (or the thread of this module) leads its group or the next one."""
     over: bool = attrs.field(default=False, init=False)
     """True if the write has its result or its error; set by the leader."""
     gate: threading.Lock | None = attrs.field(default=None, init=False)
@@ -35,15 +35,15 @@ class QueuedWrite(ABC):
     gone: bool = attrs.field(default=False, init=False)
     """True if its thread no longer waits, because of a result or an interrupt."""
     error: BaseException | None = attrs.field(default=None, init=False)
-    """The error, if there is no result."""
+    """The error, if the write failed."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
-    """Once its group is over: the writes of that group whose threads still wait, shared by all."""
+    """After its group has ended: the group's writes whose threads still wait; one list for all."""
 
     @abstractmethod
     def call_back(self) -> None:
-        """Report what has become of it to the caller that handed it in; quick, raises nothing.
+        """Report the outcome to the caller that handed the write in. Must be quick and not raise.
 
-        Called once, by the thread for such writes.
+        The thread of this module calls it once.
         """
 
 
@@ -53,10 +53,10 @@ W = TypeVar("W", bound=QueuedWrite)
 class GroupCommit(PerProcess, ABC, Generic[W]):
     """Base class that commits writes in groups.
 
-    A thread that comes while no group is under way leads one at once. Threads that come meanwhile
-    wait; when the group is over, the first of them leads the next group, with all the others. So a
-    lone write waits for nothing. If the first that waits has no thread of its own, a thread that
-    is started for such writes leads.
+    A thread that writes while no group is in progress leads a group at once, so a lone write never
+    waits. Threads that arrive during a group wait. When the group has ended, the first of them
+    leads the next group, which has all their writes. If the first waiting write was handed in, so
+    that no thread waits for it, a thread of this module leads.
     """
 
     _closed = False
@@ -67,22 +67,22 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         self._group: list[W] = []
         self._led = False
         self._done: list[W] = []
-        """Writes without threads that are over, and whose callers have not been called yet."""
+        """Handed-in writes that have ended, and whose callbacks have not been called yet."""
         self._turn = threading.Lock()
         self._turn.acquire()
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
-        """Let the thread for writes without one of their own end, when what waits is over."""
+        """Let the thread for handed-in writes end after the waiting writes."""
         with self._lock:
             self._closed = True
             if not self._led:
                 self._promote()
 
     def _submit(self, write: W) -> None:
-        """Queue a write, and return when it is over; this thread may lead its group.
+        """Queue a write, and return when it has ended; this thread may lead its group.
 
-        What :meth:`_lead` raises in this thread is raised here.
+        Errors of :meth:`_lead` in this thread are raised here.
         """
         try:
             with self._lock:
@@ -100,9 +100,9 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._leave(write)
 
     def hand_in(self, write: W) -> None:
-        """Queue a write, and return at once; its ``call_back`` is called when it is over.
+        """Queue a write, and return at once; its ``call_back`` is called when it has ended.
 
-        Where no thread can be started, as at the end of the interpreter, it is made here and now.
+        If no thread can be started (as when the interpreter exits), this call makes the write.
         """
         with self._lock:
             there = self._thread is not None or self._start_thread()
@@ -130,27 +130,28 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         return True
 
     def _live(self, turn: threading.Lock) -> None:
-        """Lead groups whose first write has no thread of its own, until there is none for long."""
+        """Lead groups whose first write was handed in, until none has come for long."""
         while self._live_on(timely=turn.acquire(timeout=_IDLE_SECONDS)):
-            pass  # what was written is let go of while the thread waits
+            pass  # a turn is a call of its own, so its writes are freed before the next wait
 
     def _live_on(self, *, timely: bool) -> bool:
-        """Take one turn of that thread; whether it is to go on."""
+        """Take one turn of that thread; return True if the thread must go on."""
         with self._lock:
             if not timely and self._led:
-                return True  # another thread leads, or it is the turn of this one since then
+                return True  # another thread leads, or gave this one its turn just now
             done, self._done = self._done, []
             if not done and not self._waiting:
                 self._thread, self._led = None, False
                 return False
             write = self._waiting[0] if self._waiting else None
-            if write is None or write.gate is not None:  # the turn is that of a thread
+            if write is None or write.gate is not None:  # a waiting thread leads
                 write = None
                 self._promote()
             else:
                 write.leads = True
         for one in done:
-            # By this thread alone: another may be interrupted by a signal, and leave some uncalled.
+            # Only this thread calls back: a signal may interrupt others, and callbacks would be
+            # lost.
             one.call_back()
         if write is not None:
             try:
@@ -162,24 +163,23 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
 
     @abstractmethod
     def _lead(self, leader: W) -> None:
-        """Make the writes that :meth:`_take` gives, and set ``over`` of each that was made.
+        """Make the writes that :meth:`_take` returns, and set ``over`` of each one made.
 
-        Those which are not over when this ends, because the thread was interrupted, are made by the
-        next leader.
+        If the thread is interrupted, the next leader makes the writes that are left.
         """
 
     def _choose(self, waiting: list[W]) -> tuple[list[W], list[W]]:
-        """Split the waiting writes into the next group, the leader's among it, and the others."""
+        """Split the waiting writes into the next group, which has the leader's, and the others."""
         return waiting, []
 
     def _take(self) -> Sequence[W]:
-        """Begin a group with writes that wait now."""
+        """Begin a group of waiting writes, and return them."""
         with self._lock:
             self._group, self._waiting = self._choose(self._waiting)
             return self._group
 
     def _leave(self, write: W) -> None:
-        """Let the next thread lead, if this one did, and release threads of its group."""
+        """If this thread led, let the next one lead; release threads of its group."""
         with self._lock:
             write.gone = True
             if not write.over and write in self._waiting:  # its thread was interrupted
@@ -200,7 +200,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                 self._release(write.rest)
 
     def _promote(self) -> None:
-        """Let the first write that waits have its group led. Called with the lock held."""
+        """Let a thread lead the group of the first waiting write. The lock is held."""
         self._led = True
         if self._waiting and self._waiting[0].gate is not None and not self._done:
             self._waiting[0].leads = True
@@ -211,7 +211,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._led = False
 
     def _release(self, rest: list[W]) -> None:
-        """Let a few of these threads go on; each of them releases others. The lock is held.
+        """Release a few of these waiting threads; each releases others. The lock is held.
 
         If all were released at once, they would delay the next leader and each other.
         """
@@ -224,5 +224,5 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
 
 
 def _follow(gate: threading.Lock) -> None:
-    """Wait until a leader has made this thread's write, or left the lead to this thread."""
+    """Wait until a leader has made this thread's write, or this thread must lead."""
     gate.acquire()

@@ -1,4 +1,4 @@
-"""Plans of lists in SQL: the index to follow, the range of times, and the test."""
+"""SQL plans for lists: the index to read, the range of create times, and the filter."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ from lro._model.page_tokens import Cursor
 from lro.stores._rows import micros, moment
 
 Condition = tuple[str, list[object]]
-"""An expression of SQL, and the values of its parameters."""
+"""A SQL expression, and the values of its parameters."""
 
 MAX_PARTS: Final = 100
-"""A test of more parts is not worth its SQL: the filter decides."""
+"""A test with more parts is not translated to SQL; the filter then runs in Python."""
 
 
 class Dialect(Protocol):
     """Expressions that differ between databases."""
 
     mark: str
-    """A parameter."""
+    """Placeholder of a parameter."""
 
     def named(self, names: Collection[str]) -> Condition:
-        """The name is one of these."""
+        """Return a condition: the name is one of these."""
         ...
 
     def key(self, name: str) -> str:
-        """The key of this name, ``UNKNOWN`` where there is none. A name is a word of ASCII."""
+        """Return the value of a key (an ASCII word), or ``UNKNOWN`` if the record lacks it."""
         ...
 
     def contains(self, column: str, *, folded: bool) -> str:
-        """The text of a column contains a parameter; without letter case, if ``folded``."""
+        """Return a test that a text contains a parameter; ``folded`` ignores the case."""
         ...
 
     def foreign(self, column: str) -> str:
-        """A text has characters beside those that ASCII prints."""
+        """Return a test that a text has characters outside printable ASCII."""
         ...
 
     def binary(self, column: str) -> str:
-        """A packed message may be in binary form."""
+        """Return a test that a packed message may be in binary form."""
         ...
 
     def number_in(self, test: NumberIn) -> Condition:
-        """A number in a packed message is in a range; of one in binary form, anything."""
+        """Return a test for a number in a packed message; a binary one always passes."""
         ...
 
 
 def condition(test: Test, dialect: Dialect) -> Condition:
-    """A test as an expression that is true for every record that meets it."""
+    """Translate a test to SQL that is true for every matching record, and maybe for others."""
     if _size(test) > MAX_PARTS:
         return "TRUE", []
     return _condition(test, dialect)
@@ -123,14 +123,14 @@ def _contains(
 
 
 def among(expression: str, values: Collection[str], mark: str) -> Condition:
-    """An expression has one of these values."""
+    """Return a condition: the expression has one of these values."""
     if not values:
         return "FALSE", []
     return f"{expression} IN ({', '.join([mark] * len(values))})", list(values)
 
 
 def ranged(column: str, span: Span, mark: str) -> Condition:
-    """A time is in a range."""
+    """Return a condition: the time in a column is within a range."""
     found = [(">=", span.low), ("<=", span.high)]
     ends = [(f"{column} {op} {mark}", end) for op, end in found if end is not None]
     if not ends:
@@ -151,11 +151,11 @@ _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
 MAX_VALUES: Final = 50
-"""Up to this number, the values of a key are looked up one by one; else all records are read."""
+"""Up to this many values of a key are looked up in its index; for more, all records are read."""
 
 
 class StatementTooSlow(Exception):
-    """A statement took too long and was given up; ``error`` is for the caller of the store."""
+    """A statement was cancelled because it took too long; the store raises ``error``."""
 
     def __init__(self, error: LroError) -> None:
         super().__init__(error)
@@ -163,7 +163,7 @@ class StatementTooSlow(Exception):
 
 
 def retry_smaller(action: Callable[[int], T], size: int) -> T:
-    """Run an action for ``size`` records, or for fewer where it takes too long.
+    """Run an action for ``size`` records, or for fewer if that takes too long.
 
     Raises:
         LroError: A single record takes too long.
@@ -179,12 +179,12 @@ def retry_smaller(action: Callable[[int], T], size: int) -> T:
 
 @attrs.frozen(kw_only=True)
 class ListQuery:
-    """Plan of a list: read ``values`` of ``order``, which an index keeps by create time.
+    """Plan of a list: read the records with these ``values`` of ``order``, by create time.
 
-    ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
-    are given they are few, and each is looked at. ``low`` and ``high`` bound the create time, in
-    microseconds; ``name`` is that after which records of the moment ``at`` come. ``nothing``: the
-    test excludes every record.
+    ``order`` is an indexed column: ``"state"``, a metadata key, or empty for all records of the
+    parent. If ``names`` are given, they are few, and each is read. ``low`` and ``high`` bound the
+    create time, in microseconds. Of the records created at ``at``, the list has those after
+    ``name``. ``nothing`` means that the test excludes every record.
     """
 
     order: str
@@ -201,7 +201,7 @@ class ListQuery:
     def of(
         cls, test: Test, after: Cursor | None, keys: Collection[str], dialect: Dialect
     ) -> ListQuery:
-        """The way to what meets a test; ``keys`` are those that there is an index of."""
+        """Plan how to list matching records; ``keys`` are the indexed metadata keys."""
         bounds = bounds_of(test)
         order, values = _order(bounds, keys)
         span = bounds.created
@@ -219,13 +219,13 @@ class ListQuery:
         )
 
     def page(self, records: Sequence[Record], end: int | None, *, cut: bool) -> Page:
-        """The page of these records, where all from the moment ``end`` on were looked at.
+        """Return a page of these records; all records created at or after ``end`` were read.
 
-        Or only those up to the last of them: it is ``cut`` there.
+        If ``cut``, only those up to the last of ``records`` were read.
         """
         if cut:
             return Page(records, place_of(records[-1]))
-        # What comes next was created before: at the latest, one microsecond before.
+        # The next record was created at least one microsecond earlier.
         return Page(records, None if end is None else Cursor(moment(end - 1), ""))
 
 

@@ -12,7 +12,7 @@ _TEXTS: Final = 100
 
 
 class RecurringLine:
-    """Says which lines of a log are due: each text at most once a minute."""
+    """Decides which log lines are due: each text at most once a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class RecurringLine:
         self._next: dict[str, float] = {}
 
     def is_due(self, text: str = "") -> bool:
-        """Return True if a line with this text is due; the next one is due a minute later."""
+        """Return True if this text may be logged now; it may be logged again a minute later."""
         now = self._clock()
         with self._lock:
             if now < self._next.get(text, now):

@@ -1,4 +1,4 @@
-"""Records as rows of the SQL stores, and the cache of records that were read."""
+"""Conversion of records to and from rows of the SQL stores, and the cache of records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 
 
 def added_columns(number: str, text: str) -> Mapping[str, str]:
-    """The columns that version 1 had not, the last ones of the table, and how they are declared."""
+    """Return the columns that version 1 lacked (the table's last ones), with their SQL types."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
     texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
     return {**numbers, "begin_before": number, **texts, "sent_time": number}
@@ -37,29 +37,29 @@ def added_columns(number: str, text: str) -> Mapping[str, str]:
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
 
 STAMP_COLUMNS: Final = ("version", "update_time")
-"""The columns whose values differ between any two states of a record: see ``Record.edition``."""
+"""Columns that together identify a state of a record: see ``Record.edition``."""
 
 Stamp: TypeAlias = tuple[int, int]
 """The values of ``STAMP_COLUMNS``."""
 
 
 def micros(moment: datetime) -> int:
-    """A time as it stands in a row."""
+    """Convert a time to its stored form."""
     return (moment - _EPOCH) // MICROSECOND
 
 
 def moment(stored: int) -> datetime:
-    """A time read from a row."""
+    """Convert a stored time."""
     return _EPOCH + timedelta(microseconds=stored)
 
 
 SWEEP_TIME: Final = f"""(expire_time
     + CASE WHEN notify_at IS NULL THEN 0 ELSE {DEBT_LIFE // MICROSECOND} END)"""
-"""In SQL, when a record is removed: see :func:`sweep_time`."""
+"""The SQL of :func:`sweep_time`."""
 
 
 def sweep_time(record: Record) -> int | None:
-    """Return when a record is removed, as in a row; later if notifications are pending."""
+    """Return the stored time of a record's removal, which pending notifications delay."""
     if record.expire_time is None:
         return None
     longer = 0 if record.notify_at is None else DEBT_LIFE // MICROSECOND
@@ -72,13 +72,13 @@ def stamp_of(record: Record) -> Stamp:
 
 
 def to_row(record: Record) -> tuple[object, ...]:
-    """The values of a record's columns."""
+    """Return the values of a record's columns."""
     fields = record.__dict__
     return tuple([dump(fields[name]) if dump else fields[name] for name, dump in _PLAN])
 
 
 def from_row(row: Sequence[Any]) -> Record:
-    """The record of a row."""
+    """Return the record of a row."""
     fields = dict(zip(COLUMNS, row, strict=True))
     fields["_weight"] = row_weight(row)
     for name, load in _LOADS:
@@ -88,7 +88,7 @@ def from_row(row: Sequence[Any]) -> Record:
 
 
 def row_weight(row: Sequence[Any]) -> int:
-    """The weight of the record of a row, which need not be read for that."""
+    """Return the weight of a row's record without decoding it."""
     return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
 
 
@@ -104,13 +104,13 @@ def _bytes(text: str | None) -> int:
 
 
 def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object]]:
-    """The columns in which two records differ, and the values of the second there."""
+    """Return the columns in which two records differ, and the second record's values in them."""
     old, new = before.__dict__, after.__dict__
     columns, values = [], []
-    # Most fields of a changed record are the very objects of the one before.
+    # Most fields of a changed record are the same objects as before, so this is quick.
     for name in [name for name in COLUMNS if new[name] is not old[name]]:
         value = new[name]
-        # Python holds 1, 1.0 and True for equal, so that messages are always written.
+        # In Python 1, 1.0 and True are equal, so messages cannot be compared: always write them.
         if name in _MESSAGES or value != old[name]:
             columns.append(name)
             values.append(_DUMPS[name](value) if name in _DUMPS else value)
@@ -118,10 +118,10 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
-    """Refuse what a database cannot keep as text; in every store, so that all behave the same.
+    """Refuse texts that a database cannot store; every store does so, to behave the same.
 
     Raises:
-        InvalidArgument: A text has a NUL or a lone surrogate in it; says which.
+        InvalidArgument: A text has a NUL or a lone surrogate; the error names the field.
     """
     fields = record.__dict__
     texts = [fields[name] for name in _TEXTS]
@@ -136,7 +136,7 @@ def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
 
 
 def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime) -> bool:
-    """Return True if a start with this key repeats an earlier one, which was made at ``at``.
+    """Return True if a start with this key repeats an earlier start, made at ``at``.
 
     Raises:
         RequestIdConflict: The key was used less than 24 hours ago with another fingerprint.
@@ -149,7 +149,7 @@ def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime
 
 
 def taken(name: str) -> InvalidArgument:
-    """The error for a second record of a name."""
+    """Return the error for an insert whose name is already in use."""
     return InvalidArgument("name", f"{name!r} is taken")
 
 
@@ -164,12 +164,12 @@ def textual(text: str) -> bool:
 
 
 def pack(packed: AnyMessage | None) -> str | None:
-    """A packed message as text."""
+    """Convert a packed message to text."""
     return None if packed is None else dumps_bounded(_any_value(packed)).decode()
 
 
 def unpack(text: str) -> AnyMessage:
-    """The packed message of a text."""
+    """Convert text to a packed message."""
     return _any(reread(text))
 
 
@@ -237,12 +237,12 @@ _LOADS: Final = tuple((name, _SPECIAL[name][1]) for name in COLUMNS if name in _
 
 
 MAX_BYTES: Final = 32_000_000
-"""About how much memory the records of one cache take, all together."""
+"""Estimated memory of all records in one cache, in bytes."""
 
 _RECORD_BYTES: Final = 2_000
-"""About how much memory a record takes without its messages."""
+"""Estimated memory of a record without its messages."""
 _BYTES_PER_CHARACTER: Final = 8
-"""About how much memory a message takes for each character of its stored text."""
+"""Estimated memory of a message for each character of its stored text."""
 
 
 @attrs.define(eq=False)
@@ -257,15 +257,15 @@ class _Kept:
 
 
 class RecordCache(PerProcess):
-    """The last records known, each of which may be outdated.
+    """Cache of the records last seen; each may be outdated.
 
-    A record is current if the stored one has the same stamp (:func:`stamp_of`). That also holds
-    after a database was restored to an older state, which no connection need have noticed. Only
-    committed records may be kept: the stamp of a change that was undone may come back with another.
+    A record is current if the stored record has the same stamp (:func:`stamp_of`). This stays true
+    after a database is restored to an older state, even if no connection notices. Only committed
+    records may be cached: another change may reuse the stamp of one that was rolled back.
 
-    A record that has ended is kept only if it was asked for. A server that starts thousands a
-    second would otherwise hold many that no caller asks for, and the garbage collector would stop
-    it to look at them.
+    The record of an ended operation stays only if a caller asked for it. Otherwise a server that
+    starts thousands a second would cache many that no caller reads, and pause to garbage-collect
+    them.
     """
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class RecordCache(PerProcess):
         self._bytes = 0
 
     def get(self, name: str) -> Record | None:
-        """The record of this name as it was last known, for a caller; None if it is not kept."""
+        """Return the cached record for a caller; None if it is not cached."""
         kept = self._kept.get(name)
         if kept is None:
             return None
@@ -282,7 +282,7 @@ class RecordCache(PerProcess):
         return kept.record
 
     def current(self, name: str, stamp: Stamp) -> Record | None:
-        """The record of this name, for a caller, if it was kept with this stamp."""
+        """Return the cached record for a caller if it has this stamp."""
         kept = self._kept.get(name)
         if kept is None or kept.stamp != stamp:
             return None
@@ -290,15 +290,15 @@ class RecordCache(PerProcess):
         return kept.record
 
     def text_length(self, name: str) -> int:
-        """The characters of stored text that a record was kept with; 0 if it is not kept."""
+        """Return a cached record's ``text_length``; 0 if it is not cached."""
         kept = self._kept.get(name)
         return 0 if kept is None else kept.text_length
 
     def keep(self, record: Record, text_length: int, *, wanted: bool = False) -> Record:
-        """Keep a record whose messages have this many characters as text; drop the oldest ones.
+        """Cache a record whose messages are ``text_length`` characters; drop the oldest records.
 
-        A record that would take an eighth of the cache is not kept. One that has ended is kept only
-        if it is ``wanted``, or was wanted before it ended.
+        A record that would take an eighth of the cache is not cached. If its operation has ended,
+        it must be ``wanted`` now, or have been wanted before the end.
 
         Returns:
             The record.
@@ -315,9 +315,9 @@ class RecordCache(PerProcess):
         return record
 
     def changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
-        """The record as it was last known, and what a change makes of it; None if that is nothing.
+        """Apply a change to the cached record; return both, or None if nothing changes.
 
-        What it raises is no error yet: perhaps that is only because the record is outdated.
+        An error of the change also means None: the cached record may be outdated.
         """
         kept = self._kept.get(name)
         if kept is None:
@@ -330,7 +330,7 @@ class RecordCache(PerProcess):
         return None if changed is record else (record, changed)
 
     def forget(self, name: str) -> None:
-        """Drop the record of this name: it is removed from the store."""
+        """Drop a record that was removed from the store."""
         with self._lock:
             self._drop(name)
 

@@ -50,9 +50,9 @@ class SQLStore(ABC):
 
     _clock: Callable[[], datetime]
     _BY_NAME: ClassVar[str]
-    """Condition on the tables ``inputs`` and ``checkpoints``: the row belongs to an operation."""
+    """Condition for the rows of one operation in the tables ``inputs`` and ``checkpoints``."""
     _JSON_ITEMS: ClassVar[str]
-    """Query for the items of a JSON array, which is the parameter."""
+    """Query for the items of a JSON array, its parameter."""
 
     @abstractmethod
     def _read(self, query: str, *values: object) -> Rows:
@@ -60,11 +60,11 @@ class SQLStore(ABC):
 
     @abstractmethod
     def _write(self, statement: str, *values: object) -> Rows:
-        """Execute a statement, commit it, and return its rows: it has a ``RETURNING``."""
+        """Execute a statement, commit it, and return the rows of its ``RETURNING``."""
 
     @abstractmethod
     def _key(self, name: str) -> str:
-        """Return the value for ``_BY_NAME``."""
+        """Return the parameter of ``_BY_NAME`` for an operation."""
 
     def now(self) -> datetime:
         """Return the time by the store's clock."""
@@ -83,7 +83,7 @@ class SQLStore(ABC):
         return {key: unpack(value) for key, value in rows}
 
     def pause(self, method: str) -> None:
-        """Let no claim take work of a method."""
+        """Stop claims from taking work of a method."""
         self._write(PAUSE, method, micros(self._clock()))
 
     def resume(self, method: str) -> None:
@@ -91,7 +91,7 @@ class SQLStore(ABC):
         self._write(RESUME, method)
 
     def paused(self) -> dict[str, datetime]:
-        """Read which methods are paused, and since when."""
+        """Read the paused methods, with the times of their pauses."""
         rows = self._read("SELECT method, since FROM paused")
         return {method: moment(since) for method, since in rows}
 
@@ -115,9 +115,9 @@ class SQLStore(ABC):
         limit: int,
         is_dead: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Sequence[Hold], Orphans]:
-        """Read who holds work, and which of these owners may be lost.
+        """Read the owners of work, and those that may be lost.
 
-        ``is_dead`` says that the process of an owner has ended.
+        ``is_dead`` returns True for an owner whose process has ended.
         """
         holds: Sequence[Any] = self._read(HOLDS)
         dead = {owner for owner, _, is_lost, _ in holds if owner and not is_lost and is_dead(owner)}
@@ -151,6 +151,6 @@ class SQLStore(ABC):
         ]
 
     def next_due(self) -> datetime | None:
-        """Read when the next notifications are due; None if none are pending."""
+        """Read when the next notification is due; None if none is pending."""
         rows = self._read(NEXT_DUE)
         return moment(rows[0][0]) if rows else None

@@ -1,4 +1,4 @@
-"""The order in which waiting work is claimed: by rank, by turns of lanes, by due time."""
+"""The order of claims: by rank, then lanes in turn, then by due time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lro._engine.store_port import SUSPECT
 from lro.stores._counting import WAITS
 
 UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
-"""Waiting work that ends if it has not begun by a certain time."""
+"""Waiting work that has a deadline for its begin."""
 
 IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
 
@@ -20,11 +20,11 @@ IS_SENT: Final = "sent_time IS NOT NULL"
 """Waiting work whose name was sent to a worker."""
 
 MOST_LANES: Final = 100
-"""The most lanes of a method that one claim looks at, each way from where it starts.
+"""The most lanes of a method that one claim reads, on either side of its start.
 
-If none of them has anything for it, it reads the whole index for the lane whose work has been due
-for longest, and looks from there. What is found by neither is for the next claim, which starts
-elsewhere.
+If none of these lanes has work to claim, the claim searches the whole index for the work that has
+been due for longest, and starts again at its lane. Other work is left to the next claim, which
+starts at another lane.
 """
 
 MAX_LANE: Final = 2**63 - 1
@@ -32,7 +32,7 @@ MAX_LANE: Final = 2**63 - 1
 
 @attrs.frozen
 class Due:
-    """An operation that a claim may take. ``place`` is that of its lane among those looked at."""
+    """An operation that a claim may take. ``place`` is its lane's position among those read."""
 
     method: str
     lane: int
@@ -43,7 +43,7 @@ class Due:
 
 
 def in_turn(found: Iterable[Due], keyed: Collection[str]) -> list[Due]:
-    """Put what is due in the order in which it is claimed: see ``Store.claim``."""
+    """Sort due operations in the order of claims: see ``Store.claim``."""
     plain = sorted(found, key=lambda one: (one.rank, one.due, one.name))
     if not keyed:
         return plain

@@ -1,6 +1,6 @@
-"""Connections of the application: which driver has them, and how statements reach that.
+"""Connections of the application: their driver, and how to execute statements on them.
 
-Nothing of Django or SQLAlchemy is imported: what is theirs is known by what it can do.
+Django and SQLAlchemy are not imported: their objects are recognised by their attributes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, Final
 from lro._base.errors import InvalidArgument
 
 SAVEPOINT: Final = "lro_start"
-"""Within the application's transaction a start has a savepoint: all of it is stored, or nothing."""
+"""Savepoint of a start in the application's transaction: all of the start is stored, or nothing."""
 
 AUTOCOMMIT: Final = "no transaction is open on the connection, which commits each statement"
 
 
 def driver_of(given: Any) -> tuple[Any, Any]:
-    """The driver's connection under what a start is to be within, and SQLAlchemy's, or None.
+    """Return the driver's connection for a start, and SQLAlchemy's connection or None.
 
-    Statements must go through SQLAlchemy's, where there is one: without knowing that a transaction
-    has begun, SQLAlchemy would not commit it.
+    If there is a SQLAlchemy connection, statements must go through it: SQLAlchemy commits only
+    transactions that it knows of.
 
     Raises:
-        InvalidArgument: It is one of SQLAlchemy's asynchronous ones.
+        InvalidArgument: ``given`` is an asynchronous connection or session of SQLAlchemy.
     """
     if hasattr(given, "run_sync"):
         raise unsuitable(given, "a synchronous connection or session")
@@ -41,7 +41,7 @@ def execute_on(sqlalchemy: Any, sql: str, values: Sequence[object]) -> Any:
     """Execute a statement of the driver's through SQLAlchemy, and return the result.
 
     Raises:
-        Exception: An error of the driver as the driver raises it, or one of SQLAlchemy's own.
+        Exception: The driver's own error, not wrapped; or an error of SQLAlchemy.
     """
     try:
         return sqlalchemy.exec_driver_sql(sql, tuple(values) or None)
@@ -53,13 +53,13 @@ def execute_on(sqlalchemy: Any, sql: str, values: Sequence[object]) -> Any:
 
 
 def unsuitable(given: object, wanted: str) -> InvalidArgument:
-    """The error for what is no connection, or one of a wrong kind.
+    """Return the error for an object that is not a suitable connection.
 
-    It names the class alone: the rest is not for callers of the service to see.
+    It names only the class, because callers of the service must not see more.
     """
     return refused(f"must be {wanted}, got an object of {type(given).__qualname__}")
 
 
 def refused(why: str) -> InvalidArgument:
-    """The error for a connection that no start can be within."""
+    """Return the error for a connection that a start cannot use."""
     return InvalidArgument("within", why)

@@ -1,4 +1,4 @@
-"""The workers of a store as rows, and which of them may be lost."""
+"""Conversion of workers to and from rows, and detection of lost workers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LIST_WORKERS: Final = f"""SELECT {", ".join(COLUMNS)}, coalesce(running, 0), hel
 """Query for the rows of :func:`from_row`."""
 
 FORGOTTEN: Final = timedelta(days=1)
-"""Time after which a worker that was not seen is forgotten."""
+"""Time without a sign of life after which a worker is forgotten."""
 
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
-"""An owner of work: its ``alive_until``, whether it is lost, and the latest lease of its work.
+"""An owner of work, its ``alive_until``, True if it is lost, and the latest end of its leases.
 
-Without an owner: when the next work is too late to begin.
+If the owner is empty, the last field is when waiting work next misses its ``begin_before``.
 """
 
 HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)
@@ -44,7 +44,7 @@ HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lea
 
 
 def to_row(worker: Worker) -> tuple[object, ...]:
-    """The values of a worker's columns."""
+    """Return the values of a worker's columns."""
     methods = dumps([*worker.methods]).decode()
     times = worker.start_time, worker.seen_time, worker.alive_until
     first = worker.owner, worker.host, worker.pid, worker.version, methods, worker.capacity
@@ -52,7 +52,7 @@ def to_row(worker: Worker) -> tuple[object, ...]:
 
 
 def from_row(row: Sequence[Any]) -> Worker:
-    """The worker of a row of :data:`LIST_WORKERS`."""
+    """Return the worker of a row of :data:`LIST_WORKERS`."""
     owner, host, pid, version, methods, capacity, started, seen, until, lost, running, held = row
     known: Any = reread(methods)
     return Worker(
@@ -78,9 +78,9 @@ def orphans_of(
     now: datetime,
     unbegun: Sequence[Record] = (),
 ) -> Orphans:
-    """Say who may be lost of those who hold work; ``records`` are the work of lost workers.
+    """Return the owners that may be lost; ``records`` are the work of lost workers.
 
-    ``unbegun`` is work that is too late to begin.
+    ``unbegun`` is work that missed the deadline for its begin.
     """
     overdue: dict[str, datetime | None] = {}
     ends: list[int] = []
@@ -97,12 +97,12 @@ def orphans_of(
 
 
 def renewed_of(rows: Iterable[tuple[str, bool | int, bool | int]]) -> Renewed:
-    """Return the answer to a renewal, from names with two flags: must stop, and lease is over."""
+    """Return the reply to a renewal, from names with two flags: must stop, lease expired."""
     found = list(rows)
     asked = [name for name, cancel_requested, _ in found if cancel_requested]
     return Renewed(asked, [name for name, _, older in found if older])
 
 
 def unknown_worker(owner: str, now: datetime) -> Worker:
-    """A worker that has work, and has never said that it lives."""
+    """Return a worker for an owner that has work but has never renewed."""
     return Worker(owner, "", 0, "", (), None, now, now, now)

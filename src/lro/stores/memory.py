@@ -76,13 +76,13 @@ __all__ = ["MemoryStore"]
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
-"""Value that the records of an order share beside their parent: a state, or a key's value."""
+"""Value that the records of a list share beside their parent: a state, or a key's value."""
 
 _ALL: Final = None
 
 
 class OrderedRecords:
-    """Records ordered by when they were created. Used under the store's lock."""
+    """Lists of records by create time. Used under the store's lock."""
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self._records = records
@@ -92,7 +92,7 @@ class OrderedRecords:
         self._debts: list[tuple[int, str]] = []
 
     def index(self, keys: Collection[str]) -> None:
-        """Keep orders by these keys from now on, and put in them what is there."""
+        """Keep lists by these metadata keys, too, and fill them with the existing records."""
         new = frozenset(keys) - self._keys
         self._keys |= new
         for record in self._records.values() if new else ():
@@ -100,13 +100,13 @@ class OrderedRecords:
                 self._insert(record, (key, _value(record, key)))
 
     def add(self, record: Record) -> None:
-        """Put a record in every order that it belongs to."""
+        """Add a record to every list that it belongs to."""
         for facet in self._facets(record):
             self._insert(record, facet)
         self._add_moments(record)
 
     def remove(self, records: Collection[Record]) -> None:
-        """Take records out of all of them."""
+        """Remove records from all lists."""
         gone: dict[tuple[str, _Facet], list[_Entry]] = {}
         for record in records:
             for facet in self._facets(record):
@@ -134,25 +134,25 @@ class OrderedRecords:
                 self._insert(after, (key, _value(after, key)))
 
     def expired(self, now: datetime, limit: int) -> list[str]:
-        """The names of up to ``limit`` records that are to be removed, the oldest first."""
+        """Return the names of up to ``limit`` records past their expiry, the oldest first."""
         due = bisect.bisect_right(self._sweeps, micros(now), key=_first)
         return [name for _, name in self._sweeps[: min(due, limit)]]
 
     def due(self, now: datetime, limit: int) -> list[Record]:
-        """Up to ``limit`` records whose notifications are due, the oldest due first."""
+        """Return up to ``limit`` records whose notifications are due, the earliest due first."""
         due = bisect.bisect_right(self._debts, micros(now), key=_first)
         return [self._records[name] for _, name in self._debts[: min(due, limit)]]
 
     def next_due(self) -> datetime | None:
-        """Return when the next notifications are due."""
+        """Return when the next notification is due."""
         return moment(self._debts[0][0]) if self._debts else None
 
     def oldest(self, parent: str, state: State, limit: int) -> list[str]:
-        """The names of up to ``limit`` records of a parent in this state, the oldest first."""
+        """Return up to ``limit`` names of a parent's records in this state, the oldest first."""
         return [name for _, name in self._orders.get((parent, state), ())[:limit]]
 
     def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
-        """The records within bounds, or more, newest first, equal times by name."""
+        """Yield at least the records within bounds: newest first, equal times by name."""
         if bounds.names is not None:
             return self._named(parent, after, bounds.names)
         orders = [self._orders.get((parent, facet), []) for facet in self._best(bounds)]
@@ -204,7 +204,7 @@ class OrderedRecords:
 
 
 def _add(entries: list[_E], entry: _E) -> None:
-    if not entries or entries[-1] < entry:  # the common case: it is the newest
+    if not entries or entries[-1] < entry:  # the common case: the entry is the newest
         entries.append(entry)
     else:
         bisect.insort(entries, entry)
@@ -215,7 +215,7 @@ def _delete_one(entries: list[_E], entry: _E) -> None:
 
 
 def _delete(entries: list[_E], gone: Collection[_E]) -> None:
-    # All at once: what comes after them is moved once, and there may be a million.
+    # Delete them together: the entries after them, perhaps a million, are moved only once.
     places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
     if places:
         first, last = places[0], places[-1] + 1
@@ -229,8 +229,8 @@ def _value(record: Record, key: str) -> str:
 
 
 def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -> Iterator[_Entry]:
-    # The oldest stands first, so that new ones come to the end, where they cost least. But of one
-    # moment, names go upwards in a page too.
+    # The oldest entry is first, so that new ones are appended, which is cheap. Pages go from the
+    # newest entry, but by ascending name among entries of the same time.
     begin, end = 0, len(entries)
     if span.low is not None:
         begin = bisect.bisect_left(entries, span.low, key=_micros)
@@ -284,7 +284,7 @@ class _FirstStarts:
             del self._known[next(iter(self._known))]
 
     def find(self, key: RequestKey, now: datetime) -> Record | None:
-        """The record that was started first with a key, as it was then.
+        """Return the record of the first start with a key, as it was at that start.
 
         Raises:
             RequestIdConflict: The key was used with another fingerprint.
@@ -295,7 +295,7 @@ class _FirstStarts:
         return known[0]
 
     def forget_before(self, until: datetime, limit: int) -> bool:
-        """Forget up to ``limit`` starts up to a moment; return whether there are more."""
+        """Forget up to ``limit`` starts made until then; return True if there are more."""
         starts = self._known.items()
         old = itertools.takewhile(lambda start: start[1][0].create_time <= until, starts)
         keys = [key for key, _ in itertools.islice(old, limit + 1)]
@@ -309,27 +309,27 @@ _Lane: TypeAlias = tuple[int, int]
 
 
 class _Work:
-    """Waiting work in the order in which it is due, and work with an owner, by method.
+    """Waiting work by due time, and work that has an owner; both by method.
 
     Used under the store's lock.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
-        """By the method, and whether it may be what has killed its workers."""
+        """Keyed by method, and True for work suspected of killing its workers."""
         self._lanes: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
         self._order: dict[tuple[str, bool], list[_Lane]] = {}
         """The lanes that have entries, lowest rank first."""
         self._held: dict[str, dict[int, dict[str, None]]] = {}
-        """By the method and the lane, the names of what has an owner."""
+        """For each method and lane, the names of operations that have an owner."""
         self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
-        """By the method and the lane, the last one last, when work with a rate has begun."""
+        """For each method and lane with a rate, when work began, in order of time."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
-        """By the method, names that were sent, with their lanes, and when they are sent again."""
+        """For each method, the names sent to workers, with lane and time of the next sending."""
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:
-        """Put a record where it belongs."""
+        """Add a record."""
         if record.owner:
             lanes = self._held.setdefault(record.method, {})
             lanes.setdefault(record.lane, {})[record.name] = None
@@ -374,14 +374,14 @@ class _Work:
             self.add(after)
 
     def held(self) -> Iterator[str]:
-        """The names of what has an owner."""
+        """Yield the names of operations that have an owner."""
         lanes = itertools.chain.from_iterable(map(dict.values, self._held.values()))
         return itertools.chain.from_iterable(lanes)
 
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
-        """Return how many operations a claim may take of a lane, at most one more than it wants.
+        """Return how many operations of a lane a claim may take: at most one more than it wants.
 
-        And when its rate lets more begin, if that is reached.
+        Also return when its rate lets more begin, if the rate is reached.
         """
         bounds = [claim.most + 1]
         if method not in claim.limits:
@@ -398,14 +398,14 @@ class _Work:
         if method in claim.rates:
             most, span = claim.rates[method][0], claim.rates[method][1] // MICROSECOND
             begun = self._begins[method].get(lane if keyed else 0, [])
-            over = bisect.bisect_right(begun, now + span)  # what is later: the clock was set back
+            over = bisect.bisect_right(begun, now + span)  # later begins: the clock was set back
             count = over - bisect.bisect_right(begun, now - span, hi=over)
             bounds.append(most - count - ahead)
             at = begun[over - most] + span if count >= most else None
         return max(0, min(bounds)), at
 
     def note_begin(self, claim: Claim, record: Record, now: int) -> bool:
-        """Note that a claim has begun work of a method with a rate; return whether it has one."""
+        """Note the begin of work if its method has a rate; return True if it has one."""
         if not claim.owner or record.method not in claim.rates:
             return False
         lane = record.lane if record.method in claim.keyed else 0
@@ -421,7 +421,7 @@ class _Work:
         return True
 
     def due(self, claim: Claim, now: datetime) -> tuple[list[str], list[datetime]]:
-        """The names that a claim may take, in order, and when its rates let more begin."""
+        """Return the names that a claim may take, in order, and when its rates let more begin."""
         found: list[Due] = []
         at = micros(now)
         rooms: dict[tuple[str, int], tuple[int, int | None]] = {}
@@ -439,7 +439,7 @@ class _Work:
                 for moment_due, name in itertools.islice(free, rooms[group][0]):
                     found.append(Due(method, lane, rank, place, micros(moment_due), name))
                     served.add(group[1])
-                if len(served) > max(claim.most, MOST_LANES):  # the others come after these
+                if len(served) > max(claim.most, MOST_LANES):  # the other lanes come after these
                     break
         names: list[str] = []
         taken: Counter[tuple[str, int]] = Counter()
@@ -451,7 +451,7 @@ class _Work:
         return names, [moment(time) for _, time in rooms.values() if time is not None]
 
     def _in_turn(self, kind: tuple[str, bool], start: int) -> Iterator[_Lane]:
-        """The lanes of each rank, the lowest first; those after ``start`` come first."""
+        """Yield the lanes, by ascending rank; within a rank, those after ``start`` come first."""
         order, begin = self._order.get(kind, []), 0
         while begin < len(order):
             rank = order[begin][0]
@@ -466,7 +466,7 @@ class _Work:
         return min(most, sum(map(len, self._waiting.values())))
 
     def waiting(self, now: datetime) -> list[WaitingWork]:
-        """Count the waiting and the due operations of each method; say when the first is due."""
+        """Count the waiting and due operations of each method, with the earliest due time."""
         found: dict[str, WaitingWork] = {}
         for (method, _), entries in self._waiting.items():
             if entries:
@@ -486,7 +486,7 @@ class _Work:
         return [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
 
     def unbegun(self, now: int, limit: int) -> tuple[list[str], int | None]:
-        """The names of what is too late to begin, and when the next one will be."""
+        """Return the names of work past its ``begin_before``, and the next such time."""
         late = bisect.bisect_right(self._unbegun, now, key=_first)
         next_late = self._unbegun[late][0] if late < len(self._unbegun) else None
         return [name for _, name in self._unbegun[: min(late, limit)]], next_late
@@ -517,10 +517,10 @@ class _Counts:
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, dict[str, dict[str, float]]]]
         self._steps = {step: {} for step in STEP_MINUTES}
-        """By the length of the step, its first minute, and the method; the oldest in front."""
+        """Keyed by step length, then first minute (the oldest first), then method."""
 
     def add(self, minute: datetime, counts: Counts, oldest: int) -> None:
-        """Add counts, and forget the steps that begin before a minute."""
+        """Add counts, and forget the steps that begin before the minute ``oldest``."""
         for step, first in steps_of(minute).items():
             steps = self._steps[step]
             counted = steps.setdefault(first, {})
@@ -538,7 +538,7 @@ class _Counts:
 
 
 class NoChanges:
-    """The change subscription of a store that one process has to itself."""
+    """Change subscription of a store that only one process uses."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
@@ -554,13 +554,13 @@ class NoChanges:
 
 
 class MemoryStore(PerProcess):
-    """Store that keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
+    """Store that keeps records in a dictionary behind a lock. ``clock`` returns the time in UTC.
 
-    ``request_ids`` bounds how many are kept, each for at most 24 hours: beyond it, the oldest is
-    forgotten, and a start repeated with it begins a second operation.
+    ``request_ids`` is the most request ids that are kept, each for at most 24 hours. Beyond that
+    number the oldest is forgotten, and a start that repeats it begins a second operation.
 
     Raises:
-        DeclarationError: The clock is not a function, or ``request_ids`` not a whole number from 1.
+        DeclarationError: The clock is not a function, or ``request_ids`` is not an integer from 1.
     """
 
     reads_block = False
@@ -589,14 +589,14 @@ class MemoryStore(PerProcess):
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def notify_others(self, name: str) -> None:
-        """Do nothing: no other process has this store."""
+        """Do nothing: no other process uses this store."""
 
     def listen(self) -> NoChanges:
-        """A subscription without changes: no other process can write here."""
+        """Return a subscription without changes: no other process can write to this store."""
         return NoChanges()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or are asked to cancel."""
+        """Read which of these operations have ended or must cancel."""
         now = self._clock()
         found = {name: self._records.get(name) for name in names}
         return StateSummary(
@@ -609,11 +609,11 @@ class MemoryStore(PerProcess):
         )
 
     def now(self) -> datetime:
-        """The moment by the store's clock."""
+        """Return the time by the store's clock."""
         return self._clock()
 
     def secret(self) -> bytes:
-        """The key of this store's page tokens."""
+        """Return the key of this store's page tokens."""
         return self._secret
 
     def insert(
@@ -651,21 +651,21 @@ class MemoryStore(PerProcess):
         done(self.insert(record, request, key), None)
 
     def request(self, name: str) -> AnyMessage:
-        """The packed request of an operation."""
+        """Read the packed request of an operation."""
         try:
             return self._inputs[name]
         except KeyError:
             raise OperationNotFound(name) from None
 
     def get(self, name: str) -> Record:
-        """The record of this name."""
+        """Read the record of this name."""
         record = self._records.get(name)
         if record is None:
             raise OperationNotFound(name)
         return record
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """The records of these names that are there."""
+        """Read the records of these names that exist."""
         wanted = list(dict.fromkeys(names))
         found: list[Record] = []
         for place, name in enumerate(wanted):
@@ -694,7 +694,7 @@ class MemoryStore(PerProcess):
         done(self.update(name, change), None)
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Keep a value beside the request."""
+        """Store a checkpoint of the current attempt."""
         with self._lock:
             check_reporting(self.get(name), attempt)
             self._checkpoints.setdefault(name, {})[key] = value
@@ -702,12 +702,12 @@ class MemoryStore(PerProcess):
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
-        """Keep a value at once."""
+        """Store a checkpoint at once."""
         self.checkpoint(name, attempt, key, value)
         done(None, None)
 
     def checkpoints(self, name: str) -> dict[str, AnyMessage]:
-        """The values that are kept for an operation, by their keys."""
+        """Read the checkpoints of an operation, by key."""
         with self._lock:
             return dict(self._checkpoints.get(name, {}))
 
@@ -720,7 +720,7 @@ class MemoryStore(PerProcess):
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
-        """Up to ``limit`` visible records of one parent, newest first."""
+        """Read up to ``limit`` visible records of one parent, newest first."""
         now, bounds = self._clock(), bounds_of(prefilter)
         found: list[Record] = []
         with self._lock:
@@ -735,7 +735,7 @@ class MemoryStore(PerProcess):
         return Page(found, None)
 
     def index(self, keys: Collection[str]) -> None:
-        """Order the records there are by these keys, too."""
+        """Keep lists by these metadata keys, too."""
         with self._lock:
             self._lists.index(keys)
 
@@ -772,17 +772,17 @@ class MemoryStore(PerProcess):
         return [claim.only] if room else []
 
     def pause(self, method: str) -> None:
-        """Have no claim take work of a method."""
+        """Stop claims from taking work of a method."""
         with self._lock:
             self._paused.setdefault(method, self._clock())
 
     def resume(self, method: str) -> None:
-        """Have claims take work of a method again."""
+        """Let claims take work of a method again."""
         with self._lock:
             self._paused.pop(method, None)
 
     def paused(self) -> dict[str, datetime]:
-        """Which methods are paused, and since when."""
+        """Read the paused methods, with the times of their pauses."""
         with self._lock:
             return dict(self._paused)
 
@@ -792,12 +792,12 @@ class MemoryStore(PerProcess):
             return self._work.count(most)
 
     def waiting(self) -> list[WaitingWork]:
-        """Count the operations that wait, of each method."""
+        """Count the waiting operations of each method."""
         with self._lock:
             return self._work.waiting(self._clock())
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Write that a worker lives; None if it counts as lost."""
+        """Record that a worker is alive; None if it counts as lost."""
         now = self._clock()
         with self._lock:
             known = self._workers.get(worker.owner)
@@ -817,7 +817,7 @@ class MemoryStore(PerProcess):
             self._workers.pop(owner, None)
 
     def workers(self) -> list[Worker]:
-        """Read which workers there are, the oldest first."""
+        """Read the workers, the oldest first."""
         with self._lock:
             ends: dict[str, list[datetime]] = {}
             for record, until in self._leases():
@@ -853,7 +853,7 @@ class MemoryStore(PerProcess):
         return orphans_of(holds, records, (), now, unbegun)
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
-        """Have a worker count as lost, if it has not said since that it lives."""
+        """Mark a worker as lost, unless it has renewed since."""
         with self._lock:
             known = self._workers.get(owner)
             if known is None and alive_until is None:
@@ -869,7 +869,7 @@ class MemoryStore(PerProcess):
             return [self._schedules[name] for name in sorted(self._schedules)]
 
     def note_tick(self, schedule: Schedule) -> bool:
-        """Keep a schedule, if it follows the version that is there."""
+        """Store a schedule if it follows the stored version; return True if it does."""
         with self._lock:
             known = self._schedules.get(schedule.name)
             if known is not None and known.version != schedule.version - 1:
@@ -933,7 +933,7 @@ class MemoryStore(PerProcess):
         return load_of(rows)
 
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
-        """Take records whose notifications are due, and move that to ``until``."""
+        """Claim records whose notifications are due; set their next due time to ``until``."""
         with self._lock:
             due = self._lists.due(self._clock(), limit)
             claimed = [record.next_version(notify_at=until) for record in due]
@@ -942,7 +942,7 @@ class MemoryStore(PerProcess):
         return claimed
 
     def next_due(self) -> datetime | None:
-        """Read when the next notifications are due; None if none are pending."""
+        """Read when the next notification is due; None if none is pending."""
         with self._lock:
             return self._lists.next_due()
 

@@ -1,4 +1,4 @@
-"""Claims of waiting work in PostgreSQL, which pass over what others have locked."""
+"""Claims of waiting work in PostgreSQL; they skip rows that others have locked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
 
 MORE_SEEN: Final = 64
-"""Number of records that a claim looks at beyond those it wants, as some may be locked."""
+"""Number of records that a claim reads beyond those it wants, because some may be locked."""
 
 _KEPT: Final = 1000
 """The most claims that are remembered by owner, time and lease."""
@@ -30,10 +30,10 @@ _Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
 
 
 class WorkClaims:
-    """Claim work of a schema; ``cache`` takes the records.
+    """Claims work of a schema, and puts the claimed records into ``cache``.
 
-    Where a method has a limit, only one process at a time claims work of that method: it holds an
-    advisory lock while it counts what runs, until its claim is committed.
+    If a method has a limit, only one process at a time claims its work: it holds an advisory lock
+    from its count of running operations until its claim is committed.
     """
 
     def __init__(self, connections: ConnectionPool, cache: RecordCache) -> None:
@@ -41,7 +41,7 @@ class WorkClaims:
         self._cache = cache
         self._lock = threading.Lock()
         self._alone: dict[tuple[str, int, int], bool] = {}
-        """For each claim that begins work, whether no other has its owner, time and lease."""
+        """For each claim by owner, time and lease: True if only one claim has these three."""
 
     def make(self, claim: Claim, now: int) -> Claimed:
         """Begin work as :meth:`Store.claim` says.
@@ -76,7 +76,7 @@ class WorkClaims:
         try:
             rows = self._taken(claim, now, limits, locked, bound=bound)
         except Unavailable:
-            # Perhaps it was carried out, and only the answer was lost.
+            # Perhaps the claim was committed, and only the reply was lost.
             works = self._works(self._made(claim, now))
             if not works:
                 raise
@@ -99,10 +99,10 @@ class WorkClaims:
         return Claimed(works, more, _first(times))
 
     def _first_due(self, claim: Claim, now: int) -> Claimed | Sequence[Claim]:
-        """Where to claim if the lanes looked at have nothing: what has been due for longest.
+        """Find the work due for longest, if the lanes that were read have nothing to claim.
 
-        That is in its lane, or itself if its rank is lower than much of its lane. Or nothing is
-        due: then when the first will be.
+        Return claims to try: at its lane, then for this work alone, in case its rank is low in the
+        lane. If nothing is due, return an empty result with the next due time.
         """
         values = claim.start, now, _limits_text(claim, claim.limits), ids_of([*claim.without])
         for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):
@@ -113,9 +113,9 @@ class WorkClaims:
         return Claimed((), more=False, next_due=None)
 
     def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int], bool]:
-        """The methods of which work may be taken, and when more work is due, or may begin.
+        """Return the methods whose work may be taken, and when more is due or may begin.
 
-        And whether there may be lanes that were not looked at.
+        The last value is True if there may be lanes that were not read.
         """
         rows = self._connections.rows
         if claim.only:

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: one with bounded waits, and the pool of them."""
+"""Connections to PostgreSQL with bounded waits, and a pool of them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ASK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
 class ServerClock:
-    """The server's clock, as a distance from this process's monotonic clock, which cannot be set.
+    """The server's clock, kept as an offset to this process's monotonic clock, which never jumps.
 
-    ``monotonic`` gives seconds, as :func:`time.monotonic` does.
+    ``monotonic`` returns seconds, as :func:`time.monotonic` does.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -44,11 +44,11 @@ class ServerClock:
         self._due = 0.0
 
     def now(self) -> datetime:
-        """The moment by the server's clock, in UTC."""
+        """Return the time by the server's clock, in UTC."""
         return moment(_micros(self.monotonic()) + self._ahead)
 
     def due(self) -> bool:
-        """Return True if it is time to measure again; the caller must then do so."""
+        """Return True if the clock must be measured again; then the caller must do so."""
         now = self.monotonic()
         if now < self._due:
             return False
@@ -56,10 +56,10 @@ class ServerClock:
         return True
 
     def measured(self, server: int, began: float, ended: float) -> None:
-        """Between these two moments of the monotonic clock the server's showed this.
+        """Adjust the clock: the server's time was ``server`` at some point between these two times.
 
-        An estimate that agrees with the last one, within what the two round trips leave open, does
-        not move the clock: it must not tremble with the network.
+        The clock stays if the new estimate agrees with the last one within the uncertainty of both
+        round trips, so that it does not jitter with the network.
         """
         ahead = server - _micros((began + ended) / 2)
         slack = _micros((ended - began) / 2)
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 _DEFAULTS: Final = {
     "application_name": "lro",
-    # A peer that has vanished is noticed in half a minute, also by a connection that only listens.
+    # These notice a vanished peer within half a minute, even if the connection only listens.
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -86,9 +86,9 @@ _OFF: Final = (
     *("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"),
     "jit",
 )
-"""Every statement finds its few rows by an index, and in its order. A plan made while a table was
-small, or while its statistics are old, must not read or sort the whole of it later. What has to be
-sorted still is; compiling such a plan, which then seems dear, would take seconds."""
+"""Planner settings to turn off. Each statement finds its few rows by an index, in its order. Plans
+from small tables or old statistics must not scan or sort a whole table later. Necessary sorts still
+happen, but their plans then seem so costly that JIT would compile them for seconds."""
 
 _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),
@@ -105,24 +105,24 @@ INHERITED: Final[list[object]] = []
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server has not answered in time: whether it does what was asked is not known."""
+    """The server did not answer in time; it may still execute the statement."""
 
 
 class NoPassword(psycopg.OperationalError):
-    """The application's password function gave no password for a new connection."""
+    """The application's password function returned no password for a new connection."""
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which no answer is waited for longer than ``patience`` seconds.
+    """A connection that waits at most ``patience`` seconds for a reply.
 
-    The server's own time limit does not help where the server, or the way to it, stands still.
+    The server's own time limit does not help if the server or the network hangs.
     """
 
     patience: float = 10.0
 
     @contextlib.contextmanager
     def locks_within(self, milliseconds: int | None) -> Iterator[None]:
-        """Wait no longer for a lock within the block, which is one transaction; None: as usual."""
+        """Limit waits for locks in the block, one transaction; None keeps the usual limit."""
         if milliseconds is None:
             yield
             return
@@ -131,7 +131,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
             yield
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """As psycopg does, but not for ever."""
+        """Wait as psycopg does, but with a time limit."""
         return super().wait(_bounded(gen, self.patience), *args, **options)
 
 
@@ -150,7 +150,7 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def unavailable(cause: BaseException) -> Unavailable:
-    """The error that callers get for one of the database: its kind, and no details."""
+    """Return the error that callers get for a database error: its kind, without details."""
     kind = cause if isinstance(cause, NoPassword) else type(cause).__name__
     error = Unavailable(f"the operations database cannot be used now ({kind})")
     error.__cause__ = cause
@@ -158,7 +158,7 @@ def unavailable(cause: BaseException) -> Unavailable:
 
 
 def _ask_for_password(function: Callable[[], str]) -> str:
-    """Return what the password function returns; no error quotes that, or an error of its own."""
+    """Return the password from the function; errors quote neither it nor the function's error."""
     try:
         given: object = function()
         if isinstance(given, str) and given and b"\0" not in given.encode():
@@ -170,26 +170,26 @@ def _ask_for_password(function: Callable[[], str]) -> str:
     else:
         empty = "a text that is empty or has a NUL character"
         wrong = f"returned {empty if isinstance(given, str) else type(given).__name__}"
-    raise NoPassword(f"the password function {wrong}")  # without the cause, which may hold a secret
+    raise NoPassword(f"the password function {wrong}")  # no cause: it may have a secret
 
 
 @attrs.frozen(kw_only=True)
 class ServerAddress:
-    """Address of the database, our schema, and time limits in seconds.
+    """Address of the database, the store's schema, and time limits in seconds.
 
     Raises:
         DeclarationError: The URL is not a connection string of PostgreSQL; or ``password`` is not
             a function without arguments, or is given although the URL has a password.
     """
 
-    url: str = attrs.field(repr=False)  # it may hold a password
+    url: str = attrs.field(repr=False)  # it may have a password
     password: Callable[[], str] | None = attrs.field(repr=False)
     schema: str
     connect_seconds: float
     statement_seconds: float
     _conninfo: str = attrs.field(init=False, repr=False)
     _trusted: set[str] = attrs.field(init=False, repr=False, factory=set)
-    """The address, once a pooler there was seen to keep sessions."""
+    """The address, after its pooler was found to keep sessions."""
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
@@ -201,7 +201,7 @@ class ServerAddress:
         if (ask := self.password) is not None:
             fine = callable(ask) and not is_coroutine_function(ask) and not needs(ask, 1)
             wanted = "a plain function without arguments that returns the password"
-            check("password", type(ask), wanted, fine=fine)  # its repr may hold a secret
+            check("password", type(ask), wanted, fine=fine)  # its repr may show a secret
             if "password" in given:
                 raise DeclarationError("url", "must have no password if a function gives it")
         hosts = given.get("host") or os.environ.get("PGHOST") or ""
@@ -213,22 +213,22 @@ class ServerAddress:
 
     @property
     def quoted_schema(self) -> str:
-        """The schema's name as it stands in SQL."""
+        """The schema's name, quoted for SQL."""
         return quoted(self.schema)
 
     def connect(self, clock: ServerClock) -> BoundedConnection:
-        """A new connection; making it also measures the clock.
+        """Open a connection, and measure the clock with it.
 
         Raises:
-            psycopg.Error: The server cannot be reached, or does not let us in.
-            Unavailable: A pooler between gives the connection no session of its own.
+            psycopg.Error: The server cannot be reached, or refuses the login.
+            Unavailable: A pooler gives the connection no session of its own.
         """
         connection = self._open(prepare_threshold=0)
         try:
             connection.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
             began = clock.monotonic()
-            # One row that blocks must not use up the time of all that are written with it.
+            # One locked row must not use up the time of all rows written with it.
             limits = (self.quoted_schema, str(milliseconds), str(max(1, milliseconds // 5)))
             row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
@@ -249,22 +249,23 @@ class ServerAddress:
         )
 
     def distrust(self) -> None:
-        """Judge a pooler once more with the next connection: it may have got another mode."""
+        """Check the pooler again with the next connection: its mode may have changed."""
         self._trusted.clear()
 
     def _check_pooler(self, connection: BoundedConnection) -> None:
-        """Refuse a pooler whose connections change servers between transactions.
+        """Refuse a pooler that moves connections between server sessions.
 
-        What we set would be lost, and found by others: among it the schema. While a transaction of
-        another connection has the server that served this one last, this one has to keep it.
+        Session settings, such as the schema, would be lost, and other clients would get them. To
+        find out, a second connection opens a transaction: if it gets the session that served this
+        connection last, the pooler does not reserve sessions.
         """
         for _ in range(_PROBES):
             try:
                 kept = self._keeps_session(connection)
-            except NoAnswer:  # of the connection itself, which is no use then
+            except NoAnswer:  # the connection itself fails, and cannot be used
                 raise
             except psycopg.Error as exc:
-                if _NO_TRANSACTIONS not in str(exc):  # there may be no room for a second one now
+                if _NO_TRANSACTIONS not in str(exc):  # perhaps there is no room now
                     line = "whether the pooler of the database keeps sessions is not known: %s"
                     log.info(line, exc)
                     return
@@ -278,7 +279,7 @@ class ServerAddress:
         with contextlib.closing(other):
             other.patience = self.connect_seconds
             before = _backend(connection)
-            if _backend(connection) != before:  # it changes servers by itself
+            if _backend(connection) != before:  # it changes sessions by itself
                 return False
             try:
                 other.execute("BEGIN")
@@ -289,17 +290,17 @@ class ServerAddress:
                 ) from exc
             try:
                 return _backend(connection) == before
-            except NoAnswer:  # there is only one server connection, and the other has it
+            except NoAnswer:  # the only server connection now serves the other
                 return False
 
 
 log = logging.getLogger("lro")
 
 ATTEMPTS: Final = 3
-"""The most times that a statement is sent after lost connections and deadlocks."""
+"""The most times that a statement is sent, when connections break or deadlocks occur."""
 
 REST_SECONDS: Final = 0.2
-"""Seconds without a new try after a server could not be reached; calls fail at once meanwhile."""
+"""Seconds after a failed connection in which no other is tried; calls fail at once meanwhile."""
 
 IDLE_SECONDS: Final = 300.0
 """Seconds after which an idle connection is closed."""
@@ -313,18 +314,18 @@ _STRANGE: Final = (
     errors.ProtocolViolation,
     *_MISSING,
 )
-"""Errors of statements on the session of another connection, by a pooler that keeps none."""
+"""Errors of a statement that a pooler runs on the session of another connection."""
 _OF_THE_SESSION: Final = (
     errors.ReadOnlySqlTransaction,
     errors.InvalidCatalogName,
     errors.InsufficientPrivilege,
     *_STRANGE,
 )
-"""Errors that a new connection may not have: the server was demoted, say, or the role changed."""
+"""Errors that a new connection may avoid: the server was demoted, for instance."""
 
 _PROBES: Final = 3
 _NO_TRANSACTIONS: Final = "statement pooling mode"
-"""In the words of PgBouncer in that mode, which has one code for all of its errors."""
+"""From PgBouncer's message in that mode; all of its errors have the same code."""
 _POOLED: Final = (
     "the pooler before the operations database gives connections no session of their own"
     " (pool_mode = transaction): use its session mode, or connect to the server itself"
@@ -332,11 +333,11 @@ _POOLED: Final = (
 
 GOING_DOWN: Final = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
 AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
-"""Errors of a statement that has had no effect, and may be sent again at once."""
+"""Errors after which a statement, which had no effect, may be sent again at once."""
 
 
 def quoted(name: str) -> str:
-    """Return a name as it stands in SQL."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -345,15 +346,15 @@ def _backend(connection: BoundedConnection) -> object:
 
 
 class ConnectionLost(Exception):
-    """The connection broke: whether the statement under way was carried out is not known."""
+    """The connection broke; the server may or may not have executed the statement."""
 
 
 class ConnectionPool:
-    """Up to ``size`` connections, each for one thread at a time.
+    """Pool of up to ``size`` connections, each used by one thread at a time.
 
-    psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
-    wait: ours must get an error at once while the server is away, and find it once it is back.
-    ``ready`` is called before a connection is made: it makes the schema ready with the first.
+    psycopg's own pool reconnects in background threads, at growing intervals, while its callers
+    wait. Our callers must get an error at once while the server is unavailable, and succeed once it
+    is back. ``ready`` is called before each new connection; its first call prepares the schema.
     ``missing`` is called if the tables are gone.
     """
 
@@ -390,15 +391,15 @@ class ConnectionPool:
         once: bool = False,
         first: tuple[bytes, Sequence[object]] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement that has the same effect if it is carried out twice.
+        """Return the rows of a statement, which must be idempotent unless ``once`` is given.
 
-        ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
-        locks, if not as long as all others. ``once``: it may not be carried out twice. ``first`` is
-        a statement that is carried out before it, in the same transaction.
+        ``prepare`` keeps the plan of a frequent statement. ``lock_ms`` replaces the usual limit on
+        waits for locks. ``once`` means that the statement must not run twice. ``first`` is executed
+        before it, in the same transaction.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
-            InvalidArgument: A value is of a kind that the database never takes.
+            InvalidArgument: A value can never be stored in the database.
         """
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
@@ -424,10 +425,10 @@ class ConnectionPool:
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[BoundedConnection]:
-        """A connection for the length of the block. An error of psycopg means: nothing was done.
+        """Lend a connection to the block. A psycopg error means that nothing was written.
 
         Raises:
-            ConnectionLost: It broke meanwhile.
+            ConnectionLost: The connection broke in the block.
             Unavailable: The store is closed, or the database cannot be reached or does not answer.
         """
         connection = self._take()
@@ -448,13 +449,13 @@ class ConnectionPool:
             if isinstance(exc, _MISSING):
                 self._missing()
             connection.close()
-            self._drop_idle()  # the others have most likely gone the same way
+            self._drop_idle()  # the other idle ones are most likely broken, too
             raise ConnectionLost from exc
         finally:
             self._give_back(connection)
 
     def connect(self) -> BoundedConnection:
-        """A connection beside the others, which the caller closes.
+        """Open a connection outside the pool; the caller closes it.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be reached.
@@ -466,7 +467,7 @@ class ConnectionPool:
             raise unavailable(exc) from exc
 
     def make_ready(self) -> None:
-        """Have the schema made ready, and the clock measured, unless that is done.
+        """Prepare the schema and measure the clock, unless both are done.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be reached or used.
@@ -479,17 +480,16 @@ class ConnectionPool:
             raise unavailable(exc) from exc
 
     def refused(self, error: psycopg.Error) -> Unavailable:
-        """The error that callers get when the server refuses a statement."""
+        """Return the error that callers get when the server refuses a statement."""
         if not isinstance(error, psycopg.OperationalError):
-            # It has the means, but not the tables, say, or we not the right. No details, which may
-            # be a whole row.
+            # Perhaps tables or privileges are missing. Log no details: they may have a whole row.
             what = error.diag.message_primary or type(error).__name__
-            if self._refusals.is_due(type(error).__name__):  # the texts may differ each time
+            if self._refusals.is_due(type(error).__name__):  # messages may differ each time
                 log.error("the operations database refuses a statement of ours: %s", what)
         return unavailable(error)
 
     def _may_renew(self) -> bool:
-        """Return True if the connections may be renewed now, after an error of their session."""
+        """Return True if connections may be replaced now, after an error of their session."""
         with self._changed:
             now = time.monotonic()
             due = now >= self._renew_at
@@ -498,7 +498,7 @@ class ConnectionPool:
             return due
 
     def close(self) -> None:
-        """Close every connection; those in use, as soon as they are not. Idempotent."""
+        """Close every connection: those in use as soon as they are returned. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -523,7 +523,7 @@ class ConnectionPool:
                 return connection
 
     def _idle_one(self, end: float) -> BoundedConnection | None:
-        """A connection that is free, or None and the right to make one. With the lock held."""
+        """Return a free connection, or None: then the caller may open one. The lock is held."""
         while True:
             now = time.monotonic()
             if self._closed:
@@ -546,9 +546,9 @@ class ConnectionPool:
         with self._changed:
             self._open -= 1
             self._probing = False
-            if isinstance(cause, psycopg.Error):  # and not Ctrl-C
+            if isinstance(cause, psycopg.Error):  # not Ctrl-C
                 self._connect_at = time.monotonic() + REST_SECONDS
-                if self._open == 0:  # else the server may only have no room for one more
+                if self._open == 0:  # else perhaps the server only has no room for one more
                     self._away = cause
             self._changed.notify_all()
 
@@ -580,6 +580,6 @@ class ConnectionPool:
 
 
 def _blames_value(error: psycopg.Error) -> bool:
-    # What psycopg itself refuses has no code of the server.
+    # Errors of psycopg itself have no SQLSTATE.
     of_psycopg = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
     return of_psycopg or isinstance(error, psycopg.DataError)

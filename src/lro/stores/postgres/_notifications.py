@@ -23,24 +23,24 @@ from lro.stores.postgres._connections import INHERITED, BoundedConnection, unava
 log = logging.getLogger("lro")
 
 PERIOD_SECONDS: Final = 0.01
-"""Announcements are not sent more often; the first one after a silence is sent at once.
+"""Shortest time between two sendings; the first announcement after a silence is sent at once.
 
-A NOTIFY takes a lock that all of the server's NOTIFYs share, until its commit is on disk.
+A NOTIFY holds a lock, shared by all NOTIFYs of the server, until its commit is on disk.
 """
 
 PAYLOAD_BYTES: Final = 7_900
-"""NOTIFY carries less than 8,000 bytes."""
+"""The most bytes of a payload: NOTIFY takes less than 8,000."""
 
 
 NOBODY: Final = ""
-"""A sender that no process is: what it sends is for all of them."""
+"""Sender that is no process, so that every process receives the announcement."""
 
 
 class Announcer:
-    """Thread that sends names, and sleeps while there are none.
+    """Thread that sends announced names, and sleeps while there are none.
 
-    ``send`` is given payloads; what it raises is logged, and those announcements are lost.
-    ``sender`` stands in each payload, so that subscriptions of its own process ignore it.
+    ``send`` is called with payloads. If it raises, the error is logged, and their announcements are
+    lost. Each payload has ``sender``, so that subscriptions of the same process ignore it.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
@@ -54,7 +54,7 @@ class Announcer:
         self._thread: threading.Thread | None = None
 
     def announce(self, name: str) -> None:
-        """Have this name sent soon."""
+        """Send this name soon."""
         with self._changed:
             if self._stopped:
                 return
@@ -65,7 +65,7 @@ class Announcer:
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Send what is left, and end the thread."""
+        """Send the remaining names, and end the thread."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -107,13 +107,13 @@ class Announcer:
 
 
 def payloads(sender: str, names: Iterable[str]) -> Iterator[str]:
-    """As few texts as possible that carry these names, each a JSON list after the sender's id."""
+    """Yield as few payloads as possible: each is the sender's id and a JSON list of names."""
     start = dumps(sender)
     parts, size = [start], len(start)
     for name in names:
         try:
             part = dumps(name)
-        except ValueError:  # no record has such a name
+        except ValueError:  # such text is not a record's name
             continue
         if len(parts) > 1 and size + len(part) > PAYLOAD_BYTES:
             yield _list(parts)
@@ -129,7 +129,7 @@ def _list(parts: Sequence[bytes]) -> str:
 
 
 class NotifySubscription(PerProcess):
-    """Receives the notifications on a channel, but not those of ``sender``, its own process."""
+    """Receives notifications on a channel, except those of its own process (``sender``)."""
 
     def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
         self._connection = connection
@@ -145,14 +145,14 @@ class NotifySubscription(PerProcess):
         try:
             for file in (connection.fileno(), self._woken):
                 self._selector.register(file, selectors.EVENT_READ)
-            connection.add_notify_handler(self._notified)  # for those that come with the answer
+            connection.add_notify_handler(self._notified)  # for those sent with a reply
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
-        """The names that others have announced; none when the seconds are over."""
+        """Wait for names that other processes announce; empty after ``seconds``."""
         end = time.monotonic() + seconds
         with self._receiving:
             while True:
@@ -170,11 +170,11 @@ class NotifySubscription(PerProcess):
                     raise unavailable(exc) from exc
 
     def close(self) -> None:
-        """End a ``next_changes`` that is waiting, and the connection."""
+        """End a waiting ``next_changes``, and close the connection."""
         if self._inherited:
             return
         self._closed = True
-        with contextlib.suppress(OSError):  # it is full, or closed already
+        with contextlib.suppress(OSError):  # its buffer is full, or it is closed
             self._wake.send(b"x")
         with self._receiving:
             self._selector.close()
@@ -184,7 +184,7 @@ class NotifySubscription(PerProcess):
 
     def _read(self) -> None:
         connection = self._connection.pgconn
-        connection.consume_input()  # raises where the connection is lost
+        connection.consume_input()  # raises if the connection is lost
         while (notice := connection.notifies()) is not None:
             self._add_payload(notice.extra)
 
@@ -198,7 +198,7 @@ class NotifySubscription(PerProcess):
             said = None
         if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
             self._unnamed_changes = (
-                True  # another program notifies on this channel; it may mean something
+                True  # another program's notification: anything may have changed
             )
         elif said[:1] != [self._sender]:
             self._names.update(str(name) for name in said[1:])

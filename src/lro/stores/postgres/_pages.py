@@ -22,33 +22,33 @@ class PostgresDialect:
     mark = "%s"
 
     def named(self, names: Collection[str]) -> Condition:
-        """The name is one of these."""
+        """Return a condition: the name is one of these."""
         return "id = ANY (%s::uuid[])", [ids_of(sorted(names))]
 
     def key(self, name: str) -> str:
-        """The key of this name."""
+        """Return the value of a key."""
         return f"coalesce(keys::json ->> '{name}', '{UNKNOWN}')"
 
     def contains(self, column: str, *, folded: bool) -> str:
-        """The text of a column contains a parameter."""
+        """Return a test that a text contains a parameter."""
         text = f'lower({column} COLLATE "C")' if folded else column
         return f"strpos({text}, %s) > 0"
 
     def foreign(self, column: str) -> str:
-        """A text has characters beside those that ASCII prints."""
+        """Return a test that a text has characters outside printable ASCII."""
         return f"""{column} COLLATE "C" ~ '[^ -~]'"""
 
     def binary(self, column: str) -> str:
-        """A packed message may be in binary form."""
+        """Return a test that a packed message may be in binary form."""
         return f"right({column}, 6) = ',true]'"
 
     def number_in(self, test: NumberIn) -> Condition:
-        """A number in a packed message is in a range."""
+        """Return a test for a number in a packed message; a binary one always passes."""
         column = test.column.value
         ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]
         range_ = " AND ".join(f"n::numeric {op} %s::numeric" for op, _ in ends)
-        # JSON with the character U+0000 in it cannot be read here. A number is read only where
-        # there is one: what CASE excludes is not computed.
+        # PostgreSQL cannot read JSON that has the character U+0000. CASE makes sure that a value is
+        # read as a number only if it is one.
         text = f"""CASE WHEN {self.binary(column)} OR strpos({column}, '\\u0000') > 0 THEN TRUE
             ELSE (SELECT CASE WHEN n ~ '{_NUMBER}' THEN {range_} ELSE %s END
                 AND n IS NOT NULL FROM (SELECT {column}::json #>> %s AS n) AS found) END"""
@@ -60,13 +60,13 @@ DIALECT: Final = PostgresDialect()
 
 
 def index_name(key: str) -> str:
-    """The index by a key."""
+    """Return the name of the index by a key."""
     return f"operations_by_{key}"
 
 
 def _facet(order: str) -> str:
-    # Parent and value are one text, so that no other index can be taken for such a list: a planner
-    # with old statistics would think that a rare state is as quickly found among all records.
+    # Parent and value are one text, so that a list can use only this index. With old statistics the
+    # planner would think that it finds a rare state as quickly among all records.
     value = "state" if order == "state" else DIALECT.key(order)
     return f"(parent_id::text || '/' || {value})"
 
@@ -79,11 +79,11 @@ def index_columns(order: str) -> str:
 def query(
     walk: ListQuery, parent: str, *, limit: int, scan: int, now: int, max_bytes: int
 ) -> tuple[bytes, list[object]]:
-    """The statement for a page of a walk through the records of a parent, and its values.
+    """Return the statement that reads a page of a parent's records, and its values.
 
-    Each row begins with the moment up to which was looked, None for the end of the list, and with
-    how many records were found, of which only those that ``max_bytes`` allow are sent. Where
-    nothing was found, there is one row, and only that moment in it.
+    Each row begins with the create time down to which records were read (None: the end of the
+    list), and the number of records found. Only the records within ``max_bytes`` are sent. If none
+    was found, the only row has just that time.
     """
     sources = _sources(walk, parent)
     residue, residue_values = walk.residue
@@ -101,7 +101,7 @@ def query(
         text = " UNION ALL ".join(f"({one})" for one in texts)
         text = f"SELECT * FROM ({text}) AS merged {_NEWEST} LIMIT %s"
         values.append(limit)
-    # The length of a long text is known without reading it.
+    # PostgreSQL knows the length of a long text without reading it.
     text = f"""WITH reached AS MATERIALIZED ({ends})
         SELECT reached.t, found.* FROM reached LEFT JOIN (
             SELECT total, {_ROW} FROM (
@@ -116,7 +116,7 @@ def _sources(walk: ListQuery, parent: str) -> Sequence[Condition]:
     id_ = id_of(parent)
     if walk.names is not None:
         names, values = walk.names
-        # As text, which no index has: few are looked at by their names.
+        # As text, which is not indexed: the few records are read by name.
         return [(f"{names} AND parent_id::text = %s::uuid::text", [*values, id_])]
     if not walk.order:
         return [("parent_id = %s::uuid", [id_])]

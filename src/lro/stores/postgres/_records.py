@@ -1,4 +1,4 @@
-"""Reads and writes of records in PostgreSQL; writes that wait share a transaction."""
+"""Reads and writes of records in PostgreSQL; waiting writes share a transaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ T = typing.TypeVar("T")
 MAX_GROUP_WRITES: Final = 200
 
 MAX_GROUP_BYTES: Final = 2_000_000
-"""The most bytes of a group's text, unless a single record has more."""
+"""The most bytes of a group's text, unless one record alone has more."""
 
 _CULPRIT: Final = (
     psycopg.DataError,
@@ -69,13 +69,13 @@ _CULPRIT: Final = (
     errors.ProgramLimitExceeded,
     errors.LockNotAvailable,
 )
-"""Errors for which one record of a group is to blame; each is then written by itself."""
+"""Errors that one record of a group may cause; each record is then written alone."""
 
 
 class GroupWriter(GroupCommit[RecordWrite]):
-    """Write records in groups, one statement for each; :meth:`write` returns after the commit.
+    """Writes records in groups, one statement a group; :meth:`write` returns after the commit.
 
-    Removals have a statement, and so a writer, of their own.
+    Removals use another statement, and so another writer.
     """
 
     def __init__(self, connections: ConnectionPool) -> None:
@@ -83,9 +83,9 @@ class GroupWriter(GroupCommit[RecordWrite]):
         self._connections = connections
 
     def write(self, write: RecordWrite) -> None:
-        """Have a record written, and wait until it has its answer or its error.
+        """Queue a write, and wait for its result or its error.
 
-        That is Unavailable, where it may be unknown whether it was written, or InvalidArgument.
+        The error is InvalidArgument, or Unavailable if the record may or may not be written.
         """
         self._submit(write)
 
@@ -147,7 +147,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
-                culprit.error = None  # not applied: another process was quicker
+                culprit.error = None  # not applied: another process changed it first
             elif isinstance(cause, psycopg.OperationalError):
                 culprit.error = unavailable(cause)
             else:
@@ -173,17 +173,17 @@ _VERSION: Final = COLUMNS.index("version")
 _NO_STAMP: Final = None, None
 
 _THREADS_ASIDE: Final = 4
-"""Number of threads for writes without a thread that take more than one statement."""
+"""Number of threads for handed-in writes that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
-"""Records that are larger are made text by such a thread: it takes long for an event loop."""
+"""Such a thread encodes larger records, because that would block an event loop too long."""
 
 _Steps: TypeAlias = Generator[RecordWrite | None, None, T]
-"""Yields each write that is to be made next, and None before a step that may block."""
+"""Yields each write to make next, and None before a step that may block."""
 
 
 def _made(write: RecordWrite) -> _Steps[bool]:
-    """Have a record written; return whether it was, or the stored state forbids it."""
+    """Make a write; return False if the stored state forbids it."""
     yield write
     if write.error is not None:
         raise write.error
@@ -191,11 +191,11 @@ def _made(write: RecordWrite) -> _Steps[bool]:
 
 
 INSERT_ATTEMPTS: Final = 10
-"""The most tries of an insert whose obstacle is gone when it is looked for."""
+"""The most attempts of an insert whose obstacle has vanished when it is read."""
 
 
 class RecordTable:
-    """The records of the schema. What this process knows of them stands in ``cache``."""
+    """The records of the schema; ``cache`` has those that this process has seen."""
 
     def __init__(self, connections: ConnectionPool) -> None:
         self.cache = RecordCache()
@@ -206,13 +206,13 @@ class RecordTable:
         self._aside = ThreadPoolExecutor(_THREADS_ASIDE, "lro-writes-aside")
 
     def close(self) -> None:
-        """Let the threads end when what was handed in is over."""
+        """Let the threads end after the writes that were handed in."""
         self._writer.close()
         self._keeper.close()
         self._aside.shutdown(wait=False)
 
     def get(self, name: str) -> Record:
-        """Read a record; one that has not changed is not sent again.
+        """Read a record; the server does not send a cached one that has not changed.
 
         Raises:
             OperationNotFound: There is no record of this name.
@@ -233,7 +233,7 @@ class RecordTable:
         return self._read(row)
 
     def find(self, names: Collection[str], max_bytes: int) -> Found:
-        """Read the records of these names that exist; those that have not changed are not sent.
+        """Read the existing records of these names; unchanged cached records are not sent.
 
         Raises:
             Unavailable: The database cannot be used now.
@@ -254,7 +254,7 @@ class RecordTable:
             if text is not None:
                 row: Any = reread(text)
                 record = self._read(row)
-            assert record is not None  # only what is known can be unchanged
+            assert record is not None  # only a cached record can be unchanged
             found.append(record)
         return Found(found, rest)
 
@@ -264,14 +264,14 @@ class RecordTable:
         Raises:
             RequestIdConflict, TargetBusy: As :meth:`Store.insert` says.
             InvalidArgument: The record cannot be stored, or the name is taken.
-            Unavailable: The database cannot be used now; whether it was added may be unknown.
+            Unavailable: The database cannot be used now; the record may have been added.
         """
         return self._wait_for(self._insert(record, request, key))
 
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Have a record inserted; another thread sees to one that meets an obstacle."""
+        """Queue an insert; if there is an obstacle, another thread handles it."""
         self._go_on(self._insert(record, request, key), done)
 
     def _insert(
@@ -291,7 +291,7 @@ class RecordTable:
         raise too_slow()
 
     def _wait_for(self, steps: _Steps[T]) -> T:
-        """Take all steps in this thread, and return what comes of them."""
+        """Take all steps in this thread, and return their result."""
         while True:
             try:
                 write = next(steps)
@@ -302,10 +302,10 @@ class RecordTable:
                 self._writer_of(write).write(write)
 
     def _go_on(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
-        """Take steps until one has to be waited for, and ``done`` with what comes of the last one.
+        """Take steps until one must be waited for; after the last, call ``done`` with the result.
 
-        A step that may block is left to another thread. To this one, if there is no other: it
-        waits for no write that this one may have to lead.
+        A step that may block is left to another thread. If no other thread can be used, this one
+        takes the step: it does not wait for a write that this thread may have to lead.
         """
         try:
             while (write := next(steps)) is None or write.kind is WriteKind.REMOVE:
@@ -315,7 +315,7 @@ class RecordTable:
                     resume = functools.partial(self._resume, steps, done, may_block=True)
                     try:
                         self._aside.submit(resume)
-                    except RuntimeError:  # the store is closed, or the process ends
+                    except RuntimeError:  # the store is closed, or the process is ending
                         resume()
                     return
         except StopIteration as over:
@@ -325,7 +325,7 @@ class RecordTable:
         self._writer_of(write).hand_in(write)
 
     def _resume(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
-        """Go on where nobody is there for an error but ``done``."""
+        """Take further steps; only ``done`` can receive an error."""
         try:
             self._go_on(steps, done, may_block=may_block)
         except BaseException as exc:
@@ -338,7 +338,7 @@ class RecordTable:
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
     ) -> Inserted | None:
-        """Return the start that an insert repeats; None if nothing is in its way.
+        """Return the start that an insert repeats; None if there is no obstacle.
 
         Raises:
             RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
@@ -349,17 +349,17 @@ class RecordTable:
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
 
-        The known record is tried first: the statement that writes also compares. If it writes
-        nothing, or the change is refused, the change is decided on a record that is read again.
+        The cached record is tried first: the statement writes only if the stored one is the same.
+        Otherwise, or if the change is refused, the record is read and changed again.
 
         Raises:
             OperationNotFound: There is no record of this name.
-            Unavailable: The database cannot be used now; whether it was changed may be unknown.
+            Unavailable: The database cannot be used now; the record may have been changed.
         """
         return self._wait_for(self._update(name, change))
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Have a record changed; what takes more than one statement is left to another thread."""
+        """Queue a change; another thread takes over if more than one statement is needed."""
         self._go_on(self._update(name, change), done)
 
     def _update(self, name: str, change: Change) -> _Steps[Record | None]:
@@ -377,18 +377,18 @@ class RecordTable:
                 return changed
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Keep a checkpoint of the current attempt.
+        """Store a checkpoint of the current attempt.
 
         Raises:
-            OperationNotFound, NotApplied, LeaseLost: It is refused.
-            Unavailable: The database cannot be used now; whether it was kept may be unknown.
+            OperationNotFound, NotApplied, LeaseLost: The checkpoint is refused.
+            Unavailable: The database cannot be used now; the checkpoint may have been stored.
         """
         self._wait_for(self._checkpoint(name, attempt, key, value))
 
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
-        """Have a checkpoint kept; why it is refused is read by another thread."""
+        """Queue a checkpoint; if it is refused, another thread reads the reason."""
         self._go_on(self._checkpoint(name, attempt, key, value), done)
 
     def _checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> _Steps[None]:
@@ -399,11 +399,11 @@ class RecordTable:
             write = write.again()
 
     def _write(self, old: Record, new: Record | None) -> _Steps[bool]:
-        """Write a change; return False if the record was no longer as it was."""
+        """Write a change; return False if the stored record is not ``old`` any more."""
         if new is None:
             write = removal(old)
             written = yield from _made(write)
-            # If it is gone, it does not matter which process removed it first.
+            # If the record is gone, it does not matter which process removed it.
             written = written or (write.doubtful and self._stored(old.name) is None)
             if written:
                 self.cache.forget(old.name)
@@ -419,7 +419,7 @@ class RecordTable:
         return written
 
     def _was_written(self, old: Record, new: Record, row: tuple[object, ...]) -> bool:
-        """Return True if a write whose answer was lost was carried out."""
+        """Return True if a write whose reply was lost was committed."""
         stored = self._stored(old.name)
         if stored is None:
             raise OperationNotFound(old.name)
@@ -430,7 +430,7 @@ class RecordTable:
         return False
 
     def _stored(self, name: str) -> Any:
-        """The row of this name; None if there is none."""
+        """Read the row of this name; None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None
 
@@ -446,9 +446,9 @@ def find_obstacle(
     *,
     doubtful: bool = False,
 ) -> Inserted | None:
-    """Return the start that an insert repeats, by ``sql``, which is ``FIND_FIRST``; or None.
+    """Find the start that an insert repeats by ``sql`` (``FIND_FIRST``); None if there is none.
 
-    ``doubtful``: an earlier attempt may have been carried out.
+    ``doubtful`` means that an earlier attempt may have been committed.
 
     Raises:
         RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
@@ -456,7 +456,7 @@ def find_obstacle(
     ids = id_of(record.name), target_id(record.target), key and start_id(key)
     ((state, busy, *first),) = rows(sql, ids)
     if doubtful and (state is not None or _is(first, record)):
-        # The attempt whose answer was lost has been carried out: no other has this name.
+        # The attempt whose reply was lost was committed: no other insert has this name.
         return Inserted(record, fresh=True)
     if key is not None and first[0] is not None:
         began = _first_record(key, first, record)
@@ -474,7 +474,7 @@ def _differs(changed: Record | None, record: Record) -> bool:
 
 
 def too_slow() -> Unavailable:
-    """The error for an insert whose obstacle is gone each time that it is looked for."""
+    """Return the error for an insert whose obstacle has vanished at each read."""
     return Unavailable("others start and end the same work faster than it can be read")
 
 

@@ -1,4 +1,4 @@
-"""The tables and indexes, in a schema of their own; the first process makes them."""
+"""The tables and indexes, in their own schema; the first process makes them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from lro.stores.postgres._connections import (
 from lro.stores.postgres._pages import index_columns, index_name
 
 SETUP_SECONDS: Final = 3600.0
-"""Seconds in which tables or an index must be made, by this process or another one."""
+"""Time limit, in seconds, for making the tables or an index, in this or another process."""
 
 OLDEST_SERVER: Final = 13_00_00
-"""The oldest version of PostgreSQL whose planner sorts within an order (incremental sort)."""
+"""The oldest supported version of PostgreSQL: the first with incremental sort."""
 
 _TYPES: Final = {
     **dict.fromkeys(("create_time", "update_time"), "BIGINT NOT NULL"),
@@ -53,7 +53,7 @@ _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
 
 SCHEMA_VERSION: Final = 2
-"""The version that this library makes and uses; it stands in the table ``versions``."""
+"""The version that this library makes and uses, stored in the table ``versions``."""
 
 _WORK: Final = f"""
 CREATE INDEX operations_waiting ON operations
@@ -80,12 +80,12 @@ CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH RO
     EXECUTE FUNCTION forget_checkpoints();
 CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
     WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
-# Triggers, because the statement that ends an operation does not see what is kept while it waits
-# for its lock; and what has no checkpoints only costs a look at the row that it has.
+# Triggers, because the statement that ends an operation does not see checkpoints stored while it
+# waits for its lock. An operation without checkpoints costs only a test of its own row.
 _MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 
-# Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
-# stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
+# Names, targets and callers may exceed the size limit of an index (2.7 kB), so hashes are indexed
+# in their place: see _statements.digest. JSON is text, because jsonb cannot have U+0000.
 _TABLES: Final = f"""
 CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED},
     {_MARK})
@@ -113,7 +113,7 @@ DROP TABLE IF EXISTS totals;
 ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
-"""Upgrade of version 1 to 2. Indexes are dropped first, which takes the strongest locks."""
+"""Upgrade from version 1 to 2. First the indexes are dropped, which takes the strongest locks."""
 
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
@@ -126,16 +126,16 @@ _CHECK_COLUMNS: Final = (
 )
 
 _CHECKS_CLIENTS: Final = 14_00_00
-"""The oldest version of PostgreSQL that notices during a statement that its client is gone."""
+"""The oldest version of PostgreSQL that can notice a lost client during a statement."""
 
 _TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
 _LOCK_SECONDS: Final = 0.1
 
-_LONGEST: Final = 60  # PostgreSQL cuts names off after 63 bytes; the channel's is the longer
+_LONGEST: Final = 60  # PostgreSQL cuts names off after 63 bytes; the channel's name is longest
 
 
 def channel_of(schema: str) -> str:
-    """The channel on which the stores on this schema announce changes."""
+    """Return the channel on which the stores on this schema announce changes."""
     return f"{schema}.c"
 
 
@@ -143,7 +143,7 @@ def check_name(schema: str) -> None:
     """Refuse a text that is not a valid schema name.
 
     Raises:
-        DeclarationError: It is empty, too long, or reserved by PostgreSQL.
+        DeclarationError: The name is empty, too long, or reserved by PostgreSQL.
     """
     wanted = f"a text of 1 to {_LONGEST} bytes that can be printed and does not begin with pg_"
     fine = (
@@ -156,15 +156,15 @@ def check_name(schema: str) -> None:
 
 
 def prepare(connection: BoundedConnection, schema: str) -> bytes:
-    """Make the tables in a schema that has none of ours, or upgrade and check those that are there.
+    """Make the store's tables if the schema has none; otherwise upgrade and check them.
 
     Returns:
         The secret of the store.
 
     Raises:
         Unavailable: The database does not do it now.
-        DeclarationError: The schema has another version or other tables, or the server or its
-            encoding cannot be used.
+        DeclarationError: The schema has another version or other tables, or the server's version or
+            encoding is not supported.
     """
     try:
         _check_server(connection)
@@ -194,7 +194,7 @@ def _check_server(connection: BoundedConnection) -> None:
 
 
 def read_version(connection: BoundedConnection) -> int:
-    """The version of the tables that are there; 0 if there are none."""
+    """Return the version of the existing tables; 0 if there are none."""
     if not connection.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
         return 0
     rows = connection.execute("SELECT version FROM versions").fetchall()
@@ -210,15 +210,13 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
         with connection.transaction():
             version = read_version(connection)
             connection.execute("SET LOCAL statement_timeout = 0")
-            if version == 1:  # waiting for no lock longer than others do: it holds up all of them
+            if version == 1:  # with the usual limit for locks: a waiting upgrade blocks all others
                 _upgrade(connection, schema)
             if version != 0:
                 return
             connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-            if not connection.execute(
-                known, (schema,)
-            ).fetchall():  # else it may not even be allowed
+            if not connection.execute(known, (schema,)).fetchall():  # else CREATE might be refused
                 connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
             connection.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
             connection.execute(_TABLES.encode(), prepare=False)
@@ -236,8 +234,8 @@ def _upgrade(connection: BoundedConnection, schema: str) -> None:
 
 
 def lock_out(connection: BoundedConnection, schema: str) -> None:
-    """Be the only one who changes the tables, until this connection is closed."""
-    # No statement waits for the lock: a process that makes an index waits for all statements.
+    """Take the lock that allows changes of the tables, until this connection is closed."""
+    # Poll: a statement that waited for the lock would block a process that makes an index.
     while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         if connection.patience == _GIVEN_UP:
             raise Unavailable("the store is closed")
@@ -263,23 +261,23 @@ log = logging.getLogger("lro")
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
-"""Seconds between two attempts to make an index."""
+"""The most seconds between two attempts to make an index."""
 _JOIN_SECONDS: Final = 1.0
 _GIVEN_UP: Final = 0.0
-"""The patience of a connection that is given up."""
+"""The patience of an abandoned connection."""
 
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
-    """Make the index by a key, unless there is one, while others go on writing.
+    """Make the index by a key if it is missing; others can write meanwhile.
 
     Returns:
-        Whether there is one now: a user who does not own the table may not make it.
+        True if there is one now; only the owner of the table may make it.
 
     Raises:
         Unavailable: The database does not do it now.
     """
     name = index_name(key)
-    table = f"{quoted(schema)}.operations"  # as the log says it to people on other search paths
+    table = f"{quoted(schema)}.operations"  # qualified, so that the log's readers can copy it
     text = f"CREATE INDEX CONCURRENTLY {name} ON {table} {index_columns(key)}"
     try:
         if _is_valid(connection, name):
@@ -288,12 +286,12 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         connection.patience = SETUP_SECONDS
         settings = {"statement_timeout": "0", "lock_timeout": "0"}
         if connection.info.server_version >= _CHECKS_CLIENTS:
-            settings["client_connection_check_interval"] = "10s"  # it ends if this process does
+            settings["client_connection_check_interval"] = "10s"  # ends if this process does
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
         if not _is_valid(connection, name):
-            # An index that a process did not finish is never used, and in the way.
+            # An index that a process did not finish is never used, and its name is taken.
             connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
             connection.execute(text.encode(), prepare=False)
     except psycopg.errors.InsufficientPrivilege:
@@ -313,12 +311,12 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
 
 
 class SchemaSetup:
-    """Prepare the schema when a process first needs it.
+    """Prepares the schema when a process first needs it.
 
-    The indexes that were declared by then are made in a thread of their own: that may take as long
-    as the oldest transaction of the database lasts, and lists do without them until then. Of many
-    threads that come at once, one does so and the others wait. After a failure the server
-    is not asked again for a moment, and while a thread tries again the others fail at once.
+    A separate thread makes the declared indexes: that may have to wait for the oldest transaction
+    of the database, and lists do without the indexes until then. If many threads call at once, one
+    prepares the schema and the others wait. After a failure there is a short pause, and while one
+    thread tries again, the others fail at once.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock) -> None:
@@ -326,12 +324,12 @@ class SchemaSetup:
         self._clock = clock
         self._tried: frozenset[str] = frozenset()
         self.secret: bytes | None = None
-        """The key of page tokens; None until the tables are there."""
+        """The key of page tokens; None until the tables exist."""
         self.keys: frozenset[str] = frozenset()
-        """The keys by which the schema has indexes."""
+        """The keys for which the schema has indexes."""
         self.done = False
         self.declared: frozenset[str] = frozenset()
-        """The keys by which there are to be indexes."""
+        """The keys for which methods have declared indexes."""
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -344,19 +342,19 @@ class SchemaSetup:
         self._not_before = 0.0
         self._maker: threading.Thread | None = None
         self._making: BoundedConnection | None = None
-        self.done = self.done and not self.declared - self._tried  # no thread goes on with it
+        self.done = self.done and not self.declared - self._tried  # the child has no thread for it
 
     def forget(self) -> None:
-        """Make everything ready once more: there are no tables any more."""
+        """Have the schema prepared again, because the tables are gone."""
         with self._noting:
             self.done, self.secret = False, None
             self._tried = self.keys = frozenset()
 
     def close(self) -> None:
-        """End the thread that makes indexes; a process that comes later begins them again."""
+        """End the thread that makes indexes; a later process starts them again."""
         self._closing.set()
         maker, until = self._maker, time.monotonic() + _JOIN_SECONDS
-        # Again and again: a cancel that comes between two statements has no effect.
+        # Repeat it: a cancel between two statements has no effect.
         while maker is not None and maker.is_alive() and time.monotonic() < until:
             if (making := self._making) is not None:
                 making.patience = _GIVEN_UP
@@ -365,7 +363,7 @@ class SchemaSetup:
             maker.join(_LOCK_SECONDS)
 
     def want(self, keys: Collection[str]) -> None:
-        """Have a thread make the indexes by these keys, now or as soon as the tables are there."""
+        """Have a thread make the indexes by these keys, now or as soon as the tables exist."""
         with self._noting:
             self.declared |= frozenset(keys)
             done = self.done
@@ -373,11 +371,11 @@ class SchemaSetup:
             self._start_maker()
 
     def __call__(self) -> None:
-        """Make the schema ready, unless that is done.
+        """Prepare the schema, unless that is done.
 
         Raises:
             psycopg.Error: The server cannot be reached.
-            Unavailable: It could not be a moment ago; or the schema or the server cannot be used.
+            Unavailable: The server was unreachable a moment ago, or it or the schema is unusable.
         """
         if self.done:
             return
@@ -395,7 +393,7 @@ class SchemaSetup:
             if (secret := self.secret) is None:
                 with self._address.connect(self._clock) as connection:
                     secret = prepare(connection, self._address.schema)
-            with self._noting:  # the secret too: the tables may have been missed meanwhile
+            with self._noting:  # the secret too: forget() may have been called meanwhile
                 self.secret, self.done = secret, True
             self._start_maker()
         except (psycopg.Error, Unavailable, DeclarationError) as exc:
@@ -407,7 +405,7 @@ class SchemaSetup:
             raise
 
     def _start_maker(self) -> None:
-        with self._noting:  # a thread that finds nothing more to do says so under this lock
+        with self._noting:  # a thread without work also ends under this lock
             if self._maker is not None or not self.declared - self._tried:
                 return
             maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)
@@ -439,7 +437,7 @@ class SchemaSetup:
                 self._making = None
 
     def _missing(self) -> frozenset[str]:
-        """The keys whose indexes are still to be made; without any, the thread is to end."""
+        """Return the keys whose indexes are missing; if there are none, the thread must end."""
         with self._noting:
             missing = self.declared - self._tried
             if not missing:
@@ -447,11 +445,11 @@ class SchemaSetup:
             return missing
 
     def finish(self) -> None:
-        """Make the indexes that are declared, and wait until they are there.
+        """Make the declared indexes, and wait until they exist.
 
         Raises:
             psycopg.Error: The server cannot be reached.
-            Unavailable: It does not do it now, or only does it for the owner of the tables.
+            Unavailable: The server cannot make them now, or allows it only to the tables' owner.
         """
         for key in sorted(self.declared - self.keys):
             with self._address.connect(self._clock) as connection:
@@ -462,7 +460,7 @@ class SchemaSetup:
             raise Unavailable(f"only the owner of schema {schema} may make its indexes by {keys}")
 
     def make_index(self, connection: BoundedConnection, key: str) -> None:
-        """See :func:`make_index`; the key is one of ``keys`` if there is an index then."""
+        """Call :func:`make_index`; add the key to ``keys`` if the index exists afterwards."""
         if make_index(connection, self._address.schema, key):
             self.keys |= {key}
         self._tried |= {key}
@@ -474,7 +472,7 @@ class SchemaSetup:
 
 
 def schema_sql(schema: str, keys: Collection[str]) -> str:
-    """The statements that make the schema, its tables, and the indexes by these keys."""
+    """Return the statements that make the schema, its tables, and the indexes by these keys."""
     name = quoted(schema)
     indexes = [
         f"CREATE INDEX {index_name(key)} ON operations {index_columns(key)};\n"

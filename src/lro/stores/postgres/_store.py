@@ -72,7 +72,7 @@ from lro.stores.postgres._within import TransactionInserts
 
 
 class ProcessResources:
-    """Connections and threads; each is opened or started when it is first needed."""
+    """Connections and threads of a process; each is opened or started when first needed."""
 
     def __init__(
         self, address: ServerAddress, clock: ServerClock, size: int, setup: SchemaSetup
@@ -89,7 +89,7 @@ class ProcessResources:
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifySubscription:
-        """Make a subscription, with a connection of its own.
+        """Make a subscription on a separate connection.
 
         Raises:
             Unavailable: The store is closed or the database cannot be reached.
@@ -103,7 +103,7 @@ class ProcessResources:
         return subscription
 
     def close(self) -> None:
-        """Send what is to be announced, and close every connection."""
+        """Send pending announcements, and close every connection."""
         self._closed = True
         self.announcer.stop()
         self.records.close()
@@ -123,12 +123,12 @@ _SLICE: Final = 100
 _DAY: Final = 86_400.0
 
 _LOCK_MS: Final = 50
-"""Milliseconds for which a locked row of a worker is waited for."""
+"""Milliseconds to wait for a locked row of a worker."""
 
 
 @contextlib.contextmanager
 def _translate_timeout() -> Iterator[None]:
-    """Raise :class:`StatementTooSlow` for a statement that was cancelled by its time limit."""
+    """Raise :class:`StatementTooSlow` if the time limit cancels a statement of the block."""
     try:
         yield
     except Unavailable as exc:
@@ -138,27 +138,28 @@ def _translate_timeout() -> Iterator[None]:
 
 
 class PostgresStore(SQLStore, PerProcess):
-    """Store in a schema of a PostgreSQL database (13 or later), made where it is missing.
+    """Store in a schema of a PostgreSQL database (13 or later), which it makes if missing.
 
-    It connects when it is first used, and then makes what is missing: the schema, its tables, and
-    the indexes that methods have declared. So a module that makes one can be imported where there
-    is no database. Until that has worked, calls raise Unavailable, whose cause says why.
+    The store connects when it is first used. Then it makes the schema, its tables, and the indexes
+    that methods have declared, if they are missing. So a module that creates a store can be
+    imported without a database. Until all this has succeeded, calls raise Unavailable; its cause
+    says why.
 
-    For the processes of many machines; its clock is the server's. What a call has answered is
-    committed and on the server's disk. Concurrent writes are committed in groups. After a restart
-    of the server, and when a connection is lost, it goes on by itself; while the server is away,
-    calls answer UNAVAILABLE, at once if that is known already. It survives a fork.
+    Processes on many machines can share it; its clock is the server's. Before a call returns, its
+    writes are committed to the server's disk. Concurrent writes are committed in groups. The store
+    reconnects by itself. While the server is down, calls fail with UNAVAILABLE, at once if that is
+    known already. It survives a fork.
 
     Args:
-        url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. What it
-            leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
-            give each connection a session of its own.
+        url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. Missing
+            parts come from the environment (``PGPASSWORD``, ...). A pooler must give each
+            connection a session of its own.
         password: A function without arguments that returns the password as text, for passwords that
             expire. It is called for each new connection, by any thread and by several at once, but
             never on an event loop. If it fails, the call that needs the connection raises
             Unavailable, and the next one calls it again.
-        schema: The schema's name. Stores on different schemas have nothing in common.
-        connections: How many connections a process uses at most; each subscription has one more.
+        schema: The schema's name. Stores on different schemas share nothing.
+        connections: The most connections of a process; each subscription adds one.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
         clock: Gives the time in UTC in place of the server's clock. For tests.
@@ -205,7 +206,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._setup = SchemaSetup(self._address, self._server)
         self._resources = self._new_resources()
         self._polled: tuple[Collection[str], list[str], str] = (), [], ""
-        """The names that were polled last, in an order, and their hashes."""
+        """The names polled last: the collection, the names in order, and their hashes."""
 
     def _after_fork(self) -> None:
         INHERITED.append(self._resources)
@@ -220,18 +221,18 @@ class PostgresStore(SQLStore, PerProcess):
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """A subscription with a connection of its own; make a new one when it is lost."""
+        """Make a subscription on a separate connection; make a new one if it is lost."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or are asked to cancel."""
+        """Read which of these operations have ended or must cancel."""
         if not names:
             return StateSummary(frozenset(), frozenset())
         seen, asked, ids = self._polled
         if names is not seen or not isinstance(names, frozenset):
             asked = list(names)
             ids = ids_of(asked)
-            self._polled = names, asked, ids  # mostly the same set is asked for again
+            self._polled = names, asked, ids  # mostly the same names are polled again
         rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids)
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
@@ -244,10 +245,10 @@ class PostgresStore(SQLStore, PerProcess):
         return self._server.now()
 
     def secret(self) -> bytes:
-        """The key of page tokens, kept in the database."""
+        """Return the key of page tokens, stored in the database."""
         if self._setup.secret is None:
             self._resources.connections.make_ready()
-        assert self._setup.secret is not None  # it is there, or an error was raised
+        assert self._setup.secret is not None  # set by _setup, or an error was raised
         return self._setup.secret
 
     def insert(
@@ -271,7 +272,7 @@ class PostgresStore(SQLStore, PerProcess):
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Have a record and its request added with the next group of writes."""
+        """Queue a record and its request for the next group of writes."""
         self._resources.records.insert_later(record, request, key, done)
 
     def insert_within(
@@ -292,11 +293,11 @@ class PostgresStore(SQLStore, PerProcess):
         return inserts.insert(connection, record, request, key, check_only=check_only)
 
     def get(self, name: str) -> Record:
-        """The record of this name."""
+        """Read the record of this name."""
         return self._resources.records.get(name)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """The records of these names that are there."""
+        """Read the records of these names that exist."""
         return self._resources.records.find(names, max_bytes)
 
     def update(self, name: str, change: Change) -> Record | None:
@@ -304,17 +305,17 @@ class PostgresStore(SQLStore, PerProcess):
         return self._resources.records.update(name, change)
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Have a record replaced or removed with the next group of writes."""
+        """Queue a change or removal for the next group of writes."""
         self._resources.records.update_later(name, change, done)
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Keep a value beside the request."""
+        """Store a checkpoint of the current attempt."""
         self._resources.records.checkpoint(name, attempt, key, value)
 
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
-        """Have a value kept with the next group of checkpoints."""
+        """Queue a checkpoint for the next group of checkpoints."""
         self._resources.records.checkpoint_later(name, attempt, key, value, done)
 
     def page(
@@ -326,7 +327,7 @@ class PostgresStore(SQLStore, PerProcess):
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
-        """Up to ``limit`` visible records of one parent, newest first."""
+        """Read up to ``limit`` visible records of one parent, newest first."""
         walk = ListQuery.of(prefilter, after, self._setup.keys, DIALECT)
         if walk.nothing:
             return Page((), None)
@@ -343,10 +344,10 @@ class PostgresStore(SQLStore, PerProcess):
         return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
-        """Have the indexes by these keys made that the schema has not, while others go on writing.
+        """Have missing indexes by these keys made, while others can write.
 
-        A thread makes them, after the first use of the store: the oldest transaction of the
-        database may be in their way.
+        A thread makes them after the store's first use: it may have to wait for the oldest
+        transaction of the database.
         """
         self._setup.want(keys)
 
@@ -355,7 +356,7 @@ class PostgresStore(SQLStore, PerProcess):
         return self._resources.claims.make(claim, micros(self._clock()))
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Write that a worker lives; None if it counts as lost."""
+        """Record that a worker is alive; None if it counts as lost."""
         now = micros(self._clock())
         last = micros(self._clock() - FORGOTTEN), worker.owner, now, worker.owner, now
         rows = self._rows_soon(statements.RENEW, *worker_row(worker), *last)
@@ -378,14 +379,14 @@ class PostgresStore(SQLStore, PerProcess):
         return attrs.evolve(found, overdue=overdue)
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
-        """Have a worker count as lost, if it has not said since that it lives."""
+        """Mark a worker as lost, unless it has renewed since."""
         if alive_until is not None:
             return bool(self._rows_soon(statements.LOSE, owner, micros(alive_until)))
         unknown = attrs.evolve(unknown_worker(owner, self._clock()), lost=True)
         return bool(self._rows_soon(statements.LOSE_UNKNOWN, *worker_row(unknown), owner))
 
     def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement that waits only shortly for what others have locked."""
+        """Run a statement that waits only briefly for rows that others have locked."""
         return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
 
     def expire(self, limit: int) -> Expired:
@@ -425,12 +426,12 @@ class PostgresStore(SQLStore, PerProcess):
         return load_of(self._rows(statements.LOAD, limit, limit, ids, most, most))
 
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
-        """Take records whose notifications are due, and move that to ``until``."""
+        """Claim records whose notifications are due; set their next due time to ``until``."""
         values = micros(self._clock()), limit, micros(until)
         return [from_row(row) for row in self._rows(statements.CLAIM_DUE, *values)]
 
     def close(self) -> None:
-        """Send what is to be notified, and close every connection and subscription."""
+        """Send pending announcements, and close every connection and subscription."""
         self._setup.close()
         self._resources.close()
 
@@ -440,10 +441,10 @@ class PostgresStore(SQLStore, PerProcess):
         return self._address.schema
 
     def schema_version(self) -> int:
-        """The version of the schema that is there, 0 if there is none; makes nothing.
+        """Return the version of the existing schema, 0 if there is none; change nothing.
 
         Raises:
-            Unavailable: The database cannot be reached, or what is there is not of this library.
+            Unavailable: The database cannot be reached, or the tables are not of this library.
         """
         try:
             with self._address.connect(self._server) as connection:
@@ -452,10 +453,10 @@ class PostgresStore(SQLStore, PerProcess):
             raise unavailable(exc) from exc
 
     def create_schema(self) -> None:
-        """Make what is missing of the schema, and wait for the indexes that are declared.
+        """Make the missing parts of the schema, and wait for the declared indexes.
 
         Raises:
-            Unavailable: The database cannot be reached, does not do it now, or lets only the owner
+            Unavailable: The database cannot be reached or cannot do it now, or lets only the owner
                 of the tables make an index.
         """
         self._resources.connections.make_ready()
@@ -465,10 +466,10 @@ class PostgresStore(SQLStore, PerProcess):
             raise unavailable(exc) from exc
 
     def schema_sql(self) -> str:
-        """The SQL that makes the schema, its tables, and the indexes that are declared by now.
+        """Return the SQL that makes the schema, its tables, and the indexes declared so far.
 
-        For databases whose owner makes what applications use: then the role of the application
-        needs USAGE of the schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
+        Use it if only the database's owner may make schemas. The application's role then needs
+        USAGE of the schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
         """
         return schema_sql(self._address.schema, self._setup.declared)
 

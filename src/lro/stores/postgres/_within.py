@@ -1,4 +1,4 @@
-"""Starts within a transaction of the application, on a connection of its own to the database."""
+"""Starts within a transaction of the application, on the application's connection."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from lro.stores.postgres._statements import FIND_FIRST, NOTIFY, insertion, quali
 
 _WANTED: Final = "a connection of psycopg, or of Django or SQLAlchemy on it"
 
-# Which table of which database of which server is the store's. A server that serves a copy of the
-# data has been started at another moment.
+# Identifies the store's table, database and server. A server with a copy of the data is told apart
+# by its start time.
 _IDENTITY: Final = b"""SELECT current_setting('client_encoding'), to_regclass(%s)::oid::bigint,
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"""
@@ -50,7 +50,7 @@ _REFUSED: Final[dict[type[psycopg.Error], str]] = {
 
 
 class TransactionInserts:
-    """Insert into the store's tables on connections of the application."""
+    """Inserts into the store's tables on connections of the application."""
 
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
@@ -73,12 +73,12 @@ class TransactionInserts:
         """See ``TransactionalStore.insert_within``.
 
         Raises:
-            InvalidArgument, RequestIdConflict, TargetBusy: As said there.
-            Unavailable: The database cannot be used now, by us or on this connection.
+            InvalidArgument, RequestIdConflict, TargetBusy: As documented there.
+            Unavailable: The database cannot be used now, by the store or on this connection.
         """
         refuse_untextual(record, key)
         execute = _executing(connection)
-        if not self._identity:  # first of all: the tables may have to be made
+        if not self._identity:  # first: this may also make the tables
             self._identity = self._own_identity()
         if check_only:
             with _all_or_nothing(execute):
@@ -87,11 +87,11 @@ class TransactionInserts:
         sql, text = statement_of([insertion(record, to_row(record), request, key)])
         sql = qualified(sql, self._schema)
         for _ in range(INSERT_ATTEMPTS):
-            # What another transaction has committed in the same moment is found the next time.
+            # A conflicting row that another transaction just committed is found by the next try.
             with contextlib.suppress(errors.UniqueViolation), _all_or_nothing(execute):
                 self._check_same(execute)
                 if execute(sql, (text,)):
-                    if record.waits:  # all processes are told at the commit, this one too
+                    if record.waits:  # at the commit, notify all processes, this one too
                         execute(NOTIFY, (self._channel, self._work_waits))
                     return Inserted(record, fresh=True)
                 found = self._obstacle(execute, record, key)
@@ -110,7 +110,7 @@ class TransactionInserts:
 
     def _check_same(self, execute: Execute) -> None:
         ((encoding, *theirs),) = execute(_IDENTITY, self._table)
-        if theirs != self._identity:  # perhaps the server was started again since
+        if theirs != self._identity:  # perhaps the server was restarted meanwhile
             self._identity = self._own_identity()
         if theirs != self._identity:
             raise refused("the connection is to another database than the store's")
@@ -122,11 +122,11 @@ def _executing(given: object) -> Execute:
     driver, sqlalchemy = driver_of(given)
     if not isinstance(driver, psycopg.Connection):
         raise unsuitable(given, _WANTED)
-    if not driver.closed and driver.info.pipeline_status:  # whose statements give nothing at once
+    if not driver.closed and driver.info.pipeline_status:  # results would come late
         raise refused("the connection is in pipeline mode: start before it, or after")
 
     def on_driver(sql: bytes, values: Sequence[object]) -> list[Any]:
-        # Made here, so that the connection's own factories of cursors and rows have no part.
+        # Not connection.cursor(), which would use the application's cursor and row factories.
         with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
             cursor.execute(sql, values or None)
             return cursor.fetchall() if cursor.description else []
@@ -143,7 +143,7 @@ def _all_or_nothing(execute: Execute) -> Iterator[None]:
     """Undo what was written in the block if it raises an error; the transaction can then go on.
 
     Raises:
-        InvalidArgument: The connection cannot be written on as it is.
+        InvalidArgument: The connection's transaction cannot write.
         Unavailable: The database cannot be used now.
     """
     name = SAVEPOINT.encode()

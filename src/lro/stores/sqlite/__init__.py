@@ -1,4 +1,4 @@
-"""The embedded default: one SQLite file, write-ahead log, a durable commit before any answer."""
+"""The embedded default: one SQLite file in WAL mode; each call returns after a durable commit."""
 
 from lro.stores.sqlite._statements import SCHEMA_VERSION, read_version
 from lro.stores.sqlite._store import SQLiteStore

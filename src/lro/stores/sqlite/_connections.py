@@ -1,4 +1,4 @@
-"""Connections to a SQLite file, and the subscription to what other processes commit."""
+"""Connections to a SQLite file, and the subscription to commits of other processes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LATE_SHARE: Final = 0.25
 """The longest delay in finding a commit, as a share of the time since its write."""
 
 _IN_MODIFY: Final = 0x00000002
-"""The only event of ``sys/inotify.h`` that is asked for."""
+"""The only event of ``sys/inotify.h`` that is watched."""
 _READ_BYTES: Final = 65536
 
 
 class CounterSubscription:
-    """Read SQLite's counter of commits by other connections, at least every ``look_seconds``.
+    """Reads SQLite's counter of commits by other connections, at least every ``look_seconds``.
 
-    Where the system reports writes to the log, the counter is read only after some: ever less
-    often, because the commit of a write may take any time, for the disk, and is not reported. It
-    names no record, so every change that is found may be one of any record.
+    If the system reports writes to the log, the counter is read only after a write: at growing
+    intervals, because the commit may come any time later and is not reported. The counter names no
+    record, so any record may have changed.
 
     Raises:
         Unavailable: The store is closed, or the file cannot be read.
@@ -78,7 +78,7 @@ class CounterSubscription:
         return ()
 
     def close(self) -> None:
-        """End a ``next_changes`` that waits, and free the watch. Idempotent."""
+        """End a waiting ``next_changes``, and free the watch. Idempotent."""
         with self._closing:
             if self._closed.is_set():
                 return
@@ -95,7 +95,7 @@ class CounterSubscription:
             self._written = not watch.restart()
             self._written_at = now
         if self._written or watch is None or self._pause < self._look_seconds:
-            # Shortly after a write the watch is not used: more writes follow, or are our own.
+            # Shortly after a write the watch is not used: more writes follow, or it was our own.
             self._closed.wait(min(left, self._pause))
             self._pause = min(2 * self._pause, self._look_seconds)
             return
@@ -106,10 +106,10 @@ class CounterSubscription:
 
 
 class FileWatch:
-    """Wait for writes to a file by Linux's inotify. One thread uses it; any thread may end it.
+    """Waits for writes to a file by Linux's inotify. One thread uses it; any thread may end it.
 
     Raises:
-        OSError: The system reports no writes, or this process has reached a limit.
+        OSError: The system cannot report writes, or this process has reached a limit.
     """
 
     def __init__(self, path: str) -> None:
@@ -117,7 +117,7 @@ class FileWatch:
         try:
             self._system: Any = ctypes.CDLL(None, use_errno=True)
             self._events: int = self._system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        except (AttributeError, TypeError) as exc:  # it has no such calls, or no such library
+        except (AttributeError, TypeError) as exc:  # inotify or the C library is missing
             raise OSError("this system reports no writes to files") from exc
         if self._events < 0:
             raise OSError(ctypes.get_errno(), "this system reports no more writes to files")
@@ -128,17 +128,17 @@ class FileWatch:
             raise
         descriptors = self._events, self._end, self._end_from
         closing = weakref.finalize(self, _close, descriptors)
-        # Not at the end of the process, which frees the descriptors in any case: the thread that
-        # waits still uses them then, and closing the service at that time calls end().
+        # Not at process exit, which frees the descriptors in any case: the waiting thread still
+        # uses them then, and the service, which is closed at exit, calls end().
         closing.atexit = False
         self.close: Callable[[], object] = closing
-        """Free the descriptors, when no thread waits. Idempotent."""
+        """Free the descriptors; no thread may be waiting. Idempotent."""
         self._poll = select.poll()
         for descriptor in (self._events, self._end):
             self._poll.register(descriptor, select.POLLIN)
 
     def restart(self) -> bool:
-        """Watch the file that is there now, from now on; return whether there is one.
+        """Watch the current file from now on; return True if there is one.
 
         Writes between the last :meth:`wait` and this call are not reported.
         """
@@ -150,11 +150,11 @@ class FileWatch:
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait, at most ``seconds`` seconds, for a write since :meth:`restart`, or :meth:`end`."""
+        """Wait up to ``seconds`` seconds for a write since :meth:`restart`, or for :meth:`end`."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def end(self) -> None:
-        """Have this and every later :meth:`wait` return at once."""
+        """Make the current and every later :meth:`wait` return at once."""
         os.write(self._end_from, b".")
 
 
@@ -166,20 +166,20 @@ def _close(descriptors: tuple[int, ...]) -> None:
 T = TypeVar("T")
 
 _inherited: Final[list[sqlite3.Connection]] = []
-"""Connections that a fork carried into this process: never used, closed or finalised."""
+"""Connections inherited by a fork: this process must never use, close or finalise them."""
 
 
 class FileConnections(PerProcess):
     """Reads and writes of one file.
 
-    No connection crosses a fork. SQLite would take the parent's locks for locks of the child, so
-    that the child would have none: a process that closes the file would count as the last one, and
-    remove the log that the child still writes. Therefore all connections are closed before a fork,
-    and opened again by the next call.
+    Connections do not survive a fork. In the child, SQLite would believe that it still has the
+    parent's locks, although the child has none. Another process that closes the file would then
+    count as its last user, and remove the log that the child still writes. So all connections are
+    closed before a fork, and the next call opens new ones.
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It has another schema version, or is not a file of this library.
+        DeclarationError: The file has another schema version, or is not of this library.
     """
 
     def __init__(self, path: str, busy_seconds: float, together: Together | None = None) -> None:
@@ -209,7 +209,7 @@ class FileConnections(PerProcess):
         self._transactions.run_later(action, done, committed)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action without waiting for the disk: it is repeated if its effect is lost.
+        """Run an action without waiting for the disk; callers repeat it if its effect is lost.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -225,7 +225,7 @@ class FileConnections(PerProcess):
             self._writer.end()
 
     def transaction_of(self, connection: object) -> UserTransaction:
-        """The application's transaction on this connection of its own.
+        """Return the transaction on the application's connection.
 
         Raises:
             InvalidArgument: As for :class:`UserTransaction`.
@@ -252,7 +252,7 @@ class FileConnections(PerProcess):
         self._readers.close()
 
     def pause(self) -> None:
-        """Before a fork: close every connection, and let no thread open one."""
+        """Before a fork: close every connection, and stop threads from opening one."""
         seconds = self._file.busy_seconds + 1
         if not self._writer.pause(seconds):
             return
@@ -269,7 +269,7 @@ class FileConnections(PerProcess):
             self._writer.resume()
 
     def _after_fork(self) -> None:
-        # In the child. Threads of the parent hold its locks for ever, and are in its queue.
+        # In the child: threads of the parent still hold the locks, and stand in the queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))
@@ -286,7 +286,7 @@ def _each(turn: Callable[[FileConnections], Any]) -> None:
         turn(connections)
 
 
-with contextlib.suppress(AttributeError):  # where nothing forks
+with contextlib.suppress(AttributeError):  # platforms without fork
     os.register_at_fork(
         before=lambda: _each(FileConnections.pause),
         after_in_parent=lambda: _each(FileConnections.resume),

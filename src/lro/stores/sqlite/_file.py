@@ -1,4 +1,4 @@
-"""One SQLite file: where it is, whether it is still the same, and the connections that read it."""
+"""One SQLite file: its path, the check that it was not replaced, and its reading connections."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight
 
 DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeError)
-"""Errors of statements that callers get translated: see :func:`translate_error`."""
+"""Errors of statements that are translated for callers: see :func:`translate_error`."""
 
 _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
-"""Errors that say of a value, or of how a statement is called, that it never works."""
+"""Errors that mean that a value, or the call of a statement, can never work."""
 
 BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def translate_error(trouble: Exception) -> LroError:
-    """The error that a caller gets for one of ``DATABASE_ERRORS``.
+    """Return the error that a caller gets for one of ``DATABASE_ERRORS``.
 
-    A value that cannot be stored is the caller's fault: a text, one of a wrong type, one that is
-    too large. Everything else may pass: a lock, a full disk, a file that is away or was spoiled and
-    comes back from a copy.
+    A value that cannot be stored is the caller's fault: an unstorable text, a wrong type, a value
+    too large. All else may be temporary: a lock, a full disk, a missing or damaged file that an
+    operator restores.
     """
     if isinstance(trouble, UnicodeError):
         return InvalidArgument("", "a text has a lone surrogate, which no database can keep")
@@ -45,7 +45,7 @@ def translate_error(trouble: Exception) -> LroError:
 
 
 def code_of(trouble: sqlite3.Error) -> int:
-    """SQLite's primary result code; 255, which is none, for an error that is Python's own."""
+    """Return SQLite's primary result code; 255, which is not a code, for an error of Python."""
     return int(getattr(trouble, "sqlite_errorcode", -1)) & 0xFF
 
 
@@ -65,15 +65,15 @@ def is_busy(trouble: sqlite3.Error) -> bool:
 
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
-"""At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""
+"""At least two letters, as one is a Windows drive. Two schemes need no slash: ``file::memory:``."""
 SEEN_SECONDS: Final = 1.0
-"""Seconds between two looks for the file in its place: a look takes as long as a read."""
+"""Seconds between two checks that the file is in its place: a check takes as long as a read."""
 
 Identity: TypeAlias = tuple[int, int] | None
-"""The device and the inode of a file; None if it is not there."""
+"""The device and the inode of a file; None if it does not exist."""
 
 _LOG: Final = ("-wal", "-shm")
-"""Files that SQLite keeps beside a file: the log, and its index, which processes share."""
+"""Files beside the database: the log (WAL), and its index, which processes share."""
 
 log = logging.getLogger("lro")
 
@@ -81,16 +81,16 @@ log = logging.getLogger("lro")
 class DatabaseFile:
     """State that all connections to a file share.
 
-    A database in WAL mode is three files, of which each must stay the one that was opened. SQLite
-    does not notice when one of them is gone, and goes on writing to it. It may even remove the log
-    itself, while this process uses the log: if this process opens and closes the file by other
-    means than SQLite, the system drops all its locks, and another process takes itself for the
-    last user (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    A database in WAL mode has three files, and none may be replaced while it is open. SQLite does
+    not notice if one is deleted, and goes on writing to it. SQLite may even remove the log while
+    this process uses it: if this process opens and closes the file without SQLite, the system drops
+    all its locks, and another process believes that it is the last user
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
-    ``busy_seconds`` is how long others' locks are waited for.
+    ``busy_seconds`` limits waits for locks of others.
 
     Raises:
-        DeclarationError: The path is that of no file.
+        DeclarationError: The path is not that of a file.
     """
 
     def __init__(self, path: str, busy_seconds: float) -> None:
@@ -109,14 +109,14 @@ class DatabaseFile:
         self._seen = 0.0
         self._useless = ""
         self.on_lost: Callable[[], object] = lambda: None
-        """Called when the log is lost: it closes the connections that no thread uses."""
+        """Called when the log is lost, to close the connections that no thread uses."""
 
     def open(self) -> sqlite3.Connection:
-        """A new connection. Only the first one makes a file where there is none.
+        """Open a connection. Only the first one creates a missing file.
 
         Raises:
-            Unavailable: The store is closed, or the file is not the one that it was.
-            sqlite3.Error: It cannot be opened.
+            Unavailable: The store is closed, or the file was deleted or replaced.
+            sqlite3.Error: The file cannot be opened.
         """
         self.check()
         mode = "rwc" if self._identity is None else "rw"
@@ -137,10 +137,10 @@ class DatabaseFile:
         return connection
 
     def check(self) -> None:
-        """Refuse calls that come too late.
+        """Refuse calls to a store that can no longer be used.
 
         Raises:
-            Unavailable: The store is closed, or a fork has made it useless.
+            Unavailable: The store is closed, or unusable since a fork.
         """
         if self.closing.is_set():
             raise Unavailable("the store is closed")
@@ -148,10 +148,10 @@ class DatabaseFile:
             raise Unavailable(self._useless)
 
     def check_in_place(self) -> None:
-        """Refuse to use a file that is not in its place any more: what is written would be lost.
+        """Refuse to use a file that is no longer in its place: writes would be lost.
 
         Raises:
-            Unavailable: It or its log was deleted, or another one has taken its place.
+            Unavailable: The file or its log was deleted or replaced.
         """
         if time.monotonic() - self._seen >= SEEN_SECONDS:
             self._check_identity()
@@ -164,22 +164,22 @@ class DatabaseFile:
             self.closing.set()
 
     def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """The error for the operator who makes the store: it has the path, unlike others."""
+        """Return the error for the operator who opens the store; unlike others, it has the path."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
 
     def give_up(self, why: str) -> None:
-        """Refuse everything from now on, for this reason."""
+        """Refuse all calls from now on, for this reason."""
         self._useless = why
 
     @property
     def unusable(self) -> bool:
-        """True if connections are to be closed as soon as no thread uses them."""
+        """True if each connection must be closed as soon as no thread uses it."""
         return self.closing.is_set() or bool(self._useless)
 
     def log_opened(self) -> None:
-        """Remember which log is there: a connection that uses it is open until :meth:`log_closing`.
+        """Remember the current log; a connection keeps it open until :meth:`log_closing`.
 
         SQLite does not remove the log meanwhile.
         """
@@ -206,12 +206,12 @@ class DatabaseFile:
             if there is not None:
                 self._set_log_aside(known)
             raise Unavailable("the operations database was deleted or replaced")
-        # Only if the log was not closed in between, SQLite has not removed it by right.
+        # If the log was closed meanwhile, SQLite may have removed it rightly.
         if known and self._log_identity() != known and self._log is known:
             self.give_up(_LOST_LOG)
             log.error("%s: %s", self.path, _LOST_LOG)
-            # The last process that closes the file saves what its log holds, if no process has
-            # begun another log. The sooner it is closed, the more likely that is.
+            # The last process to close the file saves the log's content, unless another process has
+            # begun a new log. Closing soon makes that more likely.
             self.on_lost()
             raise Unavailable(_LOST_LOG)
         self._seen = now
@@ -220,9 +220,9 @@ class DatabaseFile:
         return tuple(_identity_of(self.path + suffix) for suffix in _LOG)
 
     def _set_log_aside(self, known: tuple[Identity, ...]) -> None:
-        """Rename the log of a file whose place another file has taken.
+        """Rename the log of a file that was replaced by another.
 
-        SQLite would apply the log to the new file, which would spoil it.
+        SQLite would apply the log to the new file, and corrupt it.
         """
         for suffix, mine in zip(_LOG, known, strict=False):
             source = self.path + suffix
@@ -256,10 +256,10 @@ def _identity_of(path: str) -> Identity:
 T = TypeVar("T")
 
 _STEPS: Final = 10_000
-"""Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
+"""Instructions of SQLite's virtual machine between two checks of the time: less than 1 ms."""
 
 FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
-"""Function that returns the rows of a query with these values."""
+"""Function that returns the rows of a query, from its SQL and its parameters."""
 
 
 class FetchRecords(Protocol):
@@ -268,15 +268,15 @@ class FetchRecords(Protocol):
     def __call__(
         self, sql: str, values: tuple[object, ...], *, max_bytes: int
     ) -> tuple[list[Record], bool]:
-        """The first records that a query finds, and whether there are more.
+        """Return the first records that a query finds, and True if there are more.
 
-        Together they weigh at most ``max_bytes``, or it is only one.
+        They weigh at most ``max_bytes`` together, unless there is only one.
         """
         ...
 
 
 class Readers:
-    """Read the last committed state of a file, on connections that are used again."""
+    """Reads the last committed state of a file, on pooled connections."""
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
@@ -295,16 +295,16 @@ class Readers:
         """Return the rows that a query finds. Never waits for a writer.
 
         Raises:
-            StatementTooSlow: It was not over after ``seconds`` seconds.
+            StatementTooSlow: The query took longer than ``seconds`` seconds.
             Unavailable: The store is closed, or the file cannot be read.
-            InvalidArgument: A value is a text that no database can keep.
+            InvalidArgument: A value is a text that no database can store.
         """
         return self._read(sqlite3.Cursor.fetchall, sql, values, seconds)
 
     def records(
         self, sql: str, values: tuple[object, ...], *, max_bytes: int, seconds: float | None = None
     ) -> tuple[list[Record], bool]:
-        """See :class:`FetchRecords`; what is left out is not read.
+        """Read as :class:`FetchRecords` does; records beyond ``max_bytes`` are not read.
 
         Raises:
             StatementTooSlow, Unavailable, InvalidArgument: As for :meth:`rows`.
@@ -337,7 +337,7 @@ class Readers:
             raise translate_error(exc) from exc
 
     def close(self) -> None:
-        """Close those that are idle; one that reads, as soon as it has read."""
+        """Close the idle connections; busy ones are closed after their read."""
         with self._lock:
             self._close_idle()
 
@@ -345,7 +345,7 @@ class Readers:
         """Close all connections and let no thread read until :meth:`resume`.
 
         Returns:
-            Whether that was done within ``seconds`` seconds.
+            True if that was done within ``seconds`` seconds.
         """
         if not self._lock.acquire(timeout=seconds):
             return False
@@ -356,7 +356,7 @@ class Readers:
         return True
 
     def resume(self) -> None:
-        """Let others read again."""
+        """Let threads read again."""
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
@@ -393,7 +393,7 @@ class Readers:
 
 def _first(cursor: sqlite3.Cursor, max_bytes: int) -> tuple[list[Record], bool]:
     found: list[Record] = []
-    for row in cursor:  # each is read when it is asked for
+    for row in cursor:  # SQLite reads each row when it is fetched
         max_bytes -= row_weight(row)
         if found and max_bytes < 0:
             return found, True

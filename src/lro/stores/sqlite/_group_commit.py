@@ -1,4 +1,4 @@
-"""Writes that come while one is under way share the next transaction, and its one sync to disk."""
+"""Writes that arrive during a commit share the next transaction, and its one sync to disk."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, kw_only=True)
 class ActionWrite(QueuedWrite, Generic[T]):
-    """Write of one caller, and its answer."""
+    """Write of one caller, and its result."""
 
     action: Callable[[sqlite3.Connection], T]
     until: float
-    """Up to when the caller waits for locks, by :func:`time.monotonic`."""
+    """When the caller stops waiting for locks, by :func:`time.monotonic`."""
     committed: Callable[[T], Any] | None = None
-    """Turns the answer, after its commit, into the value for ``done``."""
+    """Converts the action's result, after the commit, into the value for ``done``."""
     done: Done[Any] | None = None
     answer: T = attrs.field(init=False)
 
     def call_back(self) -> None:
-        """Call ``done``, which may refer to this write in turn."""
+        """Call ``done``, once, and drop it: it may refer back to this write."""
         done, self.done = self.done, None
         assert done is not None  # the write was handed in
         settle(self._final, done)
@@ -44,15 +44,15 @@ class ActionWrite(QueuedWrite, Generic[T]):
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
-"""Runs some of several actions in few statements, and returns their answers by place.
+"""Runs some of several actions in few statements; returns their results by index.
 
-What is not among these is run by itself afterwards, as if nothing had been tried. Raises
-:class:`HalfDone` where more must be undone than that.
+The other actions are then run one by one, so nothing may be left of them. Raises
+:class:`HalfDone` if more must be undone than the function can undo.
 """
 
 
 class Unrelated(Exception):
-    """Raised by an action in place of an error that is not of the database, but looks like it."""
+    """Wraps an error of the application whose class is one of the database's errors."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -60,20 +60,20 @@ class Unrelated(Exception):
 
 
 class HalfDone(Exception):
-    """An action failed after it had written: what it wrote must be undone, and nothing else."""
+    """An action failed after it had written; only its own writes must be undone."""
 
 
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
-    """Run actions in transactions of one connection, each action as if it were alone.
+    """Runs actions in shared transactions of one connection, each as if it were alone.
 
-    The leader of a group runs the actions of all threads that wait by the time at which the
-    connection is free, and commits.
+    The leader waits for the connection. Then it runs the actions of all threads that wait by then,
+    and commits.
     """
 
     _doubted = False
-    """True if the last commit failed: then also a transaction that changes nothing must write.
+    """True if the last commit failed: then even a transaction without changes must write.
 
-    A full disk commits such a transaction, and nothing else.
+    On a full disk only a transaction that writes nothing can be committed.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         self._together = together
 
     def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action and return its result once what it wrote is on disk.
+        """Run an action, and return its result once its writes are on disk.
 
-        The action may run more than once. What it raises is raised here, and what it wrote is
-        undone.
+        The action may run more than once. If it raises, its writes are undone, and the error is
+        raised here.
 
         Raises:
-            Unavailable: The store is closed, others write for too long, or the commit failed:
-                then it is unknown whether the write is on disk.
-            InvalidArgument: A value is a text that no database can keep.
+            Unavailable: The store is closed; others write for too long; or the commit failed, so
+                that the write may or may not be on disk.
+            InvalidArgument: A value is a text that no database can store.
         """
         if self._leader == threading.get_ident():
             raise RuntimeError("a change must have no effects: it called the store that applies it")
@@ -109,9 +109,9 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         done: Done[Any],
         committed: Callable[[T], Any] | None = None,
     ) -> None:
-        """Run an action as :meth:`run` does, and call ``done`` with what comes of it.
+        """Run an action as :meth:`run` does, and call ``done`` with the result or the error.
 
-        ``committed`` makes that of the action's answer, once it is on disk; it is called once.
+        ``committed`` is called once, after the commit, to make the result from the action's.
         """
         until = time.monotonic() + self._busy_seconds
         self.hand_in(ActionWrite(action=action, until=until, committed=committed, done=done))
@@ -125,7 +125,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
             group = self._take()
             self._write(group, connection, leader.until)
             over = True
-        except BaseException:  # this thread was interrupted, which concerns no other caller
+        except BaseException:  # only this thread was interrupted, not other callers
             over = self._committing and not self._writer.in_transaction
             raise
         finally:
@@ -137,7 +137,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _write(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection, until: float
     ) -> None:
-        """Run the actions of a group and commit; every write has its answer or error then."""
+        """Run the actions of a group and commit; then every write has its result or error."""
         try:
             try:
                 for write in self._left(group, connection):
@@ -159,7 +159,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _left(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection
     ) -> Sequence[ActionWrite[Any]]:
-        """Run together what can be, and return the others."""
+        """Run together the writes that can be, and return the others."""
         if self._together is None or len(group) == 1:
             return group
         answers = self._together(connection, [write.action for write in group])
@@ -178,18 +178,18 @@ def _result(write: ActionWrite[T]) -> T:
 
 
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
-    """Run an action without a savepoint, which would take as long as the action itself.
+    """Run an action without a savepoint, because that takes as long as the action itself.
 
     Most actions that fail do so before they have written anything.
 
     Raises:
-        HalfDone: This action failed after it had written, and is not alone in its group.
+        HalfDone: The action failed after it had written, and is not alone in its group.
     """
     before = connection.total_changes
     write.error = None
     try:
         write.answer = write.action(connection)
-    except KeyboardInterrupt:  # meant for this thread, whichever caller the action belongs to
+    except KeyboardInterrupt:  # meant for this thread, not for the action's caller
         raise
     except BaseException as exc:
         write.error = exc

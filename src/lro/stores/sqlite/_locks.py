@@ -1,4 +1,4 @@
-"""Locks of the operating system by which a process that has ended is known at once."""
+"""Operating-system locks that show at once that a process has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lro._engine.process import PerProcess
 
 try:
     import fcntl
-except ImportError:  # Windows has none of this kind: the lease has to be waited for
+except ImportError:  # Windows has no such locks: wait for the lease
     fcntl = None  # type: ignore[assignment]
 
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
@@ -22,8 +22,8 @@ _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 class WorkerLocks(PerProcess):
     """A file beside the database for each worker, locked for as long as its process lives.
 
-    The operating system frees a lock when its process ends, however that was. What cannot be known
-    is not claimed: a file that is not there, or a system without such locks, says nothing.
+    The operating system frees the locks of a process however it ends. If the file is missing, or
+    the system has no such locks, the process is not assumed to have ended.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,9 +32,9 @@ class WorkerLocks(PerProcess):
         self._lock = threading.Lock()
 
     def hold(self, owner: str) -> None:
-        """Make the file of a worker of this process, and lock it. Idempotent.
+        """Create and lock the file of a worker of this process. Idempotent.
 
-        It gets its name once it is locked: others take the owner of an unlocked one for dead.
+        It is locked before it gets its name: an unlocked file means a dead owner.
         """
         if fcntl is None or owner in self._held:
             return
@@ -47,11 +47,11 @@ class WorkerLocks(PerProcess):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.rename(f"{name}-new", name)
-            except OSError:  # such files cannot be locked here
+            except OSError:  # files cannot be locked here
                 os.unlink(f"{name}-new")
 
     def remove(self, owner: str) -> None:
-        """Remove the file of a worker: of this process, or one that has ended."""
+        """Remove the file of a worker that is of this process, or has ended."""
         with self._lock, contextlib.suppress(OSError):
             self._close(owner)
             os.unlink(self._name_of(owner))
@@ -66,7 +66,7 @@ class WorkerLocks(PerProcess):
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:  # it lives, or such files cannot be locked here
+        except OSError:  # it lives, or files cannot be locked here
             return False
         finally:
             os.close(file)
@@ -77,7 +77,7 @@ class WorkerLocks(PerProcess):
         return all(owner in self._held for owner in owners)
 
     def close(self) -> None:
-        """Let all workers of this process go, which counts as their end."""
+        """Release the locks of all workers of this process, which then count as ended."""
         with self._lock:
             for owner in [*self._held]:
                 self._close(owner)
@@ -92,6 +92,6 @@ class WorkerLocks(PerProcess):
         return f"{self._path}-worker-{digest}"
 
     def _after_fork(self) -> None:
-        # The parent's locks are the parent's: they last until it has closed them too.
+        # The locks stay with the parent: they last until it closes its descriptors, too.
         self._lock = threading.Lock()
         self.close()

@@ -24,27 +24,27 @@ class SQLiteDialect:
     mark = "?"
 
     def named(self, names: Collection[str]) -> Condition:
-        """The name is one of these."""
+        """Return a condition: the name is one of these."""
         return among("name", sorted(filter(textual, names)), self.mark)
 
     def key(self, name: str) -> str:
-        """The key of this name."""
+        """Return the value of a key."""
         return f"coalesce(json_extract(keys, '$.{name}'), '{UNKNOWN}')"
 
     def contains(self, column: str, *, folded: bool) -> str:
-        """The text of a column contains a parameter."""
+        """Return a test that a text contains a parameter."""
         return f"instr({f'lower({column})' if folded else column}, ?) > 0"
 
     def foreign(self, column: str) -> str:
-        """A text has characters beside those that ASCII prints."""
+        """Return a test that a text has characters outside printable ASCII."""
         return f"{column} GLOB '*[^ -~]*'"
 
     def binary(self, column: str) -> str:
-        """A packed message may be in binary form."""
+        """Return a test that a packed message may be in binary form."""
         return f"substr({column}, -6) = ',true]'"
 
     def number_in(self, test: NumberIn) -> Condition:
-        """A number in a packed message is in a range."""
+        """Return a test for a number in a packed message; a binary one always passes."""
         column = test.column.value
         path = "$[1]" + "".join(f'."{name}"' for name in test.path)
         number = f"CAST(json_extract({column}, ?) AS REAL)"
@@ -61,12 +61,12 @@ DIALECT: Final = SQLiteDialect()
 
 
 def index_name(key: str) -> str:
-    """The index by a key."""
+    """Return the name of the index by a key."""
     return f"operations_by_{key}"
 
 
 def make_index(writer: sqlite3.Connection, key: str) -> None:
-    """Make the index by a key, unless there is one."""
+    """Make the index by a key if it is missing."""
     writer.execute(
         f"CREATE INDEX IF NOT EXISTS {index_name(key)}"
         f" ON operations (parent, {DIALECT.key(key)}, create_time DESC, name)"
@@ -83,16 +83,16 @@ def find(
     now: int,
     max_bytes: int,
 ) -> Page:
-    """A page of a walk through the records of a parent."""
+    """Read a page of a parent's records."""
     if walk.nothing:
         return Page((), None)
-    # First how far, then what: what comes between meanwhile is read, and nothing is left out.
+    # First read how far the page goes, then its records; those added meanwhile are read too.
     end = None if walk.names else _end(rows, walk, parent, scan)
     low = walk.low if end is None else max(walk.low, end)
     residue, residue_values = walk.residue
     texts, values = [], []
     sources = _sources(walk, parent)
-    # Where several are merged in order, that is done without the long texts: these are read last.
+    # Merge several sources without the long texts; only rows of the result are read in full.
     what = _ROW if len(sources) == 1 else "rowid AS place, create_time, name"
     for source, given in sources:
         texts.append(f"""SELECT {what} FROM {source} AND create_time BETWEEN ? AND ?
@@ -123,7 +123,7 @@ def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
 
 
 def _end(rows: FetchRows, walk: ListQuery, parent: str, scan: int) -> int | None:
-    """Return when the record after ``scan`` others was created; None if there are fewer."""
+    """Return the create time of the record after ``scan`` others; None if there are fewer."""
     texts, values = [], []
     for source, given in _sources(walk, parent):
         texts.append(f"""SELECT (SELECT create_time FROM {source}

@@ -1,7 +1,7 @@
-"""Inserts and updates of records: each as an action of its own, and many in few statements.
+"""Inserts and updates of records: one by one as actions, or many in few statements.
 
-Each statement lets go of the interpreter's lock, and must wait for it afterwards: beside a busy
-event loop that takes longer than the statement. So what a group has many of is written together.
+Each statement releases the GIL, and must wait for it afterwards. Beside a busy event loop, that
+wait takes longer than the statement. So the similar writes of a group are made together.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Changed: TypeAlias = tuple[Record | None, int | None]
 
 
 def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
-    """Return the answer that an insert would have.
+    """Return the result that an insert would have.
 
     Raises:
-        RequestIdConflict, TargetBusy: It would be refused.
+        RequestIdConflict, TargetBusy: The insert would be refused.
     """
     if key is not None:
         first = sql.first_start(rows, key, micros(record.create_time))
@@ -58,12 +58,12 @@ def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted
 
 
 def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
-    """The record of this name, and its row, or None if that need not be read.
+    """Return the record of this name, and its row or None if the cached record is current.
 
     Raises:
-        OperationNotFound: There is none.
+        OperationNotFound: There is no record of this name.
     """
-    # Three columns show whether anything has changed; reading all takes ten times longer.
+    # Three columns show whether anything has changed; reading all columns takes 10 times longer.
     stamps = rows(sql.STAMP, (name,))
     current = cache.current(name, stamps[0]) if stamps else None
     if current is not None:
@@ -75,7 +75,7 @@ def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
 
 
 class InsertRecord:
-    """Add a record and its request, or find the one that the same request started before.
+    """Add a record and its request, or find the one that the same request started earlier.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -89,16 +89,16 @@ class InsertRecord:
         self.row = to_row(record)
         self.request = pack(request)
         self.plain = key is None and not record.target
-        """True if there is no key and no target to look for first."""
+        """True if there is no key and no target to check first."""
         self._cache = cache
         self._key = key
         self._start = None if key is None else sql.start_row(key, record, self.row)
 
     def __call__(self, writer: sql.Executes) -> Inserted:
-        """Insert it.
+        """Insert the record.
 
         Raises:
-            RequestIdConflict, TargetBusy, InvalidArgument: It is refused.
+            RequestIdConflict, TargetBusy, InvalidArgument: The insert is refused.
         """
         if not self.plain:
             found = checked(sql.rows_of(writer), self.record, self._key)
@@ -114,7 +114,7 @@ class InsertRecord:
         return Inserted(self.record, fresh=True)
 
     def committed(self, inserted: Inserted) -> Inserted:
-        """Take note that it is committed."""
+        """Cache the record after the commit."""
         if inserted.fresh:
             self._cache.keep(self.record, text_length(self.row))
         return inserted
@@ -129,7 +129,7 @@ class UpdateRecord:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection) -> Changed:
-        """Apply the change; first to the record as it was last known."""
+        """Apply the change, first to the cached record."""
         last, changed = self._cache.changed(self.name, self.change) or (None, None)
         if last is not None and changed is not None:
             length = _write(writer, last, changed, self._cache.text_length(self.name))
@@ -138,7 +138,7 @@ class UpdateRecord:
         record, row = known(self._cache, sql.rows_of(writer), self.name)
         try:
             changed = self.change(record)
-        except DATABASE_ERRORS as exc:  # of the application's functions, not of the database
+        except DATABASE_ERRORS as exc:  # raised by the application, not by the database
             raise Unrelated(exc) from exc
         if changed is record:
             return record, None
@@ -150,7 +150,7 @@ class UpdateRecord:
         return changed, _write(writer, record, changed, before)
 
     def committed(self, found: Changed) -> Record | None:
-        """Take note that it is committed."""
+        """Update the cache after the commit."""
         changed, length = found
         if changed is None:
             self._cache.forget(self.name)
@@ -160,7 +160,7 @@ class UpdateRecord:
 
 
 class KeepCheckpoint:
-    """Keep a value beside the request of an operation, if this is its current attempt."""
+    """Store a checkpoint of an operation's current attempt."""
 
     def __init__(
         self, cache: RecordCache, name: str, attempt: int, key: str, value: AnyMessage
@@ -169,10 +169,10 @@ class KeepCheckpoint:
         self._row = key, pack(value), name, attempt
 
     def __call__(self, writer: sqlite3.Connection) -> None:
-        """Keep it.
+        """Store the checkpoint.
 
         Raises:
-            OperationNotFound, NotApplied, LeaseLost: It is refused.
+            OperationNotFound, NotApplied, LeaseLost: The checkpoint is refused.
         """
         if not writer.execute(sql.KEEP_CHECKPOINT, self._row).rowcount:
             _, _, name, attempt = self._row
@@ -180,10 +180,10 @@ class KeepCheckpoint:
 
 
 def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:
-    """Write what has changed.
+    """Write the changed columns.
 
     Returns:
-        The characters of the changed messages as text, or None if the stored record is another.
+        The text length of the changed messages; None if the stored record is not ``record``.
     """
     columns, values = _changes(record, changed)
     if columns:
@@ -198,7 +198,7 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: 
 def _changes(record: Record, changed: Record) -> tuple[tuple[str, ...], list[object]]:
     try:
         return changes(record, changed)
-    except DATABASE_ERRORS as exc:  # of the application's messages, not of the database
+    except DATABASE_ERRORS as exc:  # raised by a message, not by the database
         raise Unrelated(exc) from exc
 
 
@@ -213,20 +213,20 @@ _MOST: Final = 64
 """The most records that one statement writes."""
 
 UPDATE_FROM: Final = sqlite3.sqlite_version_info >= (3, 35)
-"""True if SQLite can update several records by one statement, and return which."""
+"""True if one statement of SQLite can update several records and return their names."""
 
 
 class TogetherWriter:
-    """Write a group's plain inserts and updates with multi-row statements."""
+    """Writes a group's plain inserts and updates with multi-row statements."""
 
     def __init__(self, cache: RecordCache) -> None:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
-        """The answers of the writes that were made, by their places; nothing of others is kept.
+        """Return the results of the writes that were made, by index; no others leave a trace.
 
         Raises:
-            HalfDone: Something of others is kept, and must be undone.
+            HalfDone: Other writes have left something, which must be undone.
         """
         answers: dict[int, Any] = {}
         inserts = [
@@ -244,7 +244,7 @@ class TogetherWriter:
         return answers
 
     def _updates(self, actions: Sequence[object]) -> Mapping[tuple[str, ...], list[_Update]]:
-        """Return the updates of a group by the columns that change."""
+        """Return the updates of a group, keyed by the columns that change."""
         found: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
         seen: set[str] = set()
         for place, action in enumerate(actions if UPDATE_FROM else ()):
@@ -256,7 +256,7 @@ class TogetherWriter:
             seen.add(action.name)
             try:
                 columns, values = changes(record, changed)
-            except Exception:  # of the application's messages: it shows again, alone
+            except Exception:  # raised by a message: raised again when it is written alone
                 continue
             if columns:
                 length = _length(columns, values, self._cache.text_length(action.name))
@@ -270,7 +270,7 @@ class _Update(typing.NamedTuple):
     changed: Record
     length: int
     row: tuple[object, ...]
-    """Its name, the values of the columns that change, and the stamp that it must have."""
+    """Its name, the new values of the columns that change, and the stamp that must be stored."""
 
     @property
     def name(self) -> str:
@@ -282,10 +282,10 @@ class _Update(typing.NamedTuple):
 
 
 def _insert(writer: sqlite3.Connection, actions: Sequence[InsertRecord]) -> bool:
-    """Insert these records, or none of them; return whether that was done."""
+    """Insert these records, or none of them; return True if they were inserted."""
     try:
         _execute(writer, _insertion, [action.row for action in actions])
-    except DATABASE_ERRORS as exc:  # whichever is to blame shows that alone
+    except DATABASE_ERRORS as exc:  # the one at fault fails again when written alone
         _check_in_transaction(writer, exc)
         return False
     with _undoing():
@@ -297,7 +297,7 @@ def _insert(writer: sqlite3.Connection, actions: Sequence[InsertRecord]) -> bool
 def _update(
     writer: sqlite3.Connection, columns: tuple[str, ...], updates: Sequence[_Update]
 ) -> Collection[str]:
-    """Update those of these records that are as they were last known; their names."""
+    """Update the records whose stored stamp is as expected; return their names."""
     try:
         statement = functools.partial(_replacement, columns)
         rows = _execute(writer, statement, [one.row for one in updates]).fetchall()
@@ -313,7 +313,7 @@ def _update(
 
 
 def _check_in_transaction(writer: sqlite3.Connection, error: BaseException) -> None:
-    if not writer.in_transaction:  # all that was written before has been undone, too
+    if not writer.in_transaction:  # earlier writes of the group were rolled back, too
         raise HalfDone from error
 
 
@@ -335,10 +335,10 @@ def _execute(
     statement: typing.Callable[[int], str],
     rows: Sequence[tuple[object, ...]],
 ) -> sqlite3.Cursor:
-    """Execute a statement for these rows, of which it is given a power of two.
+    """Execute a statement for these rows, padded to a power of two.
 
-    The others have no name, and nothing comes of them: so there are few statements, and SQLite
-    keeps what it has prepared for each.
+    The padding rows have no name, so they have no effect. Thus there are only few distinct
+    statements, and each stays prepared.
     """
     count = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row]
@@ -347,7 +347,7 @@ def _execute(
 
 
 def _values(count: int, width: int) -> str:
-    """A table of so many rows, whose columns are ``column1`` and so on, without a name."""
+    """Return an unnamed table of ``count`` rows, with columns ``column1`` and so on."""
     marks = ", ".join([f"({', '.join('?' * width)})"] * count)
     return f"(VALUES {marks})"
 

@@ -68,23 +68,23 @@ from lro.stores.sqlite._record_writes import (
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
-"""Time between two looks for ended processes of other workers."""
+"""Time between two checks for ended processes of other workers."""
 _DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
-"""Time between two such looks while no other worker has work."""
+"""Time between two such checks while no other worker has work."""
 _SLICE: Final = 10
-"""The most records that one transaction of a sweep removes, so that writers wait shortly."""
+"""The most records that one transaction of a sweep removes, so that writers wait only briefly."""
 
 
 class SQLiteStore(SQLStore):
-    """Store in a SQLite file, which is made with its tables where it does not exist.
+    """Store in a SQLite file, which it creates with its tables if missing.
 
-    Any number of processes of one machine may use a file. Every write is committed to disk
-    (``synchronous=FULL``) before the call returns, many at once where many come at once; readers
-    never wait for the writer. ``busy_seconds`` is how long a call waits for others' locks before
-    it answers UNAVAILABLE. ``clock`` gives the time in UTC.
+    Any number of processes on one machine may use a file. Every write is committed to disk
+    (``synchronous=FULL``) before the call returns; concurrent writes share a commit. Readers never
+    wait for the writer. A call waits up to ``busy_seconds`` for locks of others, then fails with
+    UNAVAILABLE. ``clock`` returns the time in UTC.
 
     Raises:
-        Unavailable: The file cannot be opened; the error says its path.
+        Unavailable: The file cannot be opened; the error has its path.
         DeclarationError: The file has another schema version, or is not of this library;
             ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
     """
@@ -95,7 +95,7 @@ class SQLiteStore(SQLStore):
     writes_block = True
     shared = True
     look_seconds: float = 0.01
-    """Seconds between two looks of a subscription whether another process has committed."""
+    """Seconds between two checks of a subscription for commits of other processes."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class SQLiteStore(SQLStore):
         self._cache = RecordCache()
         self._keys: frozenset[str] = frozenset()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
-        """The state of the file, and the names of which nothing had to be reported then."""
+        """A state of the file, and the names for which poll_states had nothing to report in it."""
         self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
         self._locks = WorkerLocks(self._file.path)
         try:
@@ -126,11 +126,11 @@ class SQLiteStore(SQLStore):
         """Do nothing: other processes notice commits by the file's change counter."""
 
     def listen(self) -> CounterSubscription:
-        """A subscription to the commits of other processes."""
+        """Subscribe to the commits of other processes."""
         return self._file.listen(self.look_seconds)
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or are asked to cancel."""
+        """Read which of these operations have ended or must cancel."""
         state, wanted = self._file.state(), frozenset(names)
         seen_at, plain = self._unchanged
         if state is None or state != seen_at:
@@ -146,7 +146,7 @@ class SQLiteStore(SQLStore):
         return StateSummary(finished=impossible.union(over), cancel_requested=asked)
 
     def secret(self) -> bytes:
-        """The key of page tokens, kept in the file."""
+        """Return the key of page tokens, stored in the file."""
         return self._secret
 
     def insert(
@@ -167,7 +167,7 @@ class SQLiteStore(SQLStore):
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Have a record and its request added with the next group of writes."""
+        """Queue a record and its request for the next group of writes."""
         insert = InsertRecord(self._cache, record, request, key)
         self._file.write_later(insert, done, insert.committed)
 
@@ -193,14 +193,14 @@ class SQLiteStore(SQLStore):
             return insert(transaction)
 
     def get(self, name: str) -> Record:
-        """The record of this name."""
+        """Read the record of this name."""
         record, row = known(self._cache, self._file.rows, name)
         if row is None:
             return record
         return self._cache.keep(record, text_length(row), wanted=True)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """The records of these names that are there."""
+        """Read the records of these names that exist."""
         found: list[Record] = []
         left: list[str] = []
         for name, *stamp in self._file.rows(sql.STAMPS, (sql.listed(names)[0],)):
@@ -228,18 +228,18 @@ class SQLiteStore(SQLStore):
         return update.committed(self._file.write(update))
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """Have a record replaced or removed with the next group of writes."""
+        """Queue a change or removal for the next group of writes."""
         update = UpdateRecord(self._cache, name, change)
         self._file.write_later(update, done, update.committed)
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Keep a value beside the request, committed with the group of writes."""
+        """Store a checkpoint of the current attempt with a group of writes."""
         self._file.write(KeepCheckpoint(self._cache, name, attempt, key, value))
 
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
-        """Have a value kept with the next group of writes."""
+        """Queue a checkpoint for the next group of writes."""
         self._file.write_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
 
     def page(
@@ -251,7 +251,7 @@ class SQLiteStore(SQLStore):
         scan: int = SCAN,
         max_bytes: int = READ_BYTES,
     ) -> Page:
-        """Up to ``limit`` visible records of one parent, newest first."""
+        """Read up to ``limit`` visible records of one parent, newest first."""
         now = micros(self._clock())
         rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
@@ -264,11 +264,11 @@ class SQLiteStore(SQLStore):
         except Unavailable as exc:
             if not self._keys or not is_lost_index(exc):
                 raise
-        self._keys = frozenset()  # an index was dropped: lists do without it until the restart
+        self._keys = frozenset()  # an index was dropped: lists do without any until a restart
         return self.page(parent, after, limit, prefilter, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
-        """Make the indexes by these keys that the file has not; no process can write meanwhile."""
+        """Make missing indexes by these keys; no process can write meanwhile."""
         for key in sorted(set(keys) - self._keys):
             if not self._file.rows(sql.INDEXED, (pages.index_name(key),)):
                 self._file.write(functools.partial(pages.make_index, key=key))
@@ -279,7 +279,7 @@ class SQLiteStore(SQLStore):
         now = micros(self._clock())
         choice = sql.choose(self._file.rows, claim, now)
         works: list[tuple[Record, AnyMessage]] = []
-        if choice.names:  # else there is nothing to write, and so no lock to wait for
+        if choice.names:  # else nothing to write: no lock to wait for
             choice, rows = self._file.write(functools.partial(sql.take, claim=claim, now=now))
             for *row, request in rows:
                 record = self._cache.keep(from_row(row), text_length(row))
@@ -288,7 +288,7 @@ class SQLiteStore(SQLStore):
         return Claimed(works, choice.more, next_due)
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Write that a worker lives, not waiting for the disk; None if it counts as lost."""
+        """Record that a worker is alive, not waiting for the disk; None if it counts as lost."""
         self._locks.hold(worker.owner)
         now = micros(self._clock())
         renew = functools.partial(sql.renew, worker=worker, now=now)
@@ -303,15 +303,15 @@ class SQLiteStore(SQLStore):
         self._locks.remove(owner)
 
     def workers(self) -> list[Worker]:
-        """Read which workers there are, the oldest first."""
+        """Read the workers, the oldest first."""
         found = super().workers()
         return [attrs.evolve(w, lost=w.lost or self._locks.is_dead(w.owner)) for w in found]
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Read records in progress whose worker is lost; a process that is gone is dead at once."""
+        """Read records in progress whose worker is lost; ended processes are known at once."""
         now = self._clock()
         holds, found = self._orphans(now, methods, limit, self._locks.is_dead)
-        if found.overdue:  # once more after the write lock: owners that waited for it have renewed
+        if found.overdue:  # again under the write lock: owners that waited for it have renewed
             holds = self._file.write_undurably(sql.touch)
             found = orphans_of(holds, found.records, found.dead, now, found.unbegun)
         alone = self._locks.are_all_held(owner for owner, *_ in holds if owner)
@@ -319,7 +319,7 @@ class SQLiteStore(SQLStore):
         return attrs.evolve(found, next_look=min(look, found.next_look or look))
 
     def lose(self, owner: str, alive_until: datetime | None) -> bool:
-        """Have a worker count as lost, if it has not said since that it lives."""
+        """Mark a worker as lost, unless it has renewed since."""
         until = None if alive_until is None else micros(alive_until)
         lose = functools.partial(sql.lose, owner=owner, alive_until=until, now=self._clock())
         is_lost = self._file.write_undurably(lose)
@@ -334,7 +334,7 @@ class SQLiteStore(SQLStore):
         names: list[str] = []
         methods: Counter[str] = Counter()
         for left in range(limit, 0, -_SLICE):
-            if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
+            if not self._overdue(due, old):  # nothing to write: no lock to wait for
                 return Expired(names, methods, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
             removed = self._file.write_undurably(sweep)
@@ -360,9 +360,9 @@ class SQLiteStore(SQLStore):
         return load_of(rows)
 
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
-        """Take records whose notifications are due, and move that to ``until``.
+        """Claim records whose notifications are due; set their next due time to ``until``.
 
-        Not waiting for the disk: what is claimed and then lost with the power is claimed again.
+        It does not wait for the disk: claims lost in a power failure are repeated.
         """
         now = micros(self._clock())
         if not self._file.rows(sql.ANY_DUE, (now,)):  # nothing to write: no lock to wait for

@@ -1,4 +1,4 @@
-"""Starts within a transaction of the application, on a connection of its own to the file."""
+"""Starts within a transaction of the application, on the application's connection to the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, code_of, tran
 
 _WANTED: Final = "a connection of sqlite3, or of Django or SQLAlchemy on it"
 _LEGACY: Final = -1
-"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 has not."""
+"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 lacks."""
 
 
 class UserTransaction:
@@ -35,7 +35,7 @@ class UserTransaction:
         if not isinstance(self._driver, sqlite3.Connection):
             raise unsuitable(given, _WANTED)
         with _translated():
-            # Before anything else: SQLAlchemy begins its transaction with the first statement.
+            # First of all, because SQLAlchemy begins its transaction with the first statement.
             databases = self.execute("PRAGMA database_list").fetchall()
             if self._driver.text_factory is not str:
                 raise refused("the connection gives texts as other objects: its text_factory")
@@ -56,7 +56,7 @@ class UserTransaction:
         """Undo what was written in the block if it raises an error.
 
         Raises:
-            InvalidArgument: There is no transaction, and none begins with a statement that writes.
+            InvalidArgument: No transaction is open, and a statement that writes does not begin one.
             Unavailable: The file cannot be written to now.
         """
         with _translated():
@@ -66,7 +66,7 @@ class UserTransaction:
             if not writes:
                 yield
                 return
-            if begins:  # as the driver would, but at once for writing, or it would not wait
+            if begins:  # as the driver does, but IMMEDIATE: only then are locks waited for
                 self.execute("BEGIN IMMEDIATE")
             undo = ["ROLLBACK"] if begins else [f"ROLLBACK TO {SAVEPOINT}", f"RELEASE {SAVEPOINT}"]
             try:
@@ -74,7 +74,7 @@ class UserTransaction:
                 yield
                 self.execute(f"RELEASE {SAVEPOINT}")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # the database may have undone all of it
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled all back
                     for statement in undo:
                         self.execute(statement)
                 raise
@@ -89,7 +89,7 @@ class UserTransaction:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except sqlite3.ProgrammingError as exc:  # it is closed, or another thread's
+    except sqlite3.ProgrammingError as exc:  # closed, or of another thread
         raise refused(f"the connection cannot be used: {exc}") from exc
     except DATABASE_ERRORS as exc:
         raise _translate(exc) from exc

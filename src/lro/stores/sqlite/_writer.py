@@ -1,4 +1,4 @@
-"""The one connection that writes, and how it gets the lock that other processes hold."""
+"""The only connection that writes, and how it shares the write lock with other processes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lro.stores.sqlite._statements import prepare
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # on Windows: there, writes of several processes are less even
+except ImportError:  # on Windows, where processes share the writes less fairly
     fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
-"""Seconds to wait for the fair lock. Its holder may be stopped, or wait for another program."""
+"""Seconds to wait for the fair lock: its owner may be suspended, or wait for another program."""
 _WITHOUT_SECONDS: Final = 1.0
 """Seconds during which processes write without the fair lock after such a wait."""
 
 
 class FairLock:
-    """The right to ask for SQLite's lock next; all processes on a file share one.
+    """The right to take SQLite's lock next; all processes on a file share one fair lock.
 
-    SQLite's own lock goes to the process that happens to ask when it is free: as a rule, the one
-    that has just released it. A process that must take this lock first cannot write again while
-    another one waits. It only makes writers fair: SQLite's lock alone protects the file.
+    SQLite's own lock goes to whichever process asks when it is free: usually the one that has just
+    released it. With the fair lock, a process cannot write again while another one waits. The fair
+    lock does not protect the file: only SQLite's lock does.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,7 +41,7 @@ class FairLock:
         self._without_until = 0.0
 
     def take(self, now: float) -> bool:
-        """Try to take it; return whether to go on, with or without it.
+        """Try to take the fair lock; return True if the caller may write, with or without it.
 
         ``now`` is by :func:`time.monotonic`.
         """
@@ -55,7 +55,7 @@ class FairLock:
         return True
 
     def release(self) -> None:
-        """Release it, or stop asking for it."""
+        """Release the fair lock, or stop waiting for it."""
         self._asked_at = None
         if self._held and self._file is not None:
             self._held = False
@@ -63,7 +63,7 @@ class FairLock:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Close the lock's file."""
         self._held = False
         if self._file is not None:
             os.close(self._file)
@@ -79,7 +79,7 @@ class FairLock:
             self._held = True
         except BlockingIOError:
             return False
-        except OSError:  # no such file can be made here, or no lock be had on it
+        except OSError:  # the file cannot be made or locked here
             pass
         return True
 
@@ -88,27 +88,27 @@ _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.005
 _SOON_SECONDS: Final = 0.1
-"""Seconds between two attempts to get the lock: the longest ones only after ``_SOON_SECONDS``."""
+"""Pauses between attempts to get the lock: the longest only after ``_SOON_SECONDS``."""
 
 _LOG_BYTES: Final = 16 * 1024 * 1024
-"""From this length on the log is worth a wait for readers: four times what SQLite aims at."""
+"""Length from which cutting the log is worth a wait for readers: 4 times SQLite's own target."""
 _LOG_ROUND: Final = 64
-"""The log's length is checked once in this number of transactions."""
+"""The log's length is checked once in so many transactions."""
 _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
 Commits = tuple[int, int]
-"""Which opening of the connection it is, and SQLite's count of commits by others since."""
+"""The number of times the connection was opened, and SQLite's count of other commits since."""
 
 
 class Writer:
-    """Write to the file, durably, for one thread at a time.
+    """Writes to the file, durably, for one thread at a time.
 
-    That thread calls :meth:`begin`, commits or not, and calls :meth:`end`.
+    A thread calls :meth:`begin`, may commit, and calls :meth:`end`.
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It has another schema version, or is not a file of this library.
+        DeclarationError: The file has another schema version, or is not of this library.
     """
 
     def __init__(self, file: DatabaseFile) -> None:
@@ -137,11 +137,11 @@ class Writer:
     def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
         """Begin a transaction as soon as no other connection writes; return the connection.
 
-        ``until`` is the moment of :func:`time.monotonic` up to which that may take. What is not
-        to be ``durable`` is on disk with the next transaction that is, and may be lost till then.
+        ``until`` is the time limit, by :func:`time.monotonic`. A transaction that is not
+        ``durable`` reaches the disk with the next durable one, and may be lost until then.
 
         Raises:
-            Unavailable: The store is closed, the file is away, or others write for too long.
+            Unavailable: The store is closed, the file is missing, or others write for too long.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise Unavailable("the operations database cannot be used now (others write)")
@@ -151,14 +151,14 @@ class Writer:
                 self._count(connection)
             return connection
         except BaseException as exc:
-            self._undo()  # where a signal has interrupted this thread, a transaction may have begun
+            self._undo()  # a signal may have interrupted this thread after the BEGIN
             self._release()
             if isinstance(exc, DATABASE_ERRORS):
                 raise translate_error(exc) from exc
             raise
 
     def begin_again(self, until: float) -> sqlite3.Connection:
-        """Undo what was written, and go on in another transaction.
+        """Roll back, and begin another transaction.
 
         Raises:
             Unavailable, sqlite3.Error: As for :meth:`begin`.
@@ -168,11 +168,11 @@ class Writer:
 
     @property
     def in_transaction(self) -> bool:
-        """True if a transaction has begun that is neither committed nor undone."""
+        """True if a transaction is open."""
         return self._connection is not None and self._connection.in_transaction
 
     def end(self) -> None:
-        """Undo what was not committed, and let others write."""
+        """Roll back an open transaction, and let others write."""
         try:
             self._undo()
             self._ended += 1
@@ -182,9 +182,9 @@ class Writer:
             self._release()
 
     def commits_by_others(self) -> Commits:
-        """A value that differs from the last one if another connection may have committed since.
+        """Return a value that changes when another connection may have committed.
 
-        While this one writes, it is what was found when its transaction began.
+        During a transaction of this connection, it is the value from the transaction's begin.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
@@ -194,7 +194,7 @@ class Writer:
         return self._commits
 
     def state(self) -> tuple[Commits, int] | None:
-        """A value that stays equal until any connection commits; None if unknown.
+        """Return a value that stays the same until any connection commits; None if unknown.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
@@ -204,8 +204,8 @@ class Writer:
     def close(self) -> None:
         """Close the connection when the last transaction has ended.
 
-        One that goes on for too long ends with the process: it may be this very thread's, which a
-        signal has interrupted.
+        Do not wait too long: the transaction may be of this very thread, interrupted by a signal.
+        It then ends with the process.
         """
         if self.pause(2 * self._file.busy_seconds + 1):
             self.resume()
@@ -214,7 +214,7 @@ class Writer:
         """Close the connection and let no thread write until :meth:`resume`.
 
         Returns:
-            Whether that was done within ``seconds`` seconds.
+            True if that was done within ``seconds`` seconds.
         """
         if not self._lock.acquire(timeout=seconds):
             return False
@@ -222,7 +222,7 @@ class Writer:
         return True
 
     def resume(self) -> None:
-        """Let others write again."""
+        """Let threads write again."""
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
@@ -231,7 +231,7 @@ class Writer:
         return [] if connection is None else [connection]
 
     def _release(self) -> None:
-        """Let others write, or close the connection if it cannot be used any more."""
+        """Let others write; first close the connection if it is no longer usable."""
         if self._file.unusable:
             self._close()
         self._lock.release()
@@ -245,10 +245,10 @@ class Writer:
                 self._close()
 
     def _cut_log(self) -> None:
-        """Start the log from its beginning if it has grown long.
+        """Restart the log from its beginning if it has grown long.
 
-        SQLite does so by itself, but only at a moment without readers. With many readers
-        there may never be one, and the log would grow for ever.
+        SQLite itself restarts it only when nobody reads. With many readers that may never
+        happen, and the log would grow without limit.
         """
         now = time.monotonic()
         connection = self._connection
@@ -260,7 +260,7 @@ class Writer:
                 (stuck, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
             finally:
                 connection.execute("PRAGMA busy_timeout = 0")
-        except sqlite3.Error:  # what was committed is in the log, which may as well stay long
+        except sqlite3.Error:  # commits are safe in the log, even if it stays long
             stuck = True
         if stuck:
             self._rest_until = now + _REST_SECONDS
@@ -289,12 +289,12 @@ class Writer:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
-                        self._durable = None  # until it is done: one may be interrupted
+                        self._durable = None  # unknown until done: it may be interrupted
                         connection.execute(f"PRAGMA synchronous = {kind}")
                         self._durable = durable
                     if self._has_begun(connection, last=now >= until):
                         return connection
-                # SQLite's own way of waiting would go on after close(), and be less fair.
+                # SQLite's own wait would continue after close(), and be less fair.
                 self._file.closing.wait(pause)
                 now = time.monotonic()
                 pause = min(1.5 * pause, _LONGEST_PAUSE if now >= soon else _SHORT_PAUSE)
@@ -329,7 +329,7 @@ class Writer:
         return self._connection
 
     def _refresh_commits(self) -> bool:
-        """Count the commits by others, unless this connection writes just now."""
+        """Read the count of commits by others, unless this connection is writing."""
         self._file.check()
         if not self._lock.acquire(blocking=False):
             return False
