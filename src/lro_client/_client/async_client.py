@@ -1,4 +1,4 @@
-"""The client that awaits, its handles, groups and pagers. ``client.py`` is made from it."""
+"""The async client, its handles, groups and pagers. ``client.py`` is generated from this file."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
-    """An operation: properties give the last known state, methods call the server.
+    """A handle of an operation: properties return the last known state, methods call the server.
 
-    As a context manager, the handle cancels an operation that is not done when the block is left,
+    As a context manager, the handle cancels the operation if it is not done when the block is left,
     for whatever reason. Nothing else cancels it: if you stop waiting, or the process ends, the
-    operation goes on. ``await operation`` gives the result.
+    operation continues. ``await operation`` gives the result.
     """
 
     __slots__ = ("_driver",)
@@ -80,11 +80,11 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done, and return its last state, whatever the outcome.
 
-        ``timeout``, a timedelta or a number of seconds from now, is kept to within 50 ms. None
-        waits without a limit (spec §11.4).
+        ``timeout`` is a timedelta or a number of seconds from now, accurate to 50 ms. With None the
+        method waits without a limit (spec §11.4).
 
         Raises:
-            PollTimeout: The timeout expired; the operation goes on.
+            PollTimeout: The timeout expired; the operation continues.
             OperationGone: The operation was deleted or has expired.
             CallError: A poll failed with an error that is not retried.
         """
@@ -115,7 +115,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
     async def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Yield each changed state until the operation is done, at most ``every`` seconds late.
+        """Yield each changed state until the operation is done, ``every`` seconds late at most.
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
@@ -128,7 +128,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
                 yield Update(self, self._take_state(operation))
 
     async def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` tells if it did.
+        """Ask for the work to stop; :meth:`result` shows whether it did.
 
         Raises:
             CallError: The call failed.
@@ -164,11 +164,11 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
 
 
 class AsyncGroup(Generic[Resp, Meta]):
-    """Operations that are waited for together, with few calls however many they are.
+    """Operations that are waited for together, with few calls even for thousands of operations.
 
     The client uses Watch or BatchGet if the server offers them; otherwise it lists by names, or
-    polls each operation over a few connections. As a context manager, the group cancels what is not
-    done when the block is left, for whatever reason.
+    polls each operation over a few connections. As a context manager, the group cancels operations
+    that are not done when the block is left, for whatever reason.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         """Wait until ``count`` operations have ended (None: all), or the timeout expires.
 
         Returns:
-            The handles that are ``done``, in the order of their ends, and the ``pending`` ones.
+            The ``done`` handles, in the order in which they ended, and the ``pending`` ones.
         """
         limit = _arguments.seconds(timeout)
         return await self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
@@ -236,7 +236,7 @@ class AsyncGroup(Generic[Resp, Meta]):
     async def updates(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Yield changed states until all operations have ended; a slow reader misses some.
+        """Yield changed states until all operations have ended; a slow reader misses some states.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -269,8 +269,8 @@ class AsyncGroup(Generic[Resp, Meta]):
 class AsyncClient:
     """A client of any service that returns operations. It can be used on several event loops.
 
-    ``base_url`` is the service's address. ``http`` is an ``httpx.AsyncClient`` of yours, with its
-    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example
+    ``base_url`` is the service's address. ``http`` is your own ``httpx.AsyncClient``, with its
+    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example with
     ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
     of message classes. More options are ``polling`` and ``retry``, which are policies,
     ``call_seconds``, which is the timeout of each call, and ``clock``.
@@ -352,7 +352,7 @@ class AsyncClient:
 
         Raises:
             DeclarationError: An argument is not valid; nothing was sent.
-            CallError: The method refused.
+            CallError: The call failed.
         """
         types = self._state.types
         request = _arguments.starting(types, target, message, request_id, validate_only)
@@ -378,24 +378,24 @@ class AsyncClient:
     def operation(
         self, operation: Operation | str, *, response: type[Any] = dict, metadata: type[Any] = dict
     ) -> AsyncOperationHandle[Any, Any]:
-        """Return a handle for an operation, or for a name or a token of one; this makes no call.
+        """Return a handle for an operation, or for its name or token, without a call.
 
         Raises:
             InvalidArgument: The token is not valid, or belongs to another server.
-            DeclarationError: The name is empty, a URL, or of another type.
+            DeclarationError: The name is empty, a URL, or not a string.
         """
         register(self._state.types, response=response, metadata=metadata)
         return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
-        """Return a group, which waits for all these operations with few calls."""
+        """Return a group that waits for all these operations with few calls."""
         return AsyncGroup(handles, state=self._state, driver=self._driver)
 
     async def get(self, request: str | GetOperationRequest, *, view: View = "BASIC") -> Operation:
         """Read the latest state of an operation by its name (spec §3.2).
 
-        With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
-        §3.11). Servers of this library have that over HTTP.
+        With the ``view`` FULL the operation has a ``description``: its method, times and attempts
+        (spec §3.11). Servers of this library support that view over HTTP.
 
         Raises:
             CallError: The call failed; NOT_FOUND if there is no such operation.
@@ -407,13 +407,13 @@ class AsyncClient:
     ) -> BatchGetOperationsResponse:
         """Return the latest states of operations (spec §3.11).
 
-        It makes a call for each thousand names of one parent. The names of operations that do not
-        exist are ``missing``. ``view`` is that of :meth:`get`.
+        Each thousand names of one parent take one call. Names of operations that do not exist are
+        in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
-            CallError: A call failed: UNIMPLEMENTED if the server has no BatchGet, which none has
-                over gRPC.
-            DeclarationError: ``names`` is one text, or has one that is not a name.
+            CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet, as always over
+                gRPC.
+            DeclarationError: ``names`` is a single string, or contains an invalid name.
         """
         return await self._driver.run(batches.batch_get(self._state, names, view))
 
@@ -428,9 +428,9 @@ class AsyncClient:
     ) -> AsyncPager:
         """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        The filter is a text, or built from values with :mod:`lro_client.filters`. With the
-        ``page_token`` of an earlier page, the list goes on after that page. ``view`` is that
-        of :meth:`get`.
+        The filter is a string, or an expression of :mod:`lro_client.filters`. With the
+        ``page_token`` of an earlier page, the list continues after that page. ``view`` is the same
+        as for :meth:`get`.
         """
         return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token), view)
 
@@ -459,8 +459,8 @@ class AsyncClient:
         the call is retried and never starts the work twice.
 
         Raises:
-            CallError: The call failed: FAILED_PRECONDITION if the operation is in progress or its
-                request is gone, UNIMPLEMENTED if the server does not offer it.
+            CallError: The call failed; FAILED_PRECONDITION if the operation is in progress or its
+                request was deleted, UNIMPLEMENTED if the server does not offer reruns.
         """
         wanted = _arguments.rerunning(request, request_id)
         return await self._driver.run(handle_flows.rerun(self._state, wanted))
@@ -478,7 +478,7 @@ class AsyncClient:
         return await self._ask(_arguments.waiting(request, timeout))
 
     async def close(self) -> None:
-        """End every wait, and close the connections, unless the HTTP client is yours."""
+        """End every wait, and close the connections, unless you passed the HTTP client."""
         await self._driver.shut_down(self._state.close)
 
     async def __aenter__(self) -> AsyncClient:
@@ -503,7 +503,7 @@ class AsyncClient:
 
 
 class AsyncPager:
-    """The operations of a list. Pages are fetched when they are needed."""
+    """Iterates over the operations of a list. Pages are fetched when they are needed."""
 
     def __init__(self, client: AsyncClient, request: ListOperationsRequest, view: View) -> None:
         self._client = client
@@ -515,7 +515,7 @@ class AsyncPager:
     ) -> AsyncGenerator[ListOperationsResponse, None]:
         """Yield the pages, with one call each.
 
-        ``timeout``, a timedelta or a number of seconds from now, bounds all calls together.
+        ``timeout``, a timedelta or a number of seconds from now, limits all calls together.
 
         Raises:
             CallError: A call failed, or the timeout expired (DEADLINE_EXCEEDED).

@@ -24,11 +24,11 @@ _METHOD_NOT_ALLOWED: Final = 405
 def batch_get(
     state: ClientState, names: Iterable[str], view: View
 ) -> Flow[BatchGetOperationsResponse]:
-    """Read operations, with a call for each thousand of a collection.
+    """Read operations, with one call for each thousand names of a collection.
 
     Raises:
-        DeclarationError: ``names`` is a text, or holds one that is not a name; nothing was sent.
-        CallError: A call failed; UNIMPLEMENTED if the server has no such call.
+        DeclarationError: ``names`` is a string, or contains an invalid name; nothing was sent.
+        CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet.
     """
     several = isinstance(names, Iterable) and not isinstance(names, str)
     check("names", names, "a list of names", fine=several)
@@ -49,7 +49,7 @@ def _collection(name: str) -> str:
     try:
         parent = parse_name(name).parent
     except InvalidOperationName:
-        parent = ""  # the server says what is wrong with it
+        parent = ""  # the server will reject the name with a reason
     return f"{parent}/operations" if parent else "operations"
 
 
@@ -79,7 +79,7 @@ def _read(
 
 
 def _is_absent(error: CallError) -> bool:
-    """Return True if the server has no such call; errors with other reasons mean something else."""
+    """Return True if an error means that the server has no BatchGet."""
     if error.http_status == _METHOD_NOT_ALLOWED:
         return True
     reasons = [detail.reason for detail in error.details() if isinstance(detail, ErrorInfo)]

@@ -22,14 +22,14 @@ H = TypeVar("H", bound=HandleBase[Any, Any])
 
 @attrs.frozen
 class GroupResult(Generic[H]):
-    """The handles that are done, in the order of their ends, and the pending ones."""
+    """The handles that are done, in the order in which they ended, and the pending ones."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
 
 
 class GroupWatch(Generic[H]):
-    """Watches handles: their ends, or all changes, come through one channel."""
+    """Watches handles: one channel receives their ends, or all changes."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last event of each name; all but an end leave when the name leaves the channel."""
+        """The last event of each name in the channel, and the ends of names that have left it."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -57,7 +57,7 @@ class GroupWatch(Generic[H]):
     def __enter__(self) -> GroupWatch[H]:
         want = WatchOptions(self._wants_progress, self.deadline, self._fits)
         known: Mapping[str, Operation | None] = dict.fromkeys(self._pending)
-        if not self._wants_progress:  # for those who do, the first state is an event too
+        if not self._wants_progress:  # with progress, the first state is an event too
             known = {name: handles[0].operation for name, handles in self._pending.items()}
         self._entries = self._registry.subscribe_all(self._listen, want, known)
         return self
@@ -70,11 +70,11 @@ class GroupWatch(Generic[H]):
 
     @property
     def pending(self) -> tuple[H, ...]:
-        """The handles whose operations are not known to have ended."""
+        """The handles whose operations have not ended, as far as is known."""
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[Sequence[H]]:
-        """Return the next handles that changed; none if all have ended or the timeout expired."""
+        """Return the next changed handles, or none if all have ended or the timeout expired."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -111,7 +111,7 @@ class GroupWatch(Generic[H]):
         return all(handle._fits(operation) for handle in handles)
 
     def _listen(self, news: WatchEvent) -> None:
-        # A slow reader gets the last state of each. A poller may report one after another's end.
+        # A slow reader gets only the last state. A poller may report a state after the end.
         with self._lock:
             known = self._events.get(news.name)
             if known is not None and _is_end(known):
@@ -141,7 +141,7 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     """Return the handles of a group.
 
     Raises:
-        TypeError: One is not a handle.
+        TypeError: An item is not a handle.
     """
     if not isinstance(handles, Iterable):
         raise TypeError(f"a group is of a list of handles, not {handles!r:.80}")
@@ -167,7 +167,7 @@ def wait(
 ) -> Flow[GroupResult[H]]:
     """Wait until ``count`` operations have ended (None: all), or the timeout expires."""
     if not (count is None or isinstance(count, int)):
-        raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
+        raise TypeError(f"count must be a whole number of operations, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
     done: list[H] = []
     with GroupWatch(state, handles, timeout) as gathering:
@@ -186,7 +186,7 @@ def results(
             for handle in ended:
                 try:
                     found[id(handle)] = handle._result()
-                except Exception as exc:  # perhaps of the HTTP library, or of its authentication
+                except Exception as exc:  # also errors of the HTTP library or its authentication
                     if not collect:
                         raise
                     found[id(handle)] = exc

@@ -35,7 +35,7 @@ def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
     """Start an operation.
 
     Raises:
-        CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
+        CallError: The call failed; after UNAVAILABLE, for example, it may still have started work.
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
@@ -86,7 +86,7 @@ def poll(
     timeout: float | None,
     every: float | None = None,
 ) -> Flow[Operation]:
-    """Wait with calls of its own; with ``every``, emit each changed state.
+    """Wait with separate calls for this operation; with ``every``, emit each changed state.
 
     Raises:
         DeclarationError: ``every`` is not a number of seconds above 0.
@@ -116,7 +116,7 @@ def _with_others(
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
     if isinstance(news, WatchFailed):
-        raise again(news.error)  # other waiters raise it too, each with a traceback of its own
+        raise again(news.error)  # a copy: each waiter needs its own traceback
     found: Operation = news.operation
     return found
 
@@ -190,7 +190,7 @@ def cancel_unfinished(
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
-    """Cancel the operations that are not done, within ``seconds`` for all; never raises."""
+    """Cancel the operations that are not done, in at most ``seconds`` for all; never raise."""
     clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle.done]
@@ -224,7 +224,7 @@ def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[R
 
 def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> asyncio.Future[Resp]:
     """Return a future of the running event loop."""
-    import asyncio  # is loaded where an event loop runs
+    import asyncio  # already loaded, since an event loop runs
 
     loop = asyncio.get_running_loop()
     made: asyncio.Future[Resp] = loop.create_future()
@@ -240,7 +240,7 @@ def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> as
 def set_future(
     future: Future[Resp], handle: HandleBase[Resp, typing.Any], news: WatchEvent
 ) -> None:
-    """Set a future for threads, unless it was cancelled."""
+    """Set the outcome of a future for threads, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         _give(future, handle, news)
 

@@ -71,7 +71,7 @@ class HandleBase(Generic[Resp, Meta]):
 
     @property
     def name(self) -> str:
-        """The name of the operation, by which it can be found again."""
+        """The name of the operation, with which you can find it again."""
         return self._name
 
     @property
@@ -88,7 +88,7 @@ class HandleBase(Generic[Resp, Meta]):
     def token(self) -> str:
         """A short JSON text with which any client, or the command line, can find the operation.
 
-        It holds the name, the server's address and the names of the message classes; no secret.
+        It has the name, the server's address and the names of the message classes, but no secret.
 
         Raises:
             InvalidArgument: The operation has no name.
@@ -106,7 +106,7 @@ class HandleBase(Generic[Resp, Meta]):
         """The metadata of the last known state, or None.
 
         Raises:
-            DecodingError: It is not of the declared class; ``operation.metadata`` has it packed.
+            DecodingError: The metadata is not of the declared class; see ``operation.metadata``.
         """
         return _decode(
             self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
@@ -117,7 +117,7 @@ class HandleBase(Generic[Resp, Meta]):
         """The response of the last known state, or None.
 
         Raises:
-            DecodingError: It is not of the declared class; ``operation.response`` has it packed.
+            DecodingError: The response is not of the declared class; see ``operation.response``.
         """
         return self._decoded(self._operation.response)
 
@@ -147,7 +147,7 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     def _check_exists(self) -> None:
-        """Refuse an operation without a name, as a validate-only start returns."""
+        """Refuse an operation without a name, such as a validate-only start returns."""
         if not self.name:
             check_name(self.name)
 
@@ -155,14 +155,14 @@ class HandleBase(Generic[Resp, Meta]):
         self._error = error
 
     def _count_polls(self, times: int | None = None) -> None:
-        if times is None:  # one is about to be made
+        if times is None:  # the call is about to be made
             self._check_exists()
         self._polls += 1 if times is None else times
 
     def _result(self) -> Resp:
         operation = self._operation
         if not operation.done and self._error is not None:
-            raise again(self._error)  # other waiters raise it too
+            raise again(self._error)  # a copy, because other waiters raise it too
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)
@@ -171,8 +171,8 @@ class HandleBase(Generic[Resp, Meta]):
             not operation.name and isinstance(result, AnyMessage) and result.type_name == EMPTY
         )
         if checked and self._response_type is not Empty:
-            return cast(Resp, None)  # a validate-only call has checked, and done nothing
-        return cast(Resp, self._decoded(result))  # None where a service gives no result (spec §2.5)
+            return cast(Resp, None)  # a validate-only call has no response
+        return cast(Resp, self._decoded(result))  # None if the service has no result (spec §2.5)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self._operation.state}>"
@@ -195,10 +195,10 @@ class Update(Generic[Meta]):
     @property
     def progress(self) -> Progress | None:
         """The progress, read from common fields of metadata; None if there are none."""
-        from lro_client.progress._reading import Progress, progress_of  # seldom needed
+        from lro_client.progress._reading import Progress, progress_of  # imported only if needed
 
         try:
-            metadata: object = self.metadata  # of which a 0 can be seen, unlike in JSON
+            metadata: object = self.metadata  # the class shows a 0, which JSON leaves out
         except DecodingError:
             metadata = self.operation.metadata
         found = progress_of(metadata, self._handle._types)
@@ -240,7 +240,7 @@ def _decode(
         info = types.readable(packed).payload
         if isinstance(info, dict) and info.get("reason") == MessageUnreadable.reason:
             raise DecodingError(name, f"the server cannot read its {role}", packed)  # §1.14(3)
-    if cls is AnyMessage:  # as it came is what was asked for
+    if cls is AnyMessage:  # the caller wants the packed message
         return cast(M, packed)
     if cls is dict:
         return cast(M, _fields(name, role, packed, types))
@@ -255,12 +255,12 @@ def _decode(
             _check_values(packed, types)
             return types.unpack(packed, cls)
         return types.load(cast(Json, packed.payload), cls, strict=False)
-    except Exception as exc:  # the codec of another library raises what it likes
+    except Exception as exc:  # the codec of another library may raise anything
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 
 
 def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> dict[str, Json]:
-    """Return the JSON of a message without its type; ``value`` has one that is not an object."""
+    """Return a message's JSON object without its type; other JSON is in its member ``value``."""
     try:
         _check_values(packed, types)
         payload = copy.deepcopy(types.json_payload(packed))
@@ -272,21 +272,21 @@ def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> di
 
 
 def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
-    """Refuse a binary payload that would need much memory; JSON is checked before.
+    """Refuse a binary payload that would need much memory; JSON was checked earlier.
 
     Raises:
-        InvalidArgument: It has too many values.
+        InvalidArgument: The payload has too many values.
         UnknownType: Its type is not registered.
     """
     if isinstance(packed.payload, bytes) and packed.payload:
-        from lro.protobuf import check_values  # an extra, without which there are no such bytes
+        from lro.protobuf import check_values  # needs an extra, as binary payloads do
 
         check_values(packed.payload, types.binary.message_class(packed.type_name).DESCRIPTOR)
 
 
 @functools.lru_cache(maxsize=256)
 def _called(cls: type, full_name: str) -> TypeRegistry:
-    # For a class without a name: it has the one that the server gives it.
+    # A class without a full name gets the one that the server sends.
     types = TypeRegistry()
     types.register(cls, full_name)
     return types
@@ -302,7 +302,7 @@ def register(
     """Register message classes that have a full name; others are matched by their simple name.
 
     Raises:
-        DeclarationError: A class is not one of messages, or has a field that no message can have.
+        DeclarationError: A class is not a message class, or has a field that no message can have.
     """
     check_class("response", response, types)
     check_class("metadata", metadata, types)
@@ -316,10 +316,10 @@ def register(
 def known(operation: Operation | str, address: str) -> KnownOperation:
     """Return the operation of a handle, given a state, a name or a token.
 
-    ``address`` is the client's server, or empty.
+    ``address`` is the address of the client's server, or empty.
 
     Raises:
-        InvalidArgument: The token is not valid, or is one of another server.
+        InvalidArgument: The token is not valid, or belongs to another server.
         DeclarationError: The name is not valid.
     """
     if isinstance(operation, Operation):
@@ -329,7 +329,7 @@ def known(operation: Operation | str, address: str) -> KnownOperation:
         return KnownOperation(Operation(name=operation))
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
-        # There may be another operation of that name here.
+        # This server may have a different operation of the same name.
         wrong = (
             f"is of an operation on {token.server!r:.200}, and this client asks {address!r:.200}"
         )

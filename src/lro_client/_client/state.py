@@ -1,4 +1,4 @@
-"""The state that both clients have: configuration, types, the registry of waits."""
+"""The state of a client, blocking or async: configuration, types, the registry of waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lro_client._flow.drivers import Driver
 
 _MAX_OWN_CALLS: Final = 4
-"""Maximum number of waits with a call of their own; further ones share a few connections."""
+"""Maximum number of waits that get their own call; further ones share a few connections."""
 
 _NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
@@ -81,7 +81,7 @@ class ClientState:
     @property
     def registry(self) -> WatchRegistry:
         """The registry of this process or event loop."""
-        # In a forked process no thread goes on with the waits, and locks may be held.
+        # A forked process has no threads that continue the waits, and its locks may be held.
         here = self._driver.place()
         found = self._registries.get(here)
         if found is not None:
@@ -113,7 +113,7 @@ class ClientState:
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
-        """Give True if a wait can have calls of its own; otherwise it joins all others."""
+        """Yield True if a wait can make its own calls; otherwise it must share those of others."""
         registry = self.registry
         with registry.lock:
             has = registry.own_calls < self._max_own_calls

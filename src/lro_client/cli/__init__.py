@@ -1,5 +1,5 @@
-"""The commands of ``lro`` that ask a server: list, get, wait, watch, cancel, delete, start,
+"""The commands of ``lro`` that call a server: list, get, wait, watch, cancel, delete, start,
 rerun.
 
-``lro.cli`` loads a command of these when it is called, so that its others need no client.
+``lro.cli`` imports each of these only when it is called, so its other commands need no client.
 """

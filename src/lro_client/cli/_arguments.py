@@ -36,7 +36,7 @@ _COMPLETIONS: Final = 100
 
 @attrs.frozen
 class Named:
-    """An operation's name, and the server that was given with it; empty for none."""
+    """An operation's name, and the server that was given with it, or an empty string."""
 
     name: str
     server: str = ""
@@ -46,8 +46,8 @@ def read_name(text: str, prefix: str) -> Named:
     """Read an operation from its name, its URL, a token, or its JSON.
 
     Raises:
-        click.UsageError: The text names no operation, or its path leads elsewhere.
-        InvalidArgument: It begins as a token does, and is not a valid one.
+        click.UsageError: The text names no operation, or has a segment such as ``..``.
+        InvalidArgument: The text begins like a token, but is not a valid one.
     """
     found = _parsed(text, prefix)
     if not found.name:
@@ -59,10 +59,10 @@ def read_name(text: str, prefix: str) -> Named:
 
 
 def check_path(name: str, what: str) -> None:
-    """Refuse a name whose path leads elsewhere: the bearer token would be sent there.
+    """Refuse a name whose path leads elsewhere, because the bearer token would be sent there.
 
     Raises:
-        click.UsageError: A segment of it is ``.``, ``..``, or empty.
+        click.UsageError: A segment of the name is ``.``, ``..``, or empty.
     """
     if dotted(name) or "" in name.split("/"):
         raise click.UsageError(f"{name!r:.200} is not {what}: a segment is '.', '..', or empty")
@@ -76,7 +76,7 @@ def _parsed(text: str, prefix: str) -> Named:
         token = read_token(text)
         server = token.server
         if server and "://" not in server:
-            server = f"grpc://{server}"  # an address as gRPC has it
+            server = f"grpc://{server}"  # an address of gRPC
         return Named(token.name, server)
     before = f"/{prefix.strip('/')}/".replace("//", "/")
     if "://" in text:
@@ -85,7 +85,7 @@ def _parsed(text: str, prefix: str) -> Named:
 
 
 def _printed_name(text: str) -> str:
-    """Return the name of an operation that ``--json`` has printed; empty if the text is not one."""
+    """Return the operation's name if the text is output of ``--json``; else an empty string."""
     try:
         found = loads(text)
     except ValueError:
@@ -106,19 +106,19 @@ def _of_url(text: str, before: str) -> Named:
 
 
 def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], str]:
-    """Read the distinct names, and the server that they name; empty if they name none.
+    """Read the distinct names, and the server that they belong to; empty if none says it.
 
-    A name without a server belongs to the server of ``LRO_SERVER``, and with ``--server`` to any.
+    A name without a server belongs to the server of ``LRO_SERVER``; with ``--server`` any is fine.
 
     Raises:
-        click.UsageError: They belong to different servers, or a text names no operation.
+        click.UsageError: The operations are on different servers, or a text names no operation.
     """
     found = [read_name(text, server.prefix) for text in texts]
     said = next((one.server for one in found if one.server), "")
     servers = {one.server or server.url for one in found if one.server or not server.chosen}
     if len(servers) > 1 and not all(same_server(said, one) for one in servers):
         raise click.UsageError(
-            f"these are operations of {len(servers)} servers: ask each by itself"
+            f"these are operations of {len(servers)} servers: use one command for each server"
         )
     return list(dict.fromkeys(one.name for one in found)), said
 
@@ -126,14 +126,14 @@ def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], 
 def complete_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Ask the server for names that begin with the incomplete word; none if that takes long.
+    """Ask the server for names that begin with the incomplete word; none if that takes too long.
 
-    The shell puts a name into the command line as it is: names that need quotes are left out.
+    The shell inserts a name without quotes, so names that need quotes are left out.
     """
     try:
         with context.scope(cleanup=False):
             return _names(take_server(context, dict(context.params)), incomplete)
-    except Exception:  # the shell that completes has no place for messages
+    except Exception:  # shell completion cannot show messages
         return []
 
 
@@ -150,7 +150,7 @@ def _names(server: ServerOptions, incomplete: str) -> list[CompletionItem]:
 
 
 def operations_of(listed: Pager, timeout: float | None) -> Iterator[Operation]:
-    """Iterate over the operations of a list, all fetched within ``timeout`` seconds from now."""
+    """Iterate over a list's operations; fetching all may take ``timeout`` seconds from now."""
     for page in listed.pages(timeout):
         yield from page.operations
 
@@ -171,7 +171,7 @@ def read_message(given: str) -> dict[str, Json]:
     """Read the JSON object of an argument: its text, ``@file``, or ``-`` for standard input.
 
     Raises:
-        InvalidArgument: It cannot be read, or is not a JSON object.
+        InvalidArgument: The argument cannot be read, or is not a JSON object.
     """
     named, text = "message", given.encode("utf-8", "surrogateescape")
     if given == "-":
@@ -193,7 +193,7 @@ def message_for(link: Link, target: str, fields: dict[str, Json]) -> object:
     """Make the message that a start sends.
 
     Raises:
-        InvalidArgument: Over gRPC: no descriptors, no such method in them, or no such message.
+        InvalidArgument: Over gRPC, the descriptors are missing, or lack the method or its message.
     """
     if not link.grpc:
         return Struct(fields)

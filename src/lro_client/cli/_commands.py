@@ -55,7 +55,7 @@ from lro_client.cli._terminal import (
 F = TypeVar("F", bound=Callable[..., object])
 
 _AT_ONCE: Final = 8
-"""Number of calls at once for the operations that match a filter."""
+"""Maximum number of concurrent calls for the operations that match a filter."""
 _MAX_LIMIT: Final = 1_000_000_000
 _MAX_PAGE: Final = 1000
 """Maximum number of operations in one page."""
@@ -63,13 +63,13 @@ _MAX_PAGE: Final = 1000
 
 _timeout = functools.partial(click.option, "--timeout", type=span, metavar="SPAN")
 _timeout_option = _timeout(
-    help="Wait at most this long, such as 90, 1.5s, 10m or 2h; then end with 4."
+    help="Wait at most this long, such as 90, 1.5s, 10m or 2h; then exit with 4."
 )
 
 _poll_option = click.option(
     "--poll",
     is_flag=True,
-    help="Ask for the state again and again; for servers whose WaitOperation does not work.",
+    help="Poll with GetOperation; for servers whose WaitOperation does not work.",
 )
 
 
@@ -80,7 +80,7 @@ _poll_option = click.option(
     "--page-size", type=click.IntRange(min=1), metavar="N", help="Ask for at most N with each call."
 )
 @click.option("--limit", type=click.IntRange(1, _MAX_LIMIT), metavar="N", help="Print at most N.")
-@_timeout(help="List for at most this long, such as 90, 1.5s, 10m or 2h; then end with 5.")
+@_timeout(help="Take at most this long, such as 90, 1.5s, 10m or 2h; then exit with 5.")
 @json_option
 @server_options
 def list_operations(
@@ -94,7 +94,7 @@ def list_operations(
 ) -> Exit:
     """List operations, newest first.
 
-    PARENT is that of the names, such as projects/p; without it, those that have none.
+    PARENT is the parent of the names, such as projects/p; by default, names without a parent.
     """
     if parent:
         check_path(parent, "a parent")
@@ -115,13 +115,13 @@ def list_operations(
 @click.command("get", cls=ClientCommand)
 @names_argument()
 @click.option(
-    "--check", is_flag=True, help="End with the state: 1 failed, 3 cancelled, 4 still running."
+    "--check", is_flag=True, help="Exit with the state: 1 failed, 3 cancelled, 4 still running."
 )
 @click.option(
     "--view",
     type=click.Choice(["BASIC", "FULL"], case_sensitive=False),
     default="BASIC",
-    help="FULL prints method, times and attempts, too, also to a pipe and as JSON.",
+    help="FULL also prints method, times and attempts, even to a pipe and as JSON.",
 )
 @json_option
 @server_options
@@ -159,12 +159,12 @@ def get(
 def wait(
     server: ServerOptions, names: tuple[str, ...], timeout: float | None, poll: bool, as_json: bool
 ) -> Exit:
-    """Wait until operations are done, and print each when it is.
+    """Wait until operations are done, and print each when it is done.
 
     A NAME is an operation's name, its URL, or a token of a handle.
 
-    Exit status, that of the worst: 0 done with a response, 1 failed, 3 cancelled, 4 still running,
-    5 a call failed, 130 interrupted.
+    Exit status, of the worst operation: 0 done with a response, 1 failed, 3 cancelled, 4 still
+    running, 5 a call failed, 130 interrupted.
     """
     wanted, said = read_names(names, server)
     with server.connect(said, within=timeout, poll=poll) as link:
@@ -175,8 +175,10 @@ def wait(
 
 @click.command("watch", cls=ClientCommand)
 @names_argument(required=False)
-@click.option("--filter", "wanted", metavar="FILTER", help="Those that match this AIP-160 filter.")
-@click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them.")
+@click.option(
+    "--filter", "wanted", metavar="FILTER", help="Watch all that match an AIP-160 filter."
+)
+@click.option("--parent", metavar="PARENT", default="", help="Apply the filter to this parent.")
 @click.option(
     "--limit",
     type=click.IntRange(1, _MAX_LIMIT),
@@ -201,10 +203,10 @@ def watch(
 ) -> Exit:
     """Watch operations until all are done: a live table, or in a pipe a line for each change.
 
-    A NAME is an operation's name, its URL, or a token of a handle. With --filter, those are
-    watched that match when it begins.
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, the command
+    watches the operations that match when it begins.
 
-    Exit status: that of lro wait.
+    Exit status: as for lro wait.
     """
     if bool(names) == (wanted is not None):
         raise click.UsageError("give either names or --filter")
@@ -236,7 +238,7 @@ def _matching(
 def _watch_all(
     handles: Sequence[Handle], link: Link, timeout: float | None, *, as_json: bool
 ) -> Exit:
-    """Show operations while they run; the worst end of all."""
+    """Show operations while they run; return the worst exit status."""
     if not as_json and sys.stdout.isatty():
         from lro_client.cli._printing import LiveTable, can_redraw  # loads rich
 
@@ -251,13 +253,13 @@ _filter_options = (
     click.option(
         "--filter", "wanted", metavar="FILTER", help="All that match this AIP-160 filter."
     ),
-    click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them."),
-    click.option("--yes", "sure", is_flag=True, help="With --filter, do not ask."),
+    click.option("--parent", metavar="PARENT", default="", help="Apply the filter to this parent."),
+    click.option("--yes", "sure", is_flag=True, help="With --filter, do not ask for confirmation."),
 )
 
 
 def _with_filter(command: F) -> F:
-    """Add the options of a command that takes names, or all that match a filter."""
+    """Add the options of a command that takes either names or a filter."""
     for option in reversed(_filter_options):
         command = option(command)
     return command
@@ -266,7 +268,7 @@ def _with_filter(command: F) -> F:
 @click.command("cancel", cls=ClientCommand)
 @names_argument(required=False)
 @_with_filter
-@click.option("--wait", "waits", is_flag=True, help="Wait until they are over, and print them.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until they have ended, and print them.")
 @_timeout_option
 @json_option
 @server_options
@@ -282,9 +284,9 @@ def cancel(
 ) -> Exit:
     """Ask for operations to be cancelled.
 
-    A NAME is an operation's name, its URL, or a token of a handle. With --filter, all that match
-    and are in progress are cancelled, after a question that says how many they are. With --wait,
-    the status is 0 for one that was cancelled, or was done before that.
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, the command
+    cancels all operations in progress that match; it shows their number and asks first. With
+    --wait, the exit status is 0 for operations that were cancelled, or were done before.
     """
     found, said = _read_chosen(names, server, wanted, parent)
     with server.connect(said, within=timeout) as link:
@@ -334,10 +336,10 @@ def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[
 def delete(
     server: ServerOptions, names: tuple[str, ...], wanted: str | None, parent: str, sure: bool
 ) -> Exit:
-    """Remove the records of operations; does not stop their work.
+    """Remove the records of operations, without stopping their work.
 
-    A NAME is an operation's name, its URL, or a token of a handle. With --filter, all that match
-    are deleted, after a question that says how many they are.
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, the command
+    deletes all operations that match; it shows their number and asks first.
     """
     found, said = _read_chosen(names, server, wanted, parent)
     with server.connect(said) as link:
@@ -355,7 +357,7 @@ def _read_chosen(
     """Return the given names, and the server if the names include it.
 
     Raises:
-        click.UsageError: There are names and a filter, or neither, or the filter is empty.
+        click.UsageError: Names and a filter were given, or neither, or the filter is empty.
     """
     if bool(names) == (wanted is not None):
         raise click.UsageError("give either names or --filter")
@@ -375,13 +377,13 @@ def _all_matching(
 def _call_all(
     verb: Callable[[str], None], names: Sequence[str], action: str, done: str, *, sure: bool
 ) -> tuple[list[str], list[Exit]]:
-    """Ask whether to call a verb for all these names, and do so; several at once.
+    """Ask for confirmation, then call a verb for all these names, several at once.
 
     Returns:
-        As :func:`_call_each`; those that are gone by then have no status.
+        As :func:`_call_each`; operations that no longer exist have no exit status.
 
     Raises:
-        click.UsageError: There is no terminal at which to ask.
+        click.UsageError: Confirmation is needed, but there is no terminal.
     """
     print_error(f"to {action}: {len(names)}")
     if not names:
@@ -416,7 +418,7 @@ _request_id_option = click.option(
     "--request-id",
     metavar="UUID",
     default="",
-    help="Starts nothing twice under this id, which lets a lost call be repeated; auto makes one.",
+    help="A UUID under which work starts only once, so calls can be retried; auto makes one.",
 )
 _follow_options = (
     click.option("--wait", "waits", is_flag=True, help="Wait until it is done, and print it."),
@@ -429,7 +431,7 @@ _follow_options = (
 
 @attrs.frozen
 class FollowOptions:
-    """The options that say how a command shows the operations that it has started."""
+    """The options for showing the operations that a command has started."""
 
     waits: bool
     watches: bool
@@ -439,7 +441,7 @@ class FollowOptions:
 
 
 def _with_follow(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, whose function gets them as one argument ``follow``."""
+    """Add the options to a command, and pass them to its function as the argument ``follow``."""
 
     @functools.wraps(command)
     def with_follow(**given: Any) -> Any:
@@ -475,7 +477,7 @@ def start(
     TARGET is the path of a method such as /v1/images:resize, or its URL; over gRPC its full name
     such as acme.v1.Images.Resize, which needs --descriptors.
 
-    Exit status: 0 once it is started; with --wait or --watch that of lro wait.
+    Exit status: 0 once the operation is started; with --wait or --watch as for lro wait.
     """
     fields = read_message(message)
     path, said = _read_target(target)
@@ -513,11 +515,11 @@ def rerun(
     """Start the work of an operation that has ended again, and print the new operation.
 
     NAME is the name of an operation that has failed or was cancelled, its URL, or a token of a
-    handle. Servers offer this only to those whom they trust with it. With --filter, all that match
-    and have failed or were cancelled are rerun, after a question that says how many they are; the
-    same command starts none of them twice within 24 hours.
+    handle. Servers offer this only to callers whom they trust. With --filter, the command reruns
+    all failed or cancelled operations that match; it shows their number and asks first. Repeating
+    the same command within 24 hours starts none of them twice.
 
-    Exit status: 0 once it is started; with --wait or --watch that of lro wait.
+    Exit status: 0 once the operation is started; with --wait or --watch as for lro wait.
     """
     found, said = _read_chosen(names, server, wanted, parent)
     if wanted is not None and request_id:
@@ -592,15 +594,15 @@ def _perhaps_started(request_id: str) -> str:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script by which a shell completes commands, options and names.
+    """Print the script with which a shell completes commands, options and names.
 
     For bash, add this to ~/.bashrc: eval "$(lro completion bash)"; for zsh the same with zsh in
     ~/.zshrc; for fish: lro completion fish > ~/.config/fish/completions/lro.fish. Names of
-    operations are completed where LRO_SERVER or --server names a server.
+    operations are completed if LRO_SERVER or --server names a server.
     """
     root = context.find_root()
     name = root.info_name or "lro"
     variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
     made = get_completion_class(shell)
-    assert made is not None  # the choice has only shells that click knows
+    assert made is not None  # click.Choice allows only shells that click supports
     click.echo(made(root.command, {}, name, variable).source())

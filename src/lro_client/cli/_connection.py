@@ -38,7 +38,7 @@ _UNITS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86
 _MAX_SPAN_SECONDS: Final = 1e9
 
 RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
-"""Few and quick attempts: a person waits in front of the screen."""
+"""Few and quick attempts, because a person is waiting."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,8 +55,8 @@ class Link:
 class ServerOptions:
     """The options of all commands that call a server.
 
-    ``chosen`` means that ``url`` stands on the command line, where it takes precedence over the
-    servers that operations name.
+    ``chosen`` is true if ``url`` was given on the command line; then it takes precedence over the
+    servers in URLs and tokens of operations.
     """
 
     url: str
@@ -71,10 +71,10 @@ class ServerOptions:
     def connect(
         self, said: str = "", *, within: float | None = None, poll: bool = False
     ) -> Iterator[Link]:
-        """Make a client of the server, for which ``said`` is the one that the arguments name.
+        """Make a client of the server; ``said`` is the server that the command's arguments name.
 
-        With ``within`` no call takes longer than that many seconds, and none is repeated. With
-        ``poll`` the client asks for no Wait and no stream.
+        With ``within`` no call takes longer than that many seconds, and none is retried. With
+        ``poll`` the client uses neither WaitOperation nor streams.
 
         Raises:
             click.UsageError: No server is known, or its URL is not valid.
@@ -103,18 +103,18 @@ class ServerOptions:
 
     @contextmanager
     def http_client(self, auth: httpx.Auth | None = None) -> Iterator[tuple[str, httpx.Client]]:
-        """The URL of the server, without a slash at the end, and an HTTP client for it.
+        """Yield the URL of the server, without a slash at the end, and an HTTP client for it.
 
         The client sends the credentials and headers of the options.
 
         Raises:
-            click.UsageError: No server is known, or its URL is not one of HTTP.
+            click.UsageError: No server is known, or its URL is not an HTTP URL.
             InvalidArgument: A file cannot be read.
         """
         if not self.url:
             raise _no_server()
         if _scheme(self.url) in _GRPC:
-            raise click.UsageError("this command asks over HTTP only: give http(s)://HOST")
+            raise click.UsageError("this command needs a server with HTTP: give http(s)://HOST")
         set_address(public_address(self.url))
         with client_of(headers=self._headers(self.url), auth=auth) as http:
             yield self.url.rstrip("/"), http
@@ -143,11 +143,11 @@ class ServerOptions:
             if named:
                 raise click.UsageError("give either --token-file or --header 'Authorization: ...'")
             bearer = read_file(self.token_file).decode("utf-8", "replace").strip()
-        elif named:  # an option counts more than the environment
+        elif named:  # an option takes precedence over the environment
             return headers
         elif self.url and _origin(url) == _origin(self.url):
-            # The token in the environment belongs to the server in the environment: the URL or
-            # token of an operation, which anyone may have made, must not send it elsewhere.
+            # The token in the environment belongs to the server in the environment. The URL or
+            # token of an operation may come from anyone, so it must not send that token elsewhere.
             bearer = os.environ.get("LRO_TOKEN", "").strip()
         bearer = _SCHEME.sub("", bearer)
         if bearer:
@@ -158,7 +158,7 @@ class ServerOptions:
 
 
 def same_server(one: str, other: str) -> bool:
-    """Compare the schemes, hosts, ports and paths of two servers.
+    """Return True if the schemes, hosts, ports and paths of two servers are equal.
 
     Raises:
         click.UsageError: A URL is not valid, or has credentials.
@@ -172,13 +172,13 @@ def _no_server() -> click.UsageError:
 
 
 def span(text: str) -> float:
-    """Read an option that takes a span of time, such as ``90``, ``1.5s``, ``10m`` or ``2h``.
+    """Read an option that is a duration, such as ``90``, ``1.5s``, ``10m`` or ``2h``.
 
     Returns:
-        Its seconds.
+        The duration in seconds.
 
     Raises:
-        click.BadParameter: The text is not a span, or one of no time.
+        click.BadParameter: The text is not a duration, or the duration is 0.
     """
     found = _SPAN.fullmatch(text)
     seconds = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
@@ -192,7 +192,7 @@ def _register(types: TypeRegistry, descriptors: bytes, named: str) -> None:
 
     try:
         register_file_set(types, descriptors)
-        _ = types.binary  # fails now if the descriptors do not fit, and not at each message
+        _ = types.binary  # fails here, not at each message, if descriptors do not fit
     except (InvalidArgument, DeclarationError) as exc:
         raise InvalidArgument(named, str(exc)) from exc
 
@@ -204,14 +204,14 @@ def split_url(url: str) -> SplitResult:
     """Split a URL into its parts.
 
     Raises:
-        click.UsageError: It is not a valid URL, or has credentials.
+        click.UsageError: The URL is not valid, or has credentials.
     """
     if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
-        # First of all: libraries, and versions of Python, differ in which part is the host.
+        # Checked first, because libraries and Python versions disagree about the host of such URLs.
         raise click.UsageError("give credentials by --header or --token-file, not in the URL")
     try:
         found = urlsplit(url)
-        _ = found.port  # is checked only when it is read
+        _ = found.port  # urlsplit checks the port only when it is read
         if found.scheme in _HTTP:
             read = httpx.URL(url)
             _ = read.host  # is checked as an international name
@@ -261,7 +261,7 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
         credentials = grpc.ssl_channel_credentials()
     _, host, port = _origin(url)
     address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    # With its scheme, as grpcio takes a host such as "unix" for another one.
+    # With a scheme, because grpcio would read a host such as "unix" as a scheme.
     target = f"dns:///{quote(address, safe=':')}"
     return GrpcTransport(target, metadata=metadata, credentials=credentials, types=types)
 
@@ -270,7 +270,7 @@ def read_file(path: str) -> bytes:
     """Read a file.
 
     Raises:
-        InvalidArgument: It cannot be read.
+        InvalidArgument: The file cannot be read.
     """
     try:
         return Path(path).read_bytes()
@@ -305,7 +305,7 @@ _OPTIONS: Final = (
         metavar="PATH",
         default="/v1",
         show_default=True,
-        help="What stands before names in paths, such as /v1beta1. HTTP only.",
+        help="The prefix of names in paths, such as /v1beta1. HTTP only.",
     ),
     click.option(
         "--header",
@@ -313,12 +313,12 @@ _OPTIONS: Final = (
         multiple=True,
         metavar="'NAME: VALUE'",
         callback=_header,
-        help="Send this with every call. May be repeated.",
+        help="Send this header with every call. May be repeated.",
     ),
     click.option(
         "--token-file",
         metavar="FILE",
-        help="A bearer token to send; without this that in LRO_TOKEN.",
+        help="A file with a bearer token to send; by default the token in LRO_TOKEN.",
     ),
     click.option(
         "--descriptors",
@@ -332,13 +332,13 @@ _OPTIONS: Final = (
         type=span,
         default="30s",
         show_default=True,
-        help="How long each single call may take.",
+        help="Maximum duration of each call.",
     ),
 )
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, whose function gets them as one argument ``server``."""
+    """Add the options to a command, and pass them to its function as the argument ``server``."""
 
     @functools.wraps(command)
     def with_server(**given: Any) -> Any:
@@ -351,7 +351,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_server(context: click.Context, given: dict[str, Any]) -> ServerOptions:
-    """Take the options of a server out of the parameters of a command."""
+    """Remove the options of the server from a command's parameters, and return them."""
     source = context.get_parameter_source("server")
     return ServerOptions(
         url=(given.pop("server") or "").strip(),

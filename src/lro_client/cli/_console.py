@@ -1,8 +1,8 @@
 """The command ``lro console``: shows the operations of a server in the browser.
 
-A local server serves the page, and forwards its calls to the server with the credentials of the
-command. So it works with any server that has the interface. It is not the WSGI edge, because that
-has no streams, and the server of the standard library decodes paths, which changes names.
+A local server serves the page, and forwards its calls to the remote server with the credentials of
+the command. So the console works with any server of the interface. The local server has its own
+handler: our WSGI edge has no streams, and ``wsgiref`` decodes paths, which changes names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CALLS: Final = re.compile(
 )
 """The paths that are forwarded: only those of operations.
 
-Text after a ``#`` would not be sent, which leaves another path; some servers read ``\\`` as ``/``.
+``#`` is not allowed, because it would cut off the path; some servers read ``\\`` as ``/``.
 """
 
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
@@ -75,8 +75,8 @@ _TYPES: Final = TypeRegistry()
 class ConsoleProxy:
     """Answers requests to the local server: the page, its session, and calls to forward.
 
-    All paths are below a random one that only the user of this command knows, because other users
-    of this machine can reach the server too.
+    All paths begin with a random segment that only the user of this command knows, because other
+    users of this machine can reach the server too.
     """
 
     http: httpx.Client
@@ -90,9 +90,9 @@ class ConsoleProxy:
     def reply(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply | httpx.Response:
-        """Return the reply to a request of the page, or the server's response if it was forwarded.
+        """Return the reply to a request of the page; for a forwarded one, the server's response.
 
-        The caller reads and closes that response.
+        The caller must read and close the server's response.
         """
         try:
             return self._reply(method, target, headers, body)
@@ -128,7 +128,7 @@ class ConsoleProxy:
         """Return the path of a call below the prefix of the server.
 
         Raises:
-            StatusError: The page does not make such a call.
+            StatusError: The path is not one that the page calls.
             PermissionDenied: The action is switched off.
         """
         found = _CALLS.fullmatch(path)
@@ -166,11 +166,11 @@ class ConsoleProxy:
 
     @property
     def _authorized(self) -> bool:
-        """True if the command has credentials, which replace those of the page."""
+        """True if the command has credentials; they replace the page's."""
         return self.http.auth is not None or "authorization" in self.http.headers
 
     def trouble(self) -> str:
-        """Call the server once; return the reason if it does not answer, else an empty text."""
+        """Call the server once; return the reason if that fails, or an empty string."""
         url = f"{self.server}{self.prefix}{self._collection}?pageSize=1"
         try:
             response = self._forward("GET", url, {}, b"", min(self.seconds, _CHECK_SECONDS))
@@ -207,7 +207,7 @@ class ConsoleProxy:
         }
 
     def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
-        """True if the server has this extension: then it reports that names are missing."""
+        """Return True if the server has this extension; then it reports that names are missing."""
         url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
         sent = {**headers, "content-type": "application/json"}
         try:
@@ -224,7 +224,7 @@ def _kind(response: httpx.Response) -> str:
 
 
 def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
-    """Return the response, or an error in its place if its content is not data.
+    """Return the response, or an error instead if its content is not JSON or an event stream.
 
     A hostile server must not be able to send a page or a script for this address.
     """
@@ -243,13 +243,13 @@ def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
 
 
 class LocalServer(ThreadingHTTPServer):
-    """The local server; each call has a thread, because streams take long."""
+    """The local server. Each call gets a thread, because streams stay open."""
 
     daemon_threads = True
     proxy: ConsoleProxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Write nothing if the page was closed: the terminal is the user's."""
+        """Write nothing if the page was closed, to keep the user's terminal clean."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -294,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["connection"] = "close"
             self.close_connection = True
         self._begin(response.status_code, {**headers, "cache-control": "no-store"})
-        with contextlib.suppress(httpx.HTTPError):  # if it breaks off there, it does here
+        with contextlib.suppress(httpx.HTTPError):  # a broken response also ends here
             for piece in response.iter_raw():
                 self.wfile.write(piece)
             return
@@ -312,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(attrs.evolve(error_reply(_NO_REQUEST, _TYPES, "lro.local"), status=code))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing: the terminal is the user's."""
+        """Write nothing, to keep the user's terminal clean."""
 
 
 _NO_REQUEST: Final = StatusError(Code.INVALID_ARGUMENT, "this is not a request that the page makes")
@@ -321,7 +321,7 @@ _TOO_LARGE: Final = StatusError(Code.INVALID_ARGUMENT, f"a body must have at mos
 
 @contextlib.contextmanager
 def local_server(proxy: ConsoleProxy, port: int) -> Iterator[LocalServer]:
-    """Run a server on this machine, at this port or, if it is 0, a free one.
+    """Run a server on this machine, at the given port or, with 0, at a free one.
 
     Raises:
         click.UsageError: The port cannot be used.
@@ -339,8 +339,8 @@ def local_server(proxy: ConsoleProxy, port: int) -> Iterator[LocalServer]:
 def opened(url: str) -> Iterator[None]:
     """Open a page in the user's browser.
 
-    Other users of the machine can read the arguments of a process, and so would learn the random
-    path. So the browser gets a file that only the user can read, and that redirects to the page.
+    Other users of the machine can read the arguments of processes, so the browser's arguments must
+    not have the random path. The browser opens a file that only the user can read; it redirects.
     """
     with tempfile.TemporaryDirectory(prefix="lro-console-") as folder:
         file = Path(folder) / "console.html"
@@ -362,7 +362,7 @@ def _parents(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> t
     multiple=True,
     metavar="PARENT",
     callback=_parents,
-    help="Show the operations of this parent, such as projects/p. May be repeated.",
+    help="Show operations of this parent, such as projects/p. May be repeated.",
 )
 @click.option("--read-only", is_flag=True, help="Forward no call that cancels or deletes.")
 @click.option(
@@ -373,7 +373,7 @@ def _parents(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> t
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=0,
-    help="Listen at this port of the machine; by default a free one.",
+    help="Listen at this local port; by default at a free one.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @server_options
@@ -387,10 +387,10 @@ def console(
 ) -> Exit:
     """Show the operations of a server in the browser, until Ctrl-C.
 
-    A local server serves the page, only for the user of this command: the printed address has a
-    secret. Calls of the page are forwarded to the server over HTTP, with the credentials of this
-    command or, without any, with the token that was entered in the page. Any server with
-    google.longrunning over HTTP will do.
+    A local server serves the page, only to the user of this command: the printed address has a
+    secret. Calls of the page are forwarded to the remote server over HTTP, with the credentials of
+    this command or, if it has none, with the token entered in the page. The remote server can be
+    any server of google.longrunning over HTTP.
     """
     with server.http_client(_google_auth() if adc else None) as (url, http):
         proxy = ConsoleProxy(

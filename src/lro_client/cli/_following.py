@@ -1,4 +1,4 @@
-"""Operations followed together: their changes, or their ends, as they come."""
+"""Following several operations at once: show their changes, or their ends, as they happen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Account:
         self.status.show(sum(known is Exit.RUNNING for known in self.exits.values()))
 
     def _note(self, name: str, found: Exit) -> None:
-        # Before anything is printed: an interrupt from here on says what goes on.
+        # Before anything is printed: from here on, an interrupt reports which operations continue.
         self.exits[name] = found
         set_going_on(name for name, known in self.exits.items() if known is Exit.RUNNING)
 
@@ -84,9 +84,9 @@ def conclude(
 ) -> Exit:
     """Wait for operations; show each when it ends, and report each that cannot be waited for.
 
-    With ``changes`` show each change too; without, a line of status says how many are left.
-    ``lose`` is called with the name of an operation that cannot be waited for; ``judge`` gives the
-    exit status that a state stands for.
+    With ``changes``, show each change too; otherwise a status line shows how many are left.
+    ``lose`` is called with the name of an operation that cannot be waited for; ``judge`` returns
+    the exit status for a state.
 
     Returns:
         The worst exit status of all operations.
@@ -120,13 +120,13 @@ def _follow(
 def _looked_at(
     handles: Sequence[Handle], account: _Account, until: float | None, *, changes: bool
 ) -> list[Handle]:
-    """Ask for the first operation once, and give those that are left to wait for.
+    """Read the first operation once, and return the handles that are left to wait for.
 
-    A wait asks a server that is away again and again; a mistyped URL is to fail at once.
+    A wait keeps retrying while a server is unavailable, but a mistyped URL must fail at once.
     """
     waiting: list[Handle] = []
     for handle in handles:
-        known = handle.operation != Operation(name=handle.name)  # from a list, or a start
+        known = handle.operation != Operation(name=handle.name)  # known from a list or a start
         in_time = until is None or time.monotonic() < until
         if not known and in_time and handle is handles[0]:
             try:

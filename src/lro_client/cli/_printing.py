@@ -36,10 +36,10 @@ json_option = click.option(
 
 
 def full_operations(names: Sequence[str], link: Link) -> Mapping[str, Operation]:
-    """Ask the server for operations in the FULL view, by name; none if it has no such view."""
+    """Read operations in the FULL view, by name; none if the server has no such view."""
     try:
         found = link.client.batch_get(names, view="FULL").operations
-    except (CallError, LroError):  # the caller may still have permission for a plain Get
+    except (CallError, LroError):  # the caller may still be allowed to use Get
         return {}
     return {one.name: one for one in found}
 
@@ -64,7 +64,7 @@ def full_list(
 def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
     """Print an operation: in full to a terminal, one line to a pipe.
 
-    An operation in the FULL view is printed in full to a pipe, too.
+    In the FULL view, it is printed in full to a pipe too.
     """
     if as_json:
         print_json(operation, link)
@@ -116,7 +116,7 @@ def _moment(at: datetime | None) -> str:
 
 
 def print_line(operation: Operation, link: Link) -> None:
-    """Print an operation on one line: how far it is, or its response or error."""
+    """Print an operation on one line: its progress, response or error."""
     if operation.done:
         print_end(operation, link, as_json=False)
     else:
@@ -143,7 +143,7 @@ def print_json(operation: Operation, link: Link) -> None:
 
 @attrs.frozen(kw_only=True)
 class StateLine:
-    """The texts of an operation, for a line or a row of a table."""
+    """The texts that show an operation, in a line or a table row."""
 
     name: str
     state: str
@@ -152,7 +152,7 @@ class StateLine:
 
     @property
     def percent(self) -> str:
-        """Return the progress, or the empty text if it is not known."""
+        """Return the progress, or an empty string if it is not known."""
         fraction = self.progress.fraction
         return "" if fraction is None else percent_text(fraction)
 
@@ -163,7 +163,7 @@ class StateLine:
 
 
 def state_line(operation: Operation, link: Link) -> StateLine:
-    """Make the texts of an operation, in which nothing controls a terminal."""
+    """Make the texts that show an operation, without control characters."""
     found = progress_of(operation.metadata, link.types) or Progress()
     error = operation.error
     return StateLine(
@@ -180,7 +180,7 @@ def error_text(error: Status) -> str:
 
 
 def json_text(value: Json, *, indent: int | None = None) -> str:
-    """Print JSON as a text in which nothing controls a terminal."""
+    """Return JSON as text without control characters."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     plain = not encoding.startswith("utf")
     between = (",", ":") if indent is None else (",", ": ")
@@ -189,9 +189,9 @@ def json_text(value: Json, *, indent: int | None = None) -> str:
 
 
 def as_wire(operation: Operation, types: TypeRegistry) -> dict[str, Json]:
-    """The JSON object of an operation.
+    """Return the JSON object of an operation.
 
-    A message in binary form of an unknown type is its bytes in base64.
+    A binary message of an unknown type is shown as its bytes in base64.
     """
     try:
         return operation_to_json(operation, types)
@@ -269,7 +269,7 @@ class LiveTable:
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
-            # Of the present terminal: that of the library may be older than a change of its width.
+            # A new console: the library's own may not know the terminal's current width.
             console=Console(),
             get_renderable=self._drawn,
             refresh_per_second=_FRAMES_A_SECOND,
@@ -283,12 +283,12 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def show(self, operation: Operation) -> None:
-        """Draw this state of one of the operations from now on."""
+        """Draw an operation with this state from now on."""
         now = time.monotonic()
-        # An operation that the server gives another name than was asked for has its own row.
+        # If the server returns an operation under a different name, it gets its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
-            if self._full is None:  # not before the server has answered: it may be away
+            if self._full is None:  # only after a reply, since the server may be unavailable
                 self._full = full_operations(list(self._rows), self._link)
             age = _age(operation, self._link, self._full.get(operation.name, operation))
             if age is not None:
@@ -301,7 +301,7 @@ class LiveTable:
             row.ended = now
 
     def lose(self, name: str) -> None:
-        """Draw from now on that the state of this operation is not known any more."""
+        """Draw the state of this operation as unknown from now on."""
         self._rows[name].lost = True
 
     def _drawn(self) -> Table:
@@ -333,7 +333,7 @@ def can_redraw() -> bool:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        # Names are copied from here, so they stay whole as long as anything else can give way.
+        # Users copy names from the table, so all other columns are shortened before the names.
         shown = Text(heading, no_wrap=True, overflow="ellipsis")
         table.add_column(shown, no_wrap=heading not in ("", "message"), overflow="fold")
     return table

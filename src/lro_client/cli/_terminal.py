@@ -1,4 +1,4 @@
-"""The terminal of the client's commands: what it can show, exit codes, and signals."""
+"""The terminal of the client's commands: texts, exit codes and signals."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%+@/-]*", re.ASCII)
 
 
 def one_line(text: str) -> str:
-    """Return a plain text on one line, with single spaces for all white space."""
+    """Return a text on one line, without control characters and with single spaces."""
     return plain(" ".join(text.split()))
 
 
 def plain_json(text: str) -> str:
-    """JSON that means the same, with what cannot be seen in it as JSON escapes."""
+    """Return equivalent JSON with invisible characters as JSON escapes."""
     return _BEYOND.sub(_escaped, text)
 
 
 def safe_in_shells(word: str) -> bool:
     """Return True if no shell needs quotes around a word.
 
-    Not safe are quotes, white space, what some shell expands, such as ``~``, ``=`` and ``:``, and
-    a hyphen in front, which makes an option.
+    Unsafe characters are quotes, white space, characters that some shell expands, such as ``~``,
+    ``=`` and ``:``, and a hyphen at the beginning, which would make the word an option.
     """
     return _SAFE.fullmatch(word) is not None
 
@@ -50,9 +50,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 class StatusLine:
-    """A line on standard error with the number of pending operations, which is redrawn.
+    """A status line on standard error with the number of pending operations.
 
-    Only a terminal that can erase a line gets it. Call :meth:`clear` before printing anything else.
+    It is shown only on terminals that can erase a line. Call :meth:`clear` before other output.
     """
 
     def __init__(self, wanted: bool) -> None:
@@ -86,7 +86,7 @@ class Exit(enum.IntEnum):
     """The exit statuses of the commands that call a server."""
 
     DONE = 0
-    """Done with a response, or the call did what it was asked to."""
+    """An operation is done with a response, or the call succeeded."""
     FAILED = 1
     """An operation ended with an error."""
     MISUSED = 2
@@ -96,11 +96,11 @@ class Exit(enum.IntEnum):
     RUNNING = 4
     """An operation is still running."""
     CALL_FAILED = 5
-    """A call failed: the server is away, or refused."""
+    """A call failed: the server is unavailable, or refused it."""
     INTERRUPTED = 130
-    """Ctrl-C, as shells have it."""
+    """Interrupted by Ctrl-C; the status that shells use."""
     CUT_OFF = 141
-    """The reader of the output has stopped reading, as shells have it."""
+    """The reader of the output closed the pipe; the status that shells use."""
 
 
 _WORST_FIRST: Final = (Exit.CALL_FAILED, Exit.FAILED, Exit.CANCELLED, Exit.RUNNING, Exit.DONE)
@@ -127,10 +127,10 @@ def worst(exits: Iterable[Exit]) -> Exit:
 
 
 class ClientCommand(click.Command):
-    """A command that exits with the :class:`Exit` that its function returns."""
+    """A command whose exit status is the :class:`Exit` that its function returns."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command: an error of a call becomes one sentence, Ctrl-C says what goes on."""
+        """Run the command; print a failed call as one sentence and, on Ctrl-C, what continues."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -148,12 +148,12 @@ class ClientCommand(click.Command):
 
 
 def print_error(text: str) -> None:
-    """Print a message on standard error, in which nothing controls a terminal."""
+    """Print a message without control characters on standard error."""
     click.echo(f"lro: {plain(text)}", err=True)
 
 
 def sentence(error: ClientError, named: str = "") -> str:
-    """Describe an error on one line, with the operation or the server that it is about."""
+    """Describe an error on one line, with the operation or server concerned."""
     if isinstance(error, PollTimeout):
         last = error.last_error
         why = "" if last is None else f"; the last poll failed: {sentence(last)}"
@@ -171,17 +171,17 @@ def _is_unconnected(error: CallError, text: str) -> bool:
 
 
 def set_address(address: str) -> None:
-    """Remember which server is asked, for messages."""
+    """Remember the server's address, for error messages."""
     click.get_current_context().meta[_ADDRESS] = address
 
 
 def set_going_on(names: Iterable[str]) -> None:
-    """Remember which operations go on if the command is interrupted now."""
+    """Remember which operations continue if the command is interrupted now."""
     click.get_current_context().meta[_GOING_ON] = list(names)
 
 
 def set_starting(text: str) -> None:
-    """Remember what to print if the command is interrupted now; empty for nothing."""
+    """Remember the message to print if the command is interrupted now; empty for none."""
     meta = click.get_current_context().meta
     meta.pop(_STARTING, None)
     if text:
@@ -189,7 +189,7 @@ def set_starting(text: str) -> None:
 
 
 def print_going_on(why: str = "") -> None:
-    """Print that the operations go on that the command waited for, and how to wait again."""
+    """Print that the operations continue for which the command waited, and how to wait again."""
     names: list[str] = click.get_current_context().meta.get(_GOING_ON, [])
     if not names:
         return
