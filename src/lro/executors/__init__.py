@@ -1,1 +1,1 @@
-"""Where work runs. Import the executor you use: each may need an extra."""
+"""Executors, which run the work. Import the one that you use, since each may need an extra."""

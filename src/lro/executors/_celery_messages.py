@@ -1,4 +1,4 @@
-"""The parts that need Celery: sending names to the broker, and the task that runs an operation."""
+"""The parts that need Celery: the publisher of names, and the task that runs an operation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lro._engine.process import PerProcess
 log = logging.getLogger("lro")
 
 REJECT_PAUSE_SECONDS: Final = 1.0
-"""Pause before a worker returns a message to the broker, so that the two do not spin."""
+"""Pause before a worker returns a message to the broker, which sends it again at once."""
 
 _SHOWN: Final = 5
-"""The number of arguments of a wrong message whose types are logged."""
+"""The most arguments of an invalid message whose types are logged."""
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
@@ -36,8 +36,8 @@ Freed: TypeAlias = Callable[[], None]
 class CeleryWorkerTask(PerProcess):
     """Runs operations by their names, in a process that Celery can end while one runs.
 
-    ``close`` hands back the running work; it is called when Celery ends the process. ``freed`` is
-    called when an operation has ended here.
+    ``close``, which hands back the running work, is called when Celery ends the process. ``freed``
+    is called when an operation has ended in this process.
     """
 
     stopped = False
@@ -50,12 +50,12 @@ class CeleryWorkerTask(PerProcess):
         self._running = 0
 
     def run(self, *arguments: object, **named: object) -> None:
-        """Run the operation whose name a message has, unless another worker has it.
+        """Run the operation that a message names, unless another worker has the operation.
 
-        A message without one name is dropped.
+        A message that is not exactly one name is dropped.
 
         Raises:
-            Reject: It cannot run here now: the message goes back to the broker.
+            Reject: The operation cannot run here now; the message goes back to the broker.
         """
         name = arguments[0] if len(arguments) == 1 and not named else None
         if not isinstance(name, str):
@@ -74,7 +74,7 @@ class CeleryWorkerTask(PerProcess):
             log.warning(line, name, exc, extra=about(name))
             time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
-        if self.stopped:  # it may have been handed back: another worker can run it at once
+        if self.stopped:  # perhaps handed back: another worker can run it now
             raise Reject("the worker is stopping", requeue=True)
 
     @property
@@ -103,15 +103,15 @@ class CeleryWorkerTask(PerProcess):
                 return
             except (Unavailable, InvalidOperationName):
                 raise
-            except SoftTimeLimitExceeded:  # it would begin the work again, and so limit nothing
+            except SoftTimeLimitExceeded:  # raising it would only run the work again
                 line = "%s: continues; Celery's soft time limit is not for operations"
                 log.warning(line, name, extra=about(name))
             except BaseException as exc:
-                if work_thread.done.done():  # an error of the work
+                if work_thread.done.done():  # the work raised it
                     raise
                 work_thread.take()
                 self._release(name, exc)
-                if isinstance(exc, Exception):  # Celery ends the worker by itself
+                if isinstance(exc, Exception):  # after this, Celery itself ends the worker
                     raise Reject(str(exc), requeue=True) from exc
                 raise
 
@@ -152,17 +152,17 @@ class SeparateThread:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """Claim the action; return False if another thread has claimed it."""
+        """Claim the action; return False if a thread has already claimed it."""
         return self._taken.acquire(blocking=False)
 
     def start(self) -> None:
-        """Start a thread for the action, unless one has begun it."""
+        """Start a thread for the action, unless the action has begun."""
         if self._taken.locked():
             return
         try:
             threading.Thread(target=self._run, name="lro-celery", daemon=True).start()
         except RuntimeError as exc:
-            if type(exc) is not RuntimeError:  # raised by a signal
+            if type(exc) is not RuntimeError:  # a signal handler raised it
                 raise
             raise Unavailable(f"no thread can be started: {exc}") from exc
 
@@ -178,19 +178,18 @@ class SeparateThread:
 
 
 STOPPING: Final = "the executor is stopping"
-"""The reason for sending no more names."""
+"""Message of the error when no more names are sent."""
 
 FRESH_SECONDS: Final = 1.0
-"""For this many seconds after an answer the broker counts as reachable, after a failure as not."""
+"""Seconds for which the last result (an answer or a failure) counts as the broker's state."""
 
 
 class NamePublisher(PerProcess):
     """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
-    The app's settings say where the broker is, and its protocol. Only the time limits are set here:
-    ``timeout`` bounds each connect and each answer. A call is retried once, over a new connection,
-    if its connection was dead. So a call ends within three times ``timeout``, even if packets are
-    lost.
+    The broker's address and protocol come from the app's settings; only the time limits are ours.
+    ``timeout`` bounds each connect and each answer. If a connection was dead, its call is retried
+    once over a new one. So a call ends within three times ``timeout``, even if packets are lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -202,21 +201,21 @@ class NamePublisher(PerProcess):
         self._after_fork()
 
     def _after_fork(self) -> None:
-        # The parent still uses its connections. They are kept here, because a connection that is
-        # dropped is closed, and that may end it for the parent too.
+        # The parent still uses its connections. The child keeps references to them: garbage
+        # collection would close them, perhaps for the parent, too.
         self._parent_pool = getattr(self, "_pool", None)
         self._pool: Any = None
         self._lock = threading.Lock()
         self._last_result: tuple[float, str] = (-math.inf, "")
 
     def check_reachable(self) -> None:
-        """Check that the broker can be reached, or could a moment ago.
+        """Check that the broker can be reached, or could be reached a moment ago.
 
-        While it is away, only the first of many callers waits for the result: one of the callers is
-        the thread that renews the lease of this process.
+        While the broker is unavailable, only the first of many callers waits for the check. The
+        others must not wait: one of them is the thread that renews this process's lease.
 
         Raises:
-            Unavailable: It cannot be reached, or could not a moment ago.
+            Unavailable: The broker cannot be reached, or could not be reached a moment ago.
         """
         at, trouble = self._last_result
         if time.monotonic() - at >= FRESH_SECONDS:
@@ -225,7 +224,7 @@ class NamePublisher(PerProcess):
             raise Unavailable(trouble)
 
     def publish(self, action: Callable[[Any], object]) -> None:
-        """Call ``action`` with a connection; once more if the first connection was dead.
+        """Call ``action`` with a connection; call it again if the first connection was dead.
 
         Raises:
             Unavailable: The broker cannot be reached, or the connections were closed.
@@ -288,14 +287,14 @@ class NamePublisher(PerProcess):
             raise Unavailable(text) from exc
 
     def _unreachable(self, cause: Exception) -> Unavailable:
-        first = cause.__cause__ or cause  # it says more than kombu's own error
+        first = cause.__cause__ or cause  # more specific than kombu's own error
         trouble = f"the message broker cannot be reached now ({type(first).__name__})"
         self._last_result = (time.monotonic(), trouble)
         return Unavailable(trouble)
 
     def _connect(self) -> Any:
-        # Each kind of transport has its own options for time limits, and refuses others. An
-        # unknown kind keeps its defaults.
+        # Each kind of transport has its own options for time limits, and refuses unknown ones. A
+        # transport that is not known here keeps its defaults.
         kind = self._app.connection_for_write().transport.driver_type
         options: dict[str, object] = {}
         if kind == "redis":
@@ -308,7 +307,7 @@ class NamePublisher(PerProcess):
             options = {
                 "read_timeout": self._seconds,
                 "write_timeout": self._seconds,
-                # Otherwise data written to a connection that the broker has left counts as sent.
+                # Otherwise data written to a connection that the broker has closed counts as sent.
                 "confirm_publish": True,
             }
         if options:  # by default kombu retries for ever
@@ -319,5 +318,5 @@ class NamePublisher(PerProcess):
 
 
 def _open_channel(connection: Any) -> None:
-    # On every transport, opening a channel asks the broker.
+    # On every transport, opening a channel needs an answer of the broker.
     connection.channel().close()

@@ -1,4 +1,4 @@
-"""An executor for async functions: on the application's event loop, or on one of its own."""
+"""An executor for async functions: on the application's event loop, or on its own."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _RETRY_SECONDS: Final = 0.5
 _parent_loops: Final[list[object]] = []
 """Event loops of the process that this one was forked from, and their tasks.
 
-They are neither used nor closed here, nor collected, which would close them: the selector of a
-loop is shared with the parent, which would lose its events.
+The child must not use or close them, or let them be garbage-collected, which closes them: a loop
+shares its selector with the parent, which would lose events.
 """
 
 
@@ -39,23 +39,24 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class AsyncioExecutor(PerProcess, LocalExecutor):
     """Runs up to ``concurrency`` tasks on an event loop.
 
-    It has no queue: further operations wait in the store, until a task of this process ends or a
-    worker of another process is free.
+    The executor has no queue: further operations wait in the store until a task of this process
+    ends or a worker of another process is free.
 
     Cancellation reaches an async function as ``asyncio.CancelledError`` at its next ``await``.
     A function that is not async runs in a thread, and is cancelled as in ``ThreadExecutor``.
 
-    ``loop="own"``: the loop has its own daemon thread, so that work never delays the loop of a
-    server. Both are created with the first task, so a server can fork after it has made its
-    executor. ``loop="running"``: work runs on the loop on which the service is first used, the
-    application's. So functions can use objects of that loop, such as connections that were opened
-    when the application started, and no thread is needed to start, report or end an operation.
-    Until a loop has used the service, and after that loop is closed, starts are UNAVAILABLE. Close
-    the service in another thread, ``await asyncio.to_thread(service.close)``, before the loop ends.
-    Otherwise its work is handed back at once. The ASGI edge does that by itself.
+    With ``loop="own"`` the loop runs in its own daemon thread, so that work never delays a server's
+    loop. Both are created with the first task, so a server can create the executor and then fork.
+
+    With ``loop="running"`` work runs on the application's loop: the first that uses the service.
+    Functions can use objects of that loop, such as connections opened when the application started,
+    and no thread is needed to start, report or end an operation. Until a loop has used the service,
+    and after that loop is closed, starts are UNAVAILABLE. Close the service before the loop ends,
+    in another thread: ``await asyncio.to_thread(service.close)``. Otherwise the work is handed back
+    at once. The ASGI edge closes it by itself.
 
     Raises:
-        DeclarationError: ``concurrency`` is not a number from 1, or ``loop`` neither "own" nor
+        DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
             "running".
     """
 
@@ -70,7 +71,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """An async function is interrupted at its next ``await``, another at its next check."""
+        """An async function stops at its next ``await``, any other function at its next check."""
         return CancelSupport.AT_AWAIT
 
     @property
@@ -82,8 +83,8 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         """Reserve one of the ``concurrency`` places; None if all are taken.
 
         Raises:
-            Unavailable: The executor is stopping, or has no loop: none can be started, or the
-                application's loop has not used the service yet, or is closed.
+            Unavailable: The executor is stopping; or it has no loop, because none can be
+                started, or the application's loop is closed or has not used the service yet.
         """
         self.begin_here()  # tasks of a closed loop take no place
         place = WorkerPlace(self._places, self._begin)
@@ -107,7 +108,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         The loop of a stopped executor ends with its last task.
         """
         if self._uses_running_loop and self.loop_runs_here:
-            seconds = 0.0  # tasks of the loop that runs here cannot continue meanwhile
+            seconds = 0.0  # this thread's loop cannot run its tasks meanwhile
         over = self._places.join(seconds)
         if over and self._places.stopped:
             self._ended = True
@@ -127,7 +128,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin_here(self) -> None:
-        """Use the event loop that runs in this thread, if this executor has ``loop="running"``.
+        """If this executor has ``loop="running"``, use the event loop that runs in this thread.
 
         If the last loop was closed before its tasks ended, abandon them.
         """
@@ -175,10 +176,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         while not self._ended:
             try:
                 loop.run_forever()
-            except BaseException:  # SystemExit in a task that a function has created
+            except BaseException:  # SystemExit in a task that a function created
                 log.exception("a task tried to end the event loop, which continues")
-        # When the interpreter exits, Python 3.12 starts no thread, and asyncio needs one to wait
-        # for the threads of its pool. They have been joined by then, and the loop is closed.
+        # At interpreter exit, Python 3.12 starts no threads, and asyncio needs one to wait for its
+        # thread pool. By then the pool has been joined, and the loop is closed.
         with contextlib.suppress(RuntimeError):
             runner.close()
 
@@ -188,7 +189,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         return self._loop is not None and self._loop is _running_loop()
 
     def _begin(self, place: WorkerPlace, task: Task) -> None:
-        loop = self._loop  # read once: with another loop, the tasks of this one are abandoned
+        loop = self._loop  # read once: begin_here may replace the loop
         self._places.begin(place, task)
         if loop is not None and loop is _running_loop():
             self._start(place, task)
@@ -202,7 +203,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
-        # Otherwise it would run in the context of the start or end that has called this.
+        # Otherwise the task would run in the context of the start or end that called this.
         running = asyncio.get_running_loop().create_task(
             self._run(task), context=contextvars.Context()
         )
@@ -211,12 +212,12 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     def _task_done(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
         self._tasks.discard(running)
-        # A loop that ends would not run another task.
+        # A loop that is ending would not run another task.
         self._places.end(place, tell=not running.cancelling())
 
     async def _run_in_thread(self, task: Task) -> None:
-        # A thread of its own: in a pool, functions that block would delay each other, and the
-        # writes of all others.
+        # Use a separate thread: in a pool, blocking functions would delay each other and all
+        # writes.
         loop = asyncio.get_running_loop()
         over = loop.create_future()
 
@@ -244,5 +245,5 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             await (task.arun() if task.is_async else self._run_in_thread(task))
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
-        except BaseException:  # SystemExit too: it would end the loop with all its tasks
+        except BaseException:  # SystemExit too: it would end the loop and all tasks
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))

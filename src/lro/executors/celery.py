@@ -1,4 +1,4 @@
-"""An executor for many machines: Celery transports the names of operations, its workers run them.
+"""An executor for many machines: Celery delivers names of operations; its workers run them.
 
 One module makes the service. Web servers import it to start operations, and
 ``celery -A module worker`` imports it to run them::
@@ -12,9 +12,9 @@ One module makes the service. Web servers import it to start operations, and
 Both must share the store, which alone knows the state of operations. A message has only the name
 of an operation. The worker that receives it claims the operation in the store. The store refuses if
 another worker has it, it has ended, is not due, its method is paused, or a limit is reached. So
-messages can come twice, early, late, or out of order. A message that was lost is sent again after
-``redelivery``, by any process on the store that declares the method. A lost worker is found by its
-lease, as with every executor (spec §2.8).
+messages may arrive twice, early, late, or out of order. A lost message is sent again after
+``redelivery``, by any process on the store that declares the method. A lost worker is detected by
+its lease, as with every executor (spec §2.8).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ except ImportError as _exc:
 __all__ = ["CeleryExecutor"]
 
 _OPTIONS: Final = {
-    "shared": False,  # with other apps
+    "shared": False,  # not with other apps
     "serializer": "json",
     "ignore_result": True,  # the store has the result
     "store_errors_even_if_ignored": False,
     "track_started": False,
     # If a worker dies before it claims the operation, its message goes to another worker at once.
-    # After the claim it is refused until the lease runs out, so that work that kills its worker
-    # does not kill one worker after another.
+    # After the claim that message is refused until the lease expires, so that work that kills its
+    # worker does not kill one worker after another.
     "acks_late": True,
     "reject_on_worker_lost": True,
     "retry_on_worker_lost": False,
@@ -60,37 +60,37 @@ _task_names: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDi
 class CeleryExecutor:
     """Runs operations in the workers of a Celery app.
 
-    ``queue`` is the queue of the names; None: the one that the app's ``task_routes`` say. A name
-    that is not claimed within ``redelivery`` is sent again, then after as long again as the
-    operation is old, so that a long queue is not filled with repetitions. ``task_name`` is the name
-    of the app's task, one for each service. ``broker_timeout`` bounds each connect and each answer
-    when a name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE while
-    the broker is away. ``connections`` is the number of starts that can send at once.
+    ``queue`` is the queue for names; None uses the app's ``task_routes``. A name that is not
+    claimed within ``redelivery`` is sent again. Each further pause is as long as the operation's
+    age then, so that repeats do not fill a long queue. ``task_name`` is the name of the app's task,
+    one for each service. ``broker_timeout`` bounds each connect and each answer when a name is
+    sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE while the broker is.
+    ``connections`` is the number of starts that can send at once.
 
-    Cancellation reaches a function in whatever process it runs, at its next check:
-    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. No process is killed for it,
-    or for a method's time limit. A name that was sent cannot be taken back: the service ends a
-    cancelled operation that no worker has begun, and its message then has no effect.
+    Cancellation reaches a function in any process, at its next check: ``job.report()``,
+    ``job.sleep()`` or ``job.raise_if_cancelled()``. Neither a cancellation nor a method's time
+    limit kills a process. A name that was sent cannot be recalled: if no worker has begun the
+    cancelled operation, the service ends it, and the message has no effect.
 
     The name of delayed or retried work is sent when the work is due. The name of work with
-    ``concurrency`` or ``rate`` is sent when the limits allow it. Until then it waits in the store,
-    where priorities and turns of keys decide; they have no effect in the broker's queue. A worker
-    that gets the name of work that must not begin is free at once. A lost name counts for the
-    limits until it is sent again.
+    ``concurrency`` or ``rate`` is sent when the limits allow it. Until then the work waits in the
+    store, where priorities and the turns of keys set the order; they have no effect in the broker's
+    queue. A worker that receives a name whose work must not begin is free again at once. A lost
+    name counts for the limits until it is sent again.
 
-    A worker that stops warmly (SIGTERM) first finishes its running work, without a time limit. A
-    worker with Celery's usual pool of processes that stops coldly (SIGQUIT, or SIGTERM if
-    ``REMAP_SIGTERM=SIGQUIT`` is set; each after ``worker_soft_shutdown_timeout``, if the app sets
-    one) hands its work back, and another worker continues at once; it does not count as lost. The
-    lease of a killed worker must run out, also if Celery's ``task_time_limit`` kills it; use a
-    method's ``time_limit`` instead. ``task_soft_time_limit`` has no effect on operations.
+    On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. On
+    a cold shutdown (SIGQUIT, or SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set; each after
+    ``worker_soft_shutdown_timeout``, if the app sets one), a worker with Celery's usual pool of
+    processes hands its work back. Another worker continues at once, and the work does not count as
+    lost. If a worker is killed, as by Celery's ``task_time_limit``, its lease must expire first:
+    use a method's ``time_limit`` instead. ``task_soft_time_limit`` is ignored.
 
     A worker takes ``worker_prefetch_multiplier`` names for each of its processes, by default 4.
-    They wait behind its running work even if other workers are idle. Set it to 1 for long work.
+    These names wait for its running work even if other workers are idle. For long work, set 1.
 
     A worker that cannot reach the store returns the message to the broker after a second. It does
-    not use Celery's retry, which would send a new message with a delay, and that could be lost too.
-    If the message is lost on its way back, the redelivery replaces it.
+    not use Celery's retry, which sends a new, delayed message that could be lost. If the message is
+    lost on its way back, the redelivery replaces it.
 
     Raises:
         DeclarationError: An argument is of a wrong type or out of its bounds.
@@ -131,7 +131,8 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of operations that run in this process; it can send any number of names."""
+        """The number of operations running in this process, and no limit: it can send any
+        number."""
         return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(
@@ -156,7 +157,7 @@ class CeleryExecutor:
             raise DeclarationError(self._task_name, text)
         worker_task = self._worker_task = CeleryWorkerTask(work, close, freed)
 
-        def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
+        def carry(*arguments: object, **named: object) -> None:  # Celery accepts no bound method
             worker_task.run(*arguments, **named)
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
@@ -169,10 +170,10 @@ class CeleryExecutor:
         """Do nothing: workers run the work."""
 
     def admit(self, spec: MethodSpec) -> None:
-        """Accept any function: the worker has declared it too."""
+        """Accept any function: the workers declare it, too."""
 
     def reserve(self) -> _Slot:
-        """Reserve room to send one name, which there is if the broker can be reached.
+        """Reserve a slot to send one name; only the broker must be reachable.
 
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.
@@ -211,7 +212,7 @@ class CeleryExecutor:
 
     def _send(self, name: str) -> None:
         self._check_running()
-        if self._eager:  # the app's tests: tasks run where they are sent
+        if self._eager:  # in tests of the app, tasks run where they are sent
             self._task.apply((name,))
             return
         self._publisher.publish(

@@ -1,4 +1,4 @@
-"""An executor that runs the work within the call that starts it: for tests and scripts."""
+"""An executor that runs work within the call that starts it: for tests and scripts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["InlineExecutor"]
 class InlineExecutor(PerProcess, LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
 
-    The caller is busy meanwhile, so only another thread that knows the name can cancel it. The
-    function learns of that at its next check.
+    The caller is blocked meanwhile, so only another thread that knows the operation's name can
+    cancel it. The function sees the cancellation at its next check.
 
-    Operations that wait in the store, such as those of a process that has stopped, run one after
-    another: a caller that holds an unused slot gets no second one.
+    Operations that wait in the store, such as those of a stopped process, run one after another: a
+    caller with an unused slot gets no second slot.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class InlineExecutor(PerProcess, LocalExecutor):
 
     @property
     def submits_block(self) -> bool:
-        """True: the work runs meanwhile."""
+        """True: ``submit`` runs the work."""
         return True
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of running tasks; there is no largest number."""
+        """The number of running tasks; there is no limit."""
         with self._idle:
             return ExecutorUsage(len(self._inside))
 
@@ -105,17 +105,17 @@ class _InlineSlot:
 _held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVar(
     "lro_inline_slot", default=None
 )
-"""The slot that a caller has reserved last.
+"""The slot that the caller reserved last.
 
-A context variable and not a thread local: an event loop runs the steps of its starts in threads of
-a pool, each in a context of its own, and no start must use the slot of another.
+A context variable, not a thread local: an event loop runs the steps of its starts in pool threads.
+Each start has its own context, and must not use another's slot.
 """
 
 
 def _run(task: Task) -> None:
-    """Run the task: an async one in another thread if this thread runs an event loop.
+    """Run the task; an async one in another thread if this thread runs an event loop.
 
-    The caller waits in either case: a thread runs one event loop at a time.
+    The caller waits in either case. A thread can run only one event loop at a time.
     """
     if task.is_async and event_loop_runs():
         with concurrent.futures.ThreadPoolExecutor(1, "lro-inline") as aside:

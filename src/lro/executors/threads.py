@@ -1,4 +1,4 @@
-"""The ThreadExecutor, and the parts that it shares with other executors in this process."""
+"""The ThreadExecutor, and the parts that other executors share with it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["ThreadExecutor"]
 log: logging.Logger = logging.getLogger("lro")
 
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
-"""The log line for an unexpected error: a task handles the errors of its function."""
+"""The log line for an unexpected error; the task itself handles errors of its function."""
 
 STOPPING: Final = "the executor is stopping"
-"""The reason that a stopped executor gives when it refuses a task."""
+"""Message of the error with which a stopped executor refuses a task."""
 
 
 def _ignore() -> None:
@@ -41,7 +41,7 @@ class LocalExecutor:
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """A function learns of a cancellation when it checks."""
+        """A function sees a cancellation at its next check."""
         return CancelSupport.COOPERATIVE
 
     @property
@@ -51,7 +51,7 @@ class LocalExecutor:
 
     @property
     def submits_block(self) -> bool:
-        """False: a task is handed to its worker without waiting."""
+        """False: ``submit`` passes the task to its worker without waiting."""
         return False
 
     def attach(
@@ -61,7 +61,7 @@ class LocalExecutor:
         begin: Callable[[], None],  # noqa: ARG002
         freed: Callable[[], None],
     ) -> None:
-        """Keep ``freed``; the other callbacks are for executors that are given names only.
+        """Keep ``freed``; the other callbacks are for executors that receive only names.
 
         Raises:
             DeclarationError: Another service has this executor.
@@ -82,7 +82,7 @@ class LocalExecutor:
         """Tell the service that a worker is free."""
         try:
             self._freed()
-        except Exception:  # the worker must live on
+        except Exception:  # the worker must go on
             log.exception("the service failed to note that a worker is free")
 
 
@@ -103,7 +103,7 @@ class Places(PerProcess):
         self._running: dict[WorkerPlace, Task] = {}
 
     def take(self, place: WorkerPlace) -> int:
-        """Reserve a place; return the number of places taken then, or 0 if all were.
+        """Reserve a place; return the number of places then taken, or 0 if none was free.
 
         Raises:
             Unavailable: The executor is stopping.
@@ -120,7 +120,7 @@ class Places(PerProcess):
     def begin(
         self, place: WorkerPlace, task: Task, hand_over: Callable[[], None] = _ignore
     ) -> None:
-        """Count a task as running, and call ``hand_over`` before any stop.
+        """Count a task as running, and call ``hand_over``; a stop waits for both.
 
         Raises:
             Unavailable: The executor is stopping, or the place was reserved before a fork.
@@ -135,7 +135,7 @@ class Places(PerProcess):
             hand_over()
 
     def release(self, place: WorkerPlace, *, tell: bool = True) -> None:
-        """Give back a reserved place; ``tell`` False: without calling ``freed``."""
+        """Free a reserved place, and call ``freed`` unless ``tell`` is False."""
         with self._lock:
             if place not in self._reserved:
                 return
@@ -163,7 +163,7 @@ class Places(PerProcess):
         return tasks
 
     def stop(self) -> None:
-        """Refuse tasks that are reserved or begin later."""
+        """From now on, refuse reservations and begins of tasks."""
         with self._lock:
             self.stopped = True
 
@@ -180,7 +180,7 @@ class Places(PerProcess):
 
 
 class WorkerPlace:
-    """A reserved worker; a ``Slot``. ``begin`` runs the task in this place."""
+    """A reserved worker (a ``Slot``). ``begin`` runs the task in this place."""
 
     __slots__ = ("_begin", "_places")
 
@@ -193,7 +193,7 @@ class WorkerPlace:
         self._begin(self, task)
 
     def release(self) -> None:
-        """Give the worker back unused."""
+        """Release the worker unused."""
         self._places.release(self)
 
 
@@ -204,8 +204,8 @@ _Assignment: TypeAlias = tuple[WorkerPlace, Task] | None
 class WorkerThreads(PerProcess):
     """Daemon threads, each of which calls ``work`` for one task after another.
 
-    A thread is started when it is needed. So an executor that a server makes before it forks loses
-    no thread, and an executor that is never used has none.
+    A thread is started when it is needed. So an executor made before a server forks loses no
+    threads, and an unused executor has none.
     """
 
     def __init__(self, size: int, name: str, work: Callable[[WorkerPlace, Task], None]) -> None:
@@ -218,7 +218,7 @@ class WorkerThreads(PerProcess):
         self._assigned: SimpleQueue[_Assignment] = SimpleQueue()
 
     def provide(self, wanted: int) -> bool:
-        """Start threads up to ``wanted``; return False if there are some, but fewer.
+        """Start threads until ``wanted`` run; return False if only some could be started.
 
         Raises:
             Unavailable: No thread can be started: the process has too many, or is ending.
@@ -245,7 +245,7 @@ class WorkerThreads(PerProcess):
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
-        """Give a task to an idle thread: there is a thread for each place that is taken."""
+        """Pass a task to an idle thread; there is a thread for each place taken."""
         self._assigned.put((place, task))
 
     def end(self) -> None:
@@ -253,17 +253,17 @@ class WorkerThreads(PerProcess):
         self._assigned.put(None)
 
     def _serve(self, assigned: SimpleQueue[_Assignment]) -> None:
-        while assigned is self._assigned:  # otherwise a task has forked, and this is the child
+        while assigned is self._assigned:  # otherwise a task forked, and this is the child
             next_one = assigned.get()
             if next_one is None:
                 assigned.put(None)  # for the next thread
                 return
             self._work(*next_one)
-            del next_one  # do not keep it alive while this thread waits
+            del next_one  # do not keep the task alive while this thread waits
 
 
 class PooledExecutor(LocalExecutor):
-    """At most ``workers`` threads, each of which runs tasks with :meth:`_run_task`.
+    """Base of executors with at most ``workers`` threads, which call :meth:`_run_task`.
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.
@@ -328,14 +328,14 @@ class PooledExecutor(LocalExecutor):
 class ThreadExecutor(PooledExecutor):
     """Runs tasks on at most ``workers`` threads.
 
-    It has no queue: an operation without a free thread waits in the store, until a thread of this
-    process or a worker of another process is free.
+    The executor has no queue: an operation without a free thread waits in the store until a thread
+    of this process or a worker of another process is free.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
-    and an async function at its next ``await``. A thread cannot be killed: a function that calls
-    neither runs to its end. The threads are daemons and do not delay the end of the process; other
-    processes then take over its operations when its lease runs out. A thread is started when it is
-    first needed, so a server can fork after it has made its executor. By default there are at most
+    and an async function at its next ``await``. A thread cannot be killed: a function that does
+    neither runs to its end. The threads are daemons, so they do not delay the end of the process;
+    other processes take over its operations when its lease expires. A thread is started when it is
+    first needed, so a server can create the executor and then fork. By default there are at most
     four more threads than processors, and at most 32.
 
     Raises:

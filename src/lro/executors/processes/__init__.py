@@ -1,4 +1,4 @@
-"""An executor whose functions run in processes of their own, which can be killed."""
+"""An executor that runs functions in child processes, which can be killed."""
 
 from lro.executors.processes._executor import ProcessExecutor
 

@@ -1,4 +1,4 @@
-"""The child process: receives calls of functions from its parent, and runs them one by one."""
+"""The child process: it receives function calls from its parent, and runs them one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`finish`.
+    """One call of a function: :meth:`returned` or :meth:`failed`, then :meth:`finish`.
 
     The listening thread creates it and calls :meth:`stop`; the main thread does the rest.
     """
@@ -68,7 +68,7 @@ class CallInChild:
     def __init__(self, call: RunFunction, send: Callable[[FromChild], None]) -> None:
         self.call = call
         self.why: StopReason | None = None
-        """Why it must stop; None if it need not."""
+        """Why the call must stop; None if it need not."""
         self._send = send
         self._spec: MethodSpec | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -95,14 +95,14 @@ class CallInChild:
     def stop(self, why: StopReason) -> None:
         """Stop the function at its next check, or at its next ``await``."""
         self.why = why
-        if why is StopReason.ASKED:  # the job sees by its clock that it is overdue
+        if why is StopReason.ASKED:  # if overdue, the job sees that by its clock
             self._control.stop()
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
 
     def answered(self, answer: RequestAnswer) -> None:
-        """Give an answer to the request that waits for it."""
+        """Pass an answer to the request that waits for it."""
         self._answers.put(answer)
 
     # -- by the main thread -------------------------------------------------------------------
@@ -111,7 +111,7 @@ class CallInChild:
         """Call the function.
 
         Raises:
-            NotResolved: It could not be called.
+            NotResolved: The function could not be called.
             BaseException: The function raised this.
         """
         try:
@@ -132,7 +132,7 @@ class CallInChild:
         """Return the last message after the function returned.
 
         Raises:
-            EncodingError: Its result cannot be encoded, or is not a response of the method.
+            EncodingError: The result cannot be encoded, or is not a response of the method.
         """
         assert self._spec is not None  # else the function was not called
         return Done(self._spec.pack_response(returned))
@@ -158,7 +158,7 @@ class CallInChild:
     def finish(self, last: FinalMessage) -> None:
         """Send the last message; no report follows it.
 
-        If it cannot be encoded, send a message that says so instead.
+        If the message cannot be encoded, send another one that reports this.
         """
         with self._reporting:
             self._finished = True
@@ -180,7 +180,7 @@ class CallInChild:
         assert task is not None
 
         def interrupt() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the function has ended
                 loop.call_soon_threadsafe(task.cancel)
 
         self._interrupt = interrupt
@@ -221,11 +221,11 @@ class CallInChild:
         """Send a request with the next number, and wait for its answer.
 
         Raises:
-            LroError: It is refused.
+            LroError: The request is refused.
         """
         with self._reporting:
             number = next(self._numbers)
-            if self._finished:  # asked by a thread that the function left behind
+            if self._finished:  # a thread that the function left behind asks
                 return RequestAnswer(number)
             self._send(request(number, *facts))
             answer = self._answers.get()
@@ -237,10 +237,10 @@ class CallInChild:
 
 
 def main(connection: Connection, level: int) -> None:
-    """Run the calls that come over a connection, until the parent ends them.
+    """Run the calls received on a connection, until the parent ends this process.
 
     ``level`` is the level of the parent's root logger. When the parent has ended, this process and
-    those that it has started are killed.
+    the processes that it started are killed.
     """
     mark_worker_process()
     child = ChildMain(connection, _kill_group)
@@ -256,13 +256,13 @@ def main(connection: Connection, level: int) -> None:
 
 
 class Shield(enum.Enum):
-    """Protects what the main thread sends from an exception raised by a signal handler."""
+    """Protects a message that the main thread is sending from exceptions of signal handlers."""
 
     DOWN = "down"
     UP = "up"
     """A message is being sent: a signal must wait."""
     STRUCK = "struck"
-    """A signal came meanwhile, and is handled once the message is sent."""
+    """A signal arrived meanwhile; it is handled after the message is sent."""
 
 
 class ChildMain(PerProcess):
@@ -279,7 +279,7 @@ class ChildMain(PerProcess):
         self._pid = os.getpid()
         self._shield = Shield.DOWN
         self._current: CallInChild | None = None
-        """The call whose function the main thread is in."""
+        """The call whose function the main thread is running."""
         self._parent_reads = False
         """True while the parent reads messages; it does not read between calls."""
 
@@ -303,13 +303,13 @@ class ChildMain(PerProcess):
                     attempt.answered(message)
         except (EOFError, OSError):  # the parent has ended
             self._on_parent_lost()
-        except BaseException:  # such as MemoryError: no thread would listen to the parent any more
-            self._parent_reads = True  # a parent that has sent something reads the answer
+        except BaseException:  # such as MemoryError: the parent's messages can no longer be read
+            self._parent_reads = True  # a parent that has sent a message reads the answer
             log.exception("a message of the parent process cannot be read")
             self._on_parent_lost()
 
     def work(self) -> None:
-        """Run calls until the parent ends them."""
+        """Run calls until the parent ends this process."""
         self.send(Ready())
         while (attempt := self._attempts.get()) is not None:
             last: FinalMessage
@@ -327,7 +327,7 @@ class ChildMain(PerProcess):
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
-        """Send a message to the parent as a whole, whatever signal comes.
+        """Send a whole message to the parent, even if a signal arrives.
 
         Raises:
             EncodingError: The message cannot be encoded.
@@ -352,8 +352,8 @@ class ChildMain(PerProcess):
     def interrupt(self, *_: object) -> None:
         """Handle SIGTERM: interrupt the function, if the parent has asked it to stop.
 
-        A signal from elsewhere stops nothing: a supervisor that ends a group of processes ends the
-        parent too, which then decides.
+        A signal from another sender is ignored: a supervisor that ends a process group ends the
+        parent too, and the parent decides.
         """
         if os.getpid() != self._pid:  # a function has just forked: see _after_fork
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -364,11 +364,11 @@ class ChildMain(PerProcess):
         if self._shield is not Shield.DOWN:
             self._shield = Shield.STRUCK
             return
-        self._current = None  # only once: the function may be tidying up
+        self._current = None  # only once: the function may be cleaning up
         raise attempt.why.error()
 
     def _after_fork(self) -> None:
-        """Leave the parent alone, in a process that a function has forked."""
+        """Cut the connection to the parent, in a process that a function forked."""
         self._connection.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -394,7 +394,7 @@ class ChildMain(PerProcess):
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    If the application has set up handlers for its loggers here, their lines are left to these.
+    If the application has set up handlers for its loggers here, only these handle their lines.
     Lines between calls, such as those of a thread, go to standard error.
     """
 
@@ -427,6 +427,6 @@ def _ignore_signal(*_: object) -> None:
 
 
 def _kill_group() -> None:
-    with contextlib.suppress(OSError):  # it leads no group if another program has started it
+    with contextlib.suppress(OSError):  # not a group leader if another program started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

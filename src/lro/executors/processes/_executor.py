@@ -49,14 +49,14 @@ log = logging.getLogger("lro")
 
 
 _CHECK_SECONDS: Final = 1.0
-"""How often the child is checked to be alive: another process may hold its connection open."""
+"""Seconds between checks that the child lives: another process may keep its connection open."""
 
 
 class CallSupervisor:
-    """Runs a call in a child, publishes its reports, and stops it if necessary.
+    """Runs a call in a child, publishes the call's reports, and stops it if necessary.
 
-    A function that must stop is first asked to. After ``grace`` seconds it is interrupted, and
-    after the same time again its process is killed. If it ends before, its own outcome counts.
+    A function that must stop is first asked to stop. After ``grace`` seconds it is interrupted, and
+    after ``grace`` again its process is killed. If it ends earlier, its own outcome counts.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CallSupervisor:
         grace: float,
     ) -> None:
         self.unusable = True
-        """True if the child is dead, busy, or was interrupted where that may break something."""
+        """True if the child is dead or busy, or an interrupt may have left it in a broken state."""
         self._interrupted = False
         self._process = process
         self._call = call
@@ -84,10 +84,10 @@ class CallSupervisor:
         """Call the function and return its response.
 
         Raises:
-            AttemptEnded: It failed, or could not be called.
-            Cancelled, DeadlineExceeded: It was stopped.
+            AttemptEnded: The function failed, or could not be called.
+            Cancelled, DeadlineExceeded: The function was stopped.
             LeaseLost: Another worker has the operation.
-            WorkerDied: Its process has ended.
+            WorkerDied: The child process has ended.
         """
         self._control.on_stop(self._process.wake)
         try:
@@ -132,7 +132,7 @@ class CallSupervisor:
 
     def _request_stop(self) -> None:
         assert self._stop_reason is not None  # the first step follows a reason to stop
-        if self._process.still_sending:  # it has not got the whole call yet
+        if self._process.still_sending:  # it has not received the whole call yet
             self._kill()
         self._process.send(Stop(self._stop_reason))
 
@@ -185,7 +185,7 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._stop_reason or self._reason(time.monotonic())  # the child may see it first
+        why = self._stop_reason or self._reason(time.monotonic())  # the child may be first to see it
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
             log.info(line, *self._name_and_attempt, how, extra=facts)
@@ -202,9 +202,9 @@ class CallSupervisor:
 
 
 def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> AttemptEnded:
-    """Return the end of an operation whose function cannot be called in another process.
+    """Return the failure of an operation whose function cannot be called in another process.
 
-    The status names the usual reason: a main module without its guard does its work when imported.
+    The status names the usual reason: a main module without a guard, which runs on import.
     """
     text = "the method cannot be run by the worker process"
     if in_main:
@@ -216,7 +216,7 @@ def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Att
 
 _GRACE: Final = timedelta(seconds=5)
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""Errors of a start that may succeed later: the system, or this process, has too much open."""
+"""Errors of a start that may succeed later: too many open files, or too little memory."""
 _RETRY_SECONDS: Final = 0.5
 """Seconds until a start is retried."""
 
@@ -224,30 +224,29 @@ _RETRY_SECONDS: Final = 0.5
 class ProcessExecutor(PooledExecutor):
     """Runs functions in at most ``workers`` child processes.
 
-    It has no queue: an operation without a free child waits in the store, until a child of this
-    process or a worker of another process is free.
+    The executor has no queue: an operation without a free child waits in the store until a child of
+    this process or a worker of another process is free.
 
-    Use it for work that needs a processor, holds Python's lock, may crash, or must be stopped for
-    certain. By default there are as many children as processors. A child is started when it is
-    first needed, and ended after ``recycle`` calls, if given.
+    Use it for work that is CPU-bound, holds the GIL, may crash, or must be stoppable at any point.
+    By default there are as many children as processors. A child is started when it is first needed;
+    it is replaced after ``recycle`` calls, if given.
 
-    A function that must stop, or whose time limit is over, gets an exception at its next check, and
-    at its next ``await``. If it continues for ``grace``, SIGTERM raises ``Cancelled`` or
-    ``DeadlineExceeded`` wherever it is. If it continues for as long again, its process is killed,
-    with the processes that it has started. If a child dies, its work counts as lost: see
-    ``Options.at_most_once``. When this process dies, its children end.
+    A function that must stop, or has exceeded its time limit, gets an exception at its next check
+    or ``await``. If it continues for ``grace``, SIGTERM raises ``Cancelled`` or
+    ``DeadlineExceeded`` at whatever point it has reached. If it continues for ``grace`` again, its
+    process is killed, with all processes that it has started. If a child dies, its work counts as
+    lost: see ``Options.at_most_once``. When this process dies, its children end.
 
-    A child imports the function. So the function must be in a module under its own name, either
-    itself or as the method that ``@service.method`` made of it. Other objects of that module, such
-    as a service and its store, do no work in the child, so a function cannot start operations. If
-    the plain function is in the module (``service.method(...)(function)``), its message classes
-    must be importable too, and codecs that were registered by hand are not known in the child. If a
-    function is in the main module, that needs its usual guard, ``if __name__ == "__main__"``.
+    A child imports the function. So the function must be in a module under its own name, as itself
+    or as the method that ``@service.method`` returned. Other objects of that module, such as a
+    service and its store, do no work in the child, so a function cannot start operations. If the
+    module has the plain function (``service.method(...)(function)``), its message classes must be
+    importable too, and the child does not know codecs that were registered by hand. If a function
+    is in the main module, that module needs the usual guard, ``if __name__ == "__main__"``.
 
-    Nothing is pickled: requests, results, metadata and errors are sent as packed messages. The
-    output of a child goes where the output of this process goes. Its log lines are logged here,
-    with their logger and level, except lines of loggers for which modules in the child set up
-    handlers. Needs POSIX.
+    Nothing is pickled: requests, results, metadata and errors are sent as packed messages. A child
+    inherits standard output and error. Its log lines are logged in this process with their logger
+    and level, except those of loggers that have handlers of their own in the child. Needs POSIX.
 
     Raises:
         DeclarationError: An argument is of a wrong type or out of its bounds, or the system has no
@@ -274,10 +273,11 @@ class ProcessExecutor(PooledExecutor):
         return CancelSupport.FORCED
 
     def admit(self, spec: MethodSpec) -> None:
-        """Check that a child process can find the method's function, as far as is known yet.
+        """Check that a child process can find the method's function, as far as is known now.
 
         Raises:
-            DeclarationError: It cannot: a lambda, a function within a function, a bound method.
+            DeclarationError: It cannot find a lambda, a function within a function, or a bound
+                method.
         """
         check_importable(spec)
 
@@ -306,7 +306,7 @@ class ProcessExecutor(PooledExecutor):
         return over
 
     def kill(self) -> None:
-        """Kill all children, with what they run."""
+        """Kill all children, and the processes that they started."""
         self._pool.kill()
 
     def _run_task(self, task: Task) -> None:
@@ -324,7 +324,7 @@ class ProcessExecutor(PooledExecutor):
 
 
 class ChildLease:
-    """The child process that one task uses, from the call of its function to :meth:`release`."""
+    """The child process of one task, from the call of its function to :meth:`release`."""
 
     def __init__(
         self, pool: ChildPool, reference: Callable[[MethodSpec], FunctionReference], grace: float
@@ -336,7 +336,7 @@ class ChildLease:
         self._unusable = False
 
     def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
-        """Call the method's function in a child; a ``RemoteCall``."""
+        """Call the method's function in a child; implements ``RemoteCall``."""
         try:
             call = self._call(spec, request, control)
             self._process = self._take_child(control)
@@ -365,7 +365,7 @@ class ChildLease:
             control.pause(_RETRY_SECONDS)
 
     def release(self) -> None:
-        """Give the child back."""
+        """Return the child to the pool."""
         if self._process is not None:
             self._pool.give_back(self._process, unusable=self._unusable)
 

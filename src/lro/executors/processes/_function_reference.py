@@ -26,7 +26,7 @@ MAIN: Final = "__main__"
 
 @attrs.frozen
 class MainModule:
-    """The source of a program's main module: the name of a module, or else a file."""
+    """The main module of a program: a module name, or else a file."""
 
     module: str
     file: str
@@ -36,9 +36,9 @@ class MainModule:
 class FunctionReference:
     """The paths of a method's function and classes, as ``module:name.in.the.module``.
 
-    With ``declared``, the method itself is at ``function``, with its registry of types. Otherwise
-    the registry is made from ``types``, pairs of a full name and a path. ``main`` is given if it is
-    needed.
+    With ``declared``, the path ``function`` leads to the method, with its registry of types.
+    Otherwise the registry is made from ``types``, pairs of a full name and a path. ``main`` is set
+    if any path is in the main module.
     """
 
     method: str
@@ -59,8 +59,8 @@ def check_importable(spec: MethodSpec) -> None:
     """Check that another process can import the method's function, as far as is known.
 
     Raises:
-        DeclarationError: No process can: it is a lambda, a function within a function, a bound
-            method, or typed into a shell.
+        DeclarationError: No process can import it: it is a lambda, a function within a
+            function, a bound method, or was typed into a shell.
     """
     for thing in (spec.function, spec.around, *_retried(spec)):
         if thing is not None:
@@ -68,10 +68,10 @@ def check_importable(spec: MethodSpec) -> None:
 
 
 def reference_to(spec: MethodSpec) -> FunctionReference:
-    """Return the reference of a method whose module has been imported.
+    """Return a reference to a method whose module has been imported.
 
     Raises:
-        DeclarationError: Another process could not import its function or a class of it.
+        DeclarationError: Another process cannot import the method's function or one of its classes.
     """
     path = _path(spec.full_name, spec.function)
     found = _at(path)
@@ -105,7 +105,7 @@ def _retried(spec: MethodSpec) -> tuple[type[Exception], ...]:
 
 
 def _is_method_of(found: object, spec: MethodSpec) -> bool:
-    # The same function, declared again: by another service, or under another name.
+    # The same function was declared again, by another service or under another name.
     return isinstance(found, Method) and found.spec.function is spec.function
 
 
@@ -219,7 +219,7 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         options=options,
         defaults=MethodDefaults(
             types=types,
-            keep_for=timedelta(days=1),  # has no effect: the parent process stores the end
+            keep_for=timedelta(days=1),  # has no effect: the parent stores the end
             limits=reference.limits,
             around=_imported(reference.around) if reference.around else None,
         ),
@@ -246,7 +246,7 @@ def _main_of_file(file: str) -> Any:
     spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)
     assert spec is not None  # the loader knows its file
     module = sys.modules[_MAIN_ELSEWHERE] = importlib.util.module_from_spec(spec)
-    module.__spec__ = None  # a script has none: multiprocessing then uses the file
+    module.__spec__ = None  # scripts have no spec; multiprocessing then uses the file
     try:
         loader.exec_module(module)
     except BaseException:

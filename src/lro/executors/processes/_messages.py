@@ -1,4 +1,4 @@
-"""The messages between a process and its child, each a JSON text; nothing is pickled."""
+"""The messages between a process and its child: JSON texts; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class RunFunction:
-    """Run this function. ``stop_at``: when it is overdue by the monotonic clock; None: never.
+    """Run this function. It is overdue at ``stop_at`` by the monotonic clock; None: never.
 
-    ``trace_context`` is the one of the attempt, as in ``Record.trace_context``.
+    ``trace_context`` is that of the attempt, in the form of ``Record.trace_context``.
     """
 
     reference: FunctionReference
@@ -53,7 +53,7 @@ class RunFunction:
 
 @attrs.frozen
 class Stop:
-    """Stop the work: the function learns of it at its next check, or at its next ``await``."""
+    """Stop the work: the function gets an exception at its next check or ``await``."""
 
     why: StopReason
 
@@ -69,7 +69,7 @@ class RequestRefusal:
 
 @attrs.frozen
 class RequestAnswer:
-    """The answer to the request of this number; with checkpoints if it asked for them."""
+    """The answer to the request with this number, with the checkpoints that it asked for."""
 
     number: int
     refusal: RequestRefusal | None = None
@@ -78,7 +78,7 @@ class RequestAnswer:
 
 @attrs.frozen
 class Shutdown:
-    """End: there is no more work."""
+    """End the process: there is no more work."""
 
 
 ToChild: TypeAlias = RunFunction | Stop | RequestAnswer | Shutdown
@@ -119,7 +119,7 @@ Request: TypeAlias = Report | Keep | LoadCheckpoints
 
 @attrs.frozen
 class LogLine:
-    """A line for the log of the process, by the logger of this name."""
+    """A line for the parent's log, from the logger of this name."""
 
     level: int
     text: str
@@ -143,7 +143,7 @@ class Failed:
 
 @attrs.frozen
 class Stopped:
-    """The function ended because it had to stop, or as if it had to."""
+    """The function ended with the error for a stop, asked or not."""
 
     why: StopReason
 
@@ -157,7 +157,7 @@ class AttemptReplaced:
 
 @attrs.frozen
 class FunctionNotFound:
-    """The function or a class of it could not be imported; ``in_main``: the main module."""
+    """The function or a class of it could not be imported; with ``in_main``, the main module."""
 
     in_main: bool = False
 
@@ -174,7 +174,7 @@ def encode(message: ToChild | FromChild) -> bytes:
     """Return the text of a message.
 
     Raises:
-        ValueError, TypeError: JSON cannot represent it, such as half a surrogate pair.
+        ValueError, TypeError: JSON cannot represent the message: it has a lone surrogate, say.
     """
     union = ToChild if isinstance(message, ToChild) else FromChild
     return dumps(_converter.unstructure(message, union))
@@ -193,7 +193,7 @@ def to_child(text: bytes) -> ToChild:
 
 
 def refusal(error: Exception) -> RequestRefusal:
-    """Return the refusal for a child; an error that it does not know becomes UNAVAILABLE."""
+    """Return the refusal for a child; an error unknown to children becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
         return RequestRefusal("LeaseLost", "", error.current)
     name = type(error).__name__
@@ -201,7 +201,7 @@ def refusal(error: Exception) -> RequestRefusal:
 
 
 def refusal_error(refusal: RequestRefusal, name: str, attempt: int) -> LroError:
-    """Return the error of a refusal, in the child that runs this operation."""
+    """Return the error that a refusal stands for, in the child that runs this operation."""
     if refusal.error in _REFUSALS:
         return _REFUSALS[refusal.error](refusal.text)
     return LeaseLost(name, attempt, refusal.current)

@@ -1,4 +1,4 @@
-"""Child processes: one of them, and the pool that keeps them."""
+"""A child process, and the pool of child processes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from lro.executors.processes._messages import FromChild, Shutdown, ToChild, enco
 _CHUNK: Final = 1 << 20
 _SHORT: Final = 4
 _LONG: Final = 8
-"""A length has 4 bytes, signed; if they are -1, 8 bytes follow."""
+"""Bytes of a long length: a length has 4 bytes, signed; if they are -1, 8 bytes follow."""
 
 
 class MessageReader:
-    """Reads messages piece by piece as they come.
+    """Reads messages piece by piece as they arrive.
 
-    ``Connection.recv_bytes`` would wait for the end of a message, which a child that is stopped or
-    dies within it never sends.
+    ``Connection.recv_bytes`` would wait for the end of a message. A child that is stopped or dies
+    while it sends the message never sends that end.
     """
 
     def __init__(self) -> None:
         self._begin()
 
     def take(self, descriptor: int) -> bytes | None:
-        """Read once; return the message if that was its end.
+        """Read once; return the message if it is complete.
 
         Raises:
             EOFError: The child has closed the connection.
@@ -77,23 +77,23 @@ sys.path[:], sys.argv[:], level = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
 main(connection, level)
 """
-"""The program of a child. It first receives the paths by which all else is imported."""
+"""The program of a child. It first receives ``sys.path``, which all other imports need."""
 
 _SMALL: Final = 16384
-"""The size that the system buffers, even if the child reads nothing, as after SIGSTOP."""
+"""Bytes that the system buffers even if the child does not read, as after SIGSTOP."""
 
 LEAVE_SECONDS: Final = 2.0
-"""The time in which an idle child must end itself, before it is killed."""
+"""Seconds that an idle child has to end itself before it is killed."""
 
 
 class ChildProcess:
     """A child that runs one call at a time. Used by one thread, unless a method says otherwise.
 
-    It is a new program and not a fork, which would inherit locks that threads of this process hold.
-    It is not a ``multiprocessing.Process`` either: that has no process group of its own, imports
-    the main module even if no function is there, and cannot be started by a daemonic process. It
-    leads a process group, in which are the processes that a function starts: Ctrl-C does not reach
-    them, and they are killed with the child.
+    It is a new program, because a fork would inherit locks that threads of this process hold. It is
+    not a ``multiprocessing.Process`` either: that has no process group of its own, imports the main
+    module even if no function is in it, and cannot be started by a daemonic process. The child
+    leads a process group, which includes all processes that a function starts: Ctrl-C does not
+    reach them, and they are killed with the child.
 
     Raises:
         OSError: It cannot be started.
@@ -101,10 +101,10 @@ class ChildProcess:
 
     def __init__(self) -> None:
         self.started = False
-        """True once the child has said so."""
+        """True once the child has reported that it is ready."""
         self._inbox = MessageReader()
         self.calls = 0
-        """Number of calls that it was given."""
+        """Number of calls sent to the child."""
         self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
         self._wake_receiver, self._wake_sender = Pipe(duplex=False)
@@ -118,30 +118,30 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
-        with contextlib.suppress(OSError):  # it has ended already: receive() will notice
+        with contextlib.suppress(OSError):  # the child has ended: receive() will notice
             level = logging.getLogger().level
             self._connection.send_bytes(json.dumps([_paths(), sys.argv, level]).encode())
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its group."""
+        """The child's process id, which is also its group id."""
         return self._popen.pid
 
     @property
     def alive(self) -> bool:
-        """True if it runs; by any thread."""
+        """True if the child runs; any thread may ask."""
         return self._popen.poll() is None
 
     @property
     def killed(self) -> bool:
-        """True if a signal ended it."""
+        """True if a signal ended the child."""
         return (self._popen.returncode or 0) < 0
 
     def send(self, message: ToChild) -> None:
         """Send a message to the child.
 
         Raises:
-            OSError: It has ended.
+            OSError: The child has ended.
             ValueError, TypeError: The message cannot be encoded.
         """
         text = encode(message)
@@ -161,7 +161,7 @@ class ChildProcess:
         """Return the child's next message, or None after ``seconds`` seconds, or when woken.
 
         Raises:
-            EOFError, OSError: It has ended.
+            EOFError, OSError: The child has ended.
         """
         ready = wait([self._connection, self._wake_receiver], seconds)
         if self._wake_receiver in ready:
@@ -174,41 +174,41 @@ class ChildProcess:
         return None
 
     def wake(self) -> None:
-        """Make :meth:`receive` return soon; by any thread."""
+        """Make :meth:`receive` return soon; any thread may call it."""
         with self._waking:
             if not self._wake_sender.closed:
                 self._wake_sender.send_bytes(b"")
 
     def terminate(self) -> None:
-        """Interrupt the function that it runs."""
+        """Interrupt the function that the child runs."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """Kill it and all processes of its group; by any thread, before :meth:`reap`."""
+        """Kill the child and its process group; any thread may call it, before :meth:`reap`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait for its end, after :meth:`kill`; by any thread."""
+        """Wait for the child's end, after :meth:`kill`; any thread may call it."""
         self._popen.wait()
 
     def shut_down(self) -> None:
-        """Ask it to end itself once it is idle."""
+        """Ask the child to end itself once it is idle."""
         with contextlib.suppress(OSError):  # it has ended already
             self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
-        """Wait at most ``seconds`` seconds for its end, then kill it. Idempotent.
+        """Wait at most ``seconds`` seconds for the child's end, then kill it. Idempotent.
 
         Returns:
-            A text that says how it ended.
+            A text that describes how the child ended.
         """
         if not self._connection.closed:
             try:
                 self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
-            self.kill()  # also the processes that its functions have left running
+            self.kill()  # also processes that its functions left running
             self._popen.wait()
             self._end_sending()
             self._close()
@@ -225,11 +225,11 @@ class ChildProcess:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             finally:
-                end.detach()  # not a duplicate: there may be no descriptor left for one
+                end.detach()  # no duplicate: perhaps no descriptor is left
             self._sender.join()
 
     def detach(self) -> None:
-        """Forget it, in a process that was forked from its parent."""
+        """Forget the child, in a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
         self._popen.returncode = 0  # it is not a child of this process
         self._close()
@@ -245,7 +245,7 @@ def _popen(theirs: Connection) -> subprocess.Popen[bytes]:
     flags = [f"-W{option}" for option in sys.warnoptions]
     for name, value in sys._xoptions.items():
         flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
-    # -P: no file of the working directory is taken for a module of the library.
+    # -P: files of the working directory cannot shadow modules of the library.
     flags += ["-O"] * sys.flags.optimize + ["-P"]
     # A supervisor may send SIGTERM to all processes: block it until the child can handle it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -277,9 +277,9 @@ _pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
 
 
 class ChildPool(PerProcess):
-    """The children: idle ones, of which the last used is taken first, and busy ones.
+    """The child processes, idle and busy; the idle one that was used last is taken first.
 
-    Each is ended after ``recycle`` calls; None: never.
+    Each is ended after ``recycle`` calls; None: there is no limit.
     """
 
     def __init__(self, recycle: int | None) -> None:
@@ -303,7 +303,7 @@ class ChildPool(PerProcess):
                 return self._start()
             if process.alive:
                 return process
-            self._end(process)  # it was killed while it was idle
+            self._end(process)  # killed while idle
 
     def give_back(self, process: ChildProcess, *, unusable: bool) -> None:
         """Keep a child for the next task, or end it if it cannot be used again."""
