@@ -100,7 +100,7 @@ Meta = TypeVar("Meta")
 
 
 _PAGE: Final = "OpenAPI document"
-"""Stands for an RPC where a page is served."""
+"""Used in place of an RPC for the path of a page."""
 
 
 class ExtraPage(Protocol):
@@ -112,7 +112,7 @@ class ExtraPage(Protocol):
         ...
 
     def reply(self, edge: OperationsEdge) -> HttpReply:
-        """Make the reply, which the edge keeps."""
+        """Make the reply; the edge caches it."""
         ...
 
 
@@ -127,16 +127,16 @@ def _page_route(routes: Sequence[Route], path: object) -> Route:
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 _LARGEST_BODY: Final = 1 << 40
-"""The largest bound of bodies, in bytes: servers take no larger number where they read one."""
+"""The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
 RouteResult: TypeAlias = Match | Allowed | LroError
-"""The answer to a path: a route, the methods for OPTIONS, or the error that there is no route."""
+"""The result for a path: a route, the methods for OPTIONS, or the error of a missing route."""
 
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
 
 class CommonEdgeKeywords(TypedDict, total=False):
-    """Options that edges of all kinds take: see :class:`OperationsEdge`."""
+    """Options of all kinds of edges: see :class:`OperationsEdge`."""
 
     parents: Sequence[str]
     trusted_origins: Collection[str]
@@ -145,7 +145,7 @@ class CommonEdgeKeywords(TypedDict, total=False):
 
 
 class IntegrationKeywords(CommonEdgeKeywords, total=False):
-    """Options of an edge in a framework, which finds the caller itself."""
+    """Options of an edge in a framework that authenticates callers itself."""
 
     heartbeat_seconds: float
     accepted: bool
@@ -164,7 +164,7 @@ class EdgeOptions:
     """The options of an edge: see :class:`OperationsEdge`.
 
     Raises:
-        DeclarationError: One is not of its type, or out of its bounds.
+        DeclarationError: An option is not of its type, or out of its bounds.
     """
 
     starts: Starts = False
@@ -186,25 +186,26 @@ class EdgeOptions:
 
 
 class OperationsEdge:
-    """Serve the five verbs over HTTP (spec §5.5), the extensions of spec §3.11, and starts (§9).
+    """Serves the five verbs over HTTP (spec §5.5), the extensions of spec §3.11, and starts (§9).
 
     ``starts`` are the methods that callers can start, each by a POST to its path with the request
     as JSON: a dict such as ``{"/v1/images:resize": resize}``, whose values are methods or
-    :class:`Start`; or True for every method that has been declared with ``path=`` by now. Beside
-    the request's fields, the body may have ``requestId`` and ``validateOnly`` (spec §9.1, §9.7). A
-    path may have variables, and the body may be one field of the request (spec §5.16).
+    :class:`Start`; or True for all methods declared with ``path=`` so far. In addition to the
+    request's fields, the body may have ``requestId`` and ``validateOnly`` (spec §9.1, §9.7). A path
+    may have variables, and the body may be one field of the request (spec §5.16).
 
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
-    ``authenticate`` returns the caller of a request. Without it, no caller has a name: a service
-    with ``owner_only`` refuses that, and one with ``authorize`` logs a warning.
-    ``trusted_origins`` are origins such as ``https://app.example.com``, whose pages may make calls
-    that change something; the pages of this server may always (spec §5.9(5)).
+    ``authenticate`` returns the name of a request's caller. Without it, callers have no names: a
+    service with ``owner_only`` refuses such an edge, and one with ``authorize`` logs a warning.
+    ``trusted_origins`` are origins such as ``https://app.example.com``: their pages may make calls
+    that change something, as this server's own pages always may (spec §5.9(5)).
 
-    ``max_body`` bounds bodies, in bytes. ``poll_seconds`` is the polling interval recommended to
-    callers, from 1. ``heartbeat_seconds`` is the interval of comments in a quiet stream of Watch,
-    at most 15. ``accepted``: answer a start with 202 and ``Location``, and not with 200, while its
-    operation is not done (spec §9.8). ``openapi`` is an :class:`lro.openapi.Document`, which serves
-    the OpenAPI document at its path; by default none is served.
+    ``max_body`` is the maximum size of a body, in bytes. ``poll_seconds`` is the polling interval
+    recommended to callers, from 1. ``heartbeat_seconds`` is the interval of comments in a quiet
+    stream of Watch, at most 15. With ``accepted``, a start whose operation is not done is answered
+    with 202 and ``Location``, not with 200 (spec §9.8). ``openapi`` is an
+    :class:`lro.openapi.Document`, which serves the OpenAPI document at its path; by default none is
+    served.
 
     Raises:
         DeclarationError: An option is not of its type or out of bounds; a parent is not a pattern;
@@ -252,7 +253,8 @@ class OperationsEdge:
         self._verbs = self._exchanges()
 
     def _exchanges(self) -> Mapping[str, Callable[[HttpRequest, str, str], Exchange]]:
-        """Return what answers each verb: of the request, the name in its path, and the caller."""
+        """Return the function that answers each verb, from the request, the path's name and the
+        caller."""
         return {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -265,7 +267,7 @@ class OperationsEdge:
         }
 
     def check_plain(self, where: str) -> None:
-        """Check that ``where``, which has no event loop, can ask the hooks of this edge.
+        """Check that ``where``, which has no event loop, can call the hooks of this edge.
 
         Raises:
             DeclarationError: ``authenticate``, or ``authorize`` of the service, is a coroutine
@@ -276,11 +278,11 @@ class OperationsEdge:
         self.service.edges.access.check_plain(where)
 
     def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:
-        """Return what this edge has at a raw path, or the error that there is nothing.
+        """Return the route of this edge at a raw path, or the error that there is none.
 
-        :class:`RouteNotFound` and :class:`MalformedRequest` mean that the path belongs to others.
-        ``shared``: at the path of a start, another application serves the other HTTP methods. It
-        lists the things that a POST there creates, for instance.
+        :class:`RouteNotFound` and :class:`MalformedRequest` mean that another application serves
+        the path. With ``shared``, another application serves the other HTTP methods at the path of
+        a start: for instance, a GET that lists the resources that the POST creates.
         """
         try:
             return self._routes.find(method, path)
@@ -295,7 +297,7 @@ class OperationsEdge:
             return exc
 
     def path_at(self, path: str, whole: str) -> str:  # noqa: ARG002
-        """Return the path that :meth:`route` takes for a mount point itself.
+        """Return the path for :meth:`route` if a request is for the mount point itself.
 
         ``path`` is the raw path below the mount, ``/``; ``whole`` is the decoded path with the
         mount, which may end without a slash.
@@ -305,7 +307,7 @@ class OperationsEdge:
     def exchange(self, request: HttpRequest, found: RouteResult | None = None) -> Exchange:
         """Answer a request; every failure becomes an error reply.
 
-        ``found`` is the answer of :meth:`route`, if the host has asked for it before.
+        ``found`` is the result of :meth:`route`, if the host has already called it.
         """
         try:
             found = found or self.route(request.method, request.path)
@@ -332,7 +334,7 @@ class OperationsEdge:
 
     @property
     def start_handlers(self) -> Sequence[StartHandler[Any]]:
-        """The handlers of the starts that this edge serves."""
+        """Return the handlers of the starts that this edge serves."""
         return tuple(self._starts.values())
 
     def _page(self, request: HttpRequest) -> HttpReply:
@@ -360,19 +362,18 @@ class OperationsEdge:
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Flow[tuple[Operation, HttpReply]]:
-        """Start an operation for an endpoint that the application writes itself.
+        """Start an operation for an endpoint that the application has written.
 
-        The flow returns the operation, and the reply that carries it. The rules are those of the
-        paths of ``starts``: pages of other sites are refused, the caller is authenticated, and
-        ``requestId``, ``validateOnly`` and ``Prefer`` count. Without ``message``, the body is the
-        message in JSON. With it, the body may have any media type; if that is JSON, such as
-        ``application/vnd.acme+json``, the body must be strict JSON in UTF-8. The other arguments
-        are those of ``Method.start``.
+        The flow returns the operation and its reply. The rules are those of ``starts``: pages of
+        other sites are refused, the caller is authenticated, and ``requestId``, ``validateOnly``
+        and ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With it,
+        the body may have any media type; if that is JSON, such as ``application/vnd.acme+json``,
+        the body must be strict JSON in UTF-8. The other arguments are those of ``Method.start``.
 
         Raises:
-            HookFailed: The method is of another service.
+            HookFailed: The method belongs to another service.
             LroError: The operation is not started.
-            TypeError: There is no such option.
+            TypeError: An option does not exist.
         """
         check_keywords("start", options, EndpointStartKeywords)
         handler = self._own_starts.get(method.full_name)
@@ -392,7 +393,7 @@ class OperationsEdge:
 
     def _caller(self, request: HttpRequest) -> Flow[str]:
         if request.caller is not None or self._hook is None:
-            return str.__str__(request.caller or "")  # as ask_caller makes it plain
+            return str.__str__(request.caller or "")  # as ask_caller makes it a plain str
         return (yield from ask_caller(self._hook, request.headers, request.native))
 
     def handle(self, request: HttpRequest, found: RouteResult | None = None) -> HttpReply:
@@ -401,7 +402,7 @@ class OperationsEdge:
         ``found`` is as for :meth:`exchange`.
         """
         reply = run(self.exchange(request, found))
-        assert isinstance(reply, HttpReply)  # a thread refuses the only step that begins a stream
+        assert isinstance(reply, HttpReply)  # a thread refuses the only step that starts a stream
         return reply
 
     def _start(
@@ -415,7 +416,8 @@ class OperationsEdge:
     def _start_reply(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
-        """Return the operation, and the reply to its start that ``Prefer`` asks for (RFC 7240)."""
+        """Return the operation, and the reply to its start as requested by ``Prefer`` (RFC
+        7240)."""
         applied, accepted = [], self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])
@@ -457,22 +459,22 @@ class OperationsEdge:
     def _wait_preferred(
         self, request: HttpRequest, operation: Operation, seconds: int, caller: str
     ) -> Flow[tuple[Operation, bool]]:
-        """Wait for a started operation; return it, and True unless the wait was refused."""
+        """Wait for a started operation; return it, with False if the wait was refused."""
         try:
             self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
             wait = Wait(self.service, wanted, float(seconds), caller, request.while_connected)
             return (yield wait), True
         except Exception as exc:
-            # The operation is stored, so the start has succeeded, even if there are too many waits,
-            # for instance. The log reports a hook that failed.
+            # The operation is stored, so the start has succeeded, even if the wait is refused
+            # (there are too many, for instance). A failed hook is logged.
             self.refusal(request, exc)
             return operation, False
 
     def path_of(self, request: HttpRequest, operation: Operation) -> str | None:
-        """Return the path of an operation, percent-encoded, as the caller of the request knows it.
+        """Return the percent-encoded path of an operation, as seen by the caller of the request.
 
-        None if that is not known, or if this edge does not serve operations of that parent.
+        None if the path is not known, or if this edge does not serve operations of that parent.
         """
         path = f"/v1/{quote(operation.name, safe='/')}"
         mount = request.mount(request)
@@ -491,7 +493,7 @@ class OperationsEdge:
         query = _query_of(request, "GetOperation")
         access, view = self.service.edges.access, query.view
         if view == "BASIC" and access.immediate and not self.service.edges.background.pending:
-            operation = access.read(name, caller)  # servers are asked this most
+            operation = access.read(name, caller)  # the most frequent call
         else:
             operation = yield from flow_of(self.service.get)(name, view=view, caller=caller)
         return (yield from self._shown(operation, query, caller))
@@ -501,7 +503,7 @@ class OperationsEdge:
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
-        # Not in the threads that make replies: a hook that blocks must not hold one of these.
+        # Not in the threads that make replies: a blocking hook must not occupy one of them.
         begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 
@@ -561,7 +563,7 @@ class OperationsEdge:
             reserved.resize(len(reply.body))
             return attrs.evolve(reply, reserved=reserved)
 
-        # To find matches and to print many operations takes long, even in memory.
+        # Finding matches and printing many operations takes long, even in memory.
         return (yield from in_few_threads(self.service, made))
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -611,7 +613,7 @@ class OperationsEdge:
         return RequestTooLarge("body", f"must have at most {self.options.max_body} bytes")
 
     def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
-        """Reply with an operation; a large one is read again when there is room."""
+        """Reply with an operation; a large one is read again when its bytes are reserved."""
         if is_small(operation):
             return self._print(operation, query.enum_numbers)
         name, description = operation.name, operation.description
@@ -630,7 +632,7 @@ class OperationsEdge:
         start: HttpRequest | None = None,
         accepted: bool = False,
     ) -> HttpReply:
-        """Reply with an operation; ``start`` is the request that has started it."""
+        """Reply with an operation; ``start`` is the request that started it."""
         reply = operation_reply(
             operation,
             self.service.types,

@@ -1,7 +1,7 @@
-"""The exchange of an edge with a caller: its steps beside those of the verbs, and who is calling.
+"""The exchange of an edge with a caller: its own steps, and the authentication hook.
 
 An exchange is a flow: it yields steps as the verbs of the service do, and returns the reply. Hosts
-with an event loop follow it by ``on_loop``, hosts with threads by ``run``.
+with an event loop run it by ``on_loop``, hosts with threads by ``run``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Caller: TypeAlias = str | Awaitable[str | None] | None
 Authenticate: TypeAlias = (
     Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
 )
-"""The hook that returns the caller's name for the request headers (their names in lower case).
+"""Hook that returns the caller's name, given the request headers (names in lower case).
 
-A function with two required arguments also gets the request as the server has it: the scope under
-ASGI, the environ under WSGI, with the entries of a framework's middleware. Return None for a caller
-without a name; all such callers count as one. Raise :class:`lro.errors.Unauthenticated` to refuse
-the call. If the hook returns or raises anything else, the call ends with INTERNAL, and the log has
-the reason. Under ASGI, plain functions are called in a thread and coroutine functions are awaited;
-WSGI refuses coroutine functions.
+If the function has two required arguments, the second is the server's own request object: the scope
+under ASGI, the environ under WSGI, with the entries of a framework's middleware. Return None for a
+caller without a name; all such callers count as one. Raise :class:`lro.errors.Unauthenticated` to
+refuse the call. If the hook returns or raises anything else, the call fails with INTERNAL, and the
+reason is logged. Under ASGI, plain functions are called in a thread and coroutine functions are
+awaited; WSGI refuses coroutine functions.
 """
 
 
@@ -54,7 +54,7 @@ class Wait(FlowStep):
     while_connected: WhileConnected | None = None
 
     def here(self) -> Operation:
-        """Block this thread until the wait is over."""
+        """Block this thread until the wait has ended."""
         return self._begin(self.service.wait)
 
     def wait(self) -> Awaitable[Operation]:
@@ -70,7 +70,7 @@ class Wait(FlowStep):
 
 @attrs.frozen
 class Watch(FlowStep):
-    """A step: watch operations, as ``Service.watch`` does. Only an event loop can."""
+    """A step: watch operations, as ``Service.watch`` does. Only an event loop can run it."""
 
     service: Service
     names: tuple[str, ...]
@@ -80,7 +80,7 @@ class Watch(FlowStep):
         """Refuse the stream.
 
         Raises:
-            StreamsNotSupported: Always: a stream would hold the thread while the operations run.
+            StreamsNotSupported: Always: a stream would block the thread while the operations run.
         """
         raise StreamsNotSupported("WatchOperations")
 
@@ -111,15 +111,15 @@ Exchange: TypeAlias = Flow[HttpReply | EventStream]
 
 
 def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
-    """Make a reply of many operations in one of the few threads that there are for such replies."""
+    """Make a reply with many operations in one of the few threads for such replies."""
     reply: R = yield InThreads(only(MayBlock(make)), service.edges.replies.threads)
     return reply
 
 
 def make_large(service: Service, make: Callable[[ReplyReservation], R], least: int) -> Flow[R]:
-    """Make a reply of many operations, or a large one; bytes are set aside until it is made.
+    """Make a large reply; its bytes are reserved until it is made.
 
-    ``least`` is how many bytes it needs while other large replies are made.
+    ``least`` is the number of bytes that it needs while other large replies are made.
     """
     reserved: ReplyReservation = yield Reserve(service, least)
     try:

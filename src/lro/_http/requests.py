@@ -58,9 +58,9 @@ def wire_text(data: bytes) -> str:
 def raw_form(raw: str, decoded: str) -> str:
     """Return the raw form of a path: ``raw`` if it means the same, else ``decoded``, encoded.
 
-    They differ if something on the way rewrote the path, or if the server gives no raw path. Bytes
-    that are not UTF-8 may have been decoded in one of two ways. A path that is too long for any
-    route is returned as it is.
+    They differ if a proxy or middleware rewrote the path, or if the server has no raw path. Bytes
+    that are not UTF-8 may have been decoded in one of two ways. A path too long for any route is
+    returned unchanged.
     """
     longest = max(raw, decoded, key=len)
     if len(longest) > MAX_PATH:
@@ -83,7 +83,7 @@ def checked_prefix(path: object, such_as: str = "/console") -> str:
     """Check the path of a console or the like; return it without a slash at the end.
 
     Raises:
-        DeclarationError: It is neither empty nor a plain path such as ``/console``.
+        DeclarationError: The path is neither empty nor plain, such as ``/console``.
     """
     fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
     check("path", path, f"a path such as {such_as!r}, without escapes", fine=fine)
@@ -91,9 +91,9 @@ def checked_prefix(path: object, such_as: str = "/console") -> str:
 
 
 def strip_mount(path: str, mount: str) -> str | None:
-    """Return the part of a raw path below a (decoded) mount point; None if it is elsewhere.
+    """Return the part of a raw path below a (decoded) mount point; None for other paths.
 
-    For the mount point itself that is ``/``. A mount point ends at a segment boundary.
+    For the mount point itself, return ``/``. A mount point ends at a segment boundary.
     """
     if not mount:
         return path
@@ -151,7 +151,7 @@ NO_QUERY: Final = Query(MappingProxyType({}))
 def parse_query(rpc: str, query: str) -> Query:
     """Read the raw query of a call, without the question mark.
 
-    Only ListOperations has other fields than the view in its query.
+    Only ListOperations has query fields other than the view.
 
     Raises:
         MalformedRequest: An escape is malformed, a parameter is unknown or given twice, the view is
@@ -173,7 +173,7 @@ def parse_query(rpc: str, query: str) -> Query:
 
 
 def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
-    """Return the parameters of a raw query that are fields, and True if it asks for enum numbers.
+    """Return the field parameters of a raw query, and True if enums must print as numbers.
 
     Raises:
         MalformedRequest: An escape is malformed, or the query is too long.
@@ -275,7 +275,7 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "WaitOperation": WaitOperationRequest,
 }
 for _cls in (CancelOperationRequest, RerunOperationRequest, WaitOperationRequest):
-    shape_of(_cls)  # now, and not at the first request
+    shape_of(_cls)  # now rather than at the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
@@ -301,8 +301,8 @@ def media_type(content_type: str) -> tuple[str, str]:
 def check_unread(headers: Mapping[str, str]) -> None:
     """Refuse an empty body, if the headers show that something else has read its bytes.
 
-    A middleware that reads forms does so. Without the body, every field would have its default, and
-    the caller meant another request. A multipart body is never empty: it has a boundary.
+    Middleware that reads forms consumes the body. Every field would then have its default, which is
+    not the caller's request. A multipart body is never empty: it has a boundary.
 
     Raises:
         UnsupportedMediaType: The body was read, and the media type is not JSON.
@@ -344,7 +344,7 @@ def read_json(body: bytes) -> Json:
     """Return the JSON value of a body.
 
     Raises:
-        MalformedRequest: It is not JSON in UTF-8, or has an unpaired surrogate.
+        MalformedRequest: The body is not JSON in UTF-8, or has an unpaired surrogate.
     """
     try:
         value = loads_strict(body)
@@ -388,12 +388,12 @@ def read_names(
 ) -> tuple[str, ...]:
     """Return the names that ``:batchGet`` or ``:watch`` asks for, each once (spec §3.11).
 
-    All must have the parent of the path: a proxy may have allowed the call by its path.
+    All names must have the parent of the path, because a proxy may authorize by the path.
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
             the wrong type, or there are no names or too many.
-        InvalidOperationName, InvalidParent: One of the names is malformed, or of another parent.
+        InvalidOperationName, InvalidParent: A name is malformed, or has another parent.
     """
     fields = read_object(content_type, body)
     try:
@@ -406,9 +406,9 @@ def read_names(
 def take_field(
     fields: dict[str, Json], name: str, kind: type[T], default: T, shape: Shape | None
 ) -> T:
-    """Take a field of the library out of a body, by its JSON or proto name.
+    """Remove a field of the library from a body, by its JSON or proto name, and return it.
 
-    It stays in the body if the message's ``shape`` has it too, like ``request_id`` in AIP-155.
+    The field stays in the body if the message's ``shape`` has it too (``request_id``, AIP-155).
 
     Raises:
         InvalidArgument: The field is of the wrong type.
@@ -431,7 +431,7 @@ def take_field(
 _json_name: Final = functools.cache(json_name)  # of two names only
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""The HTTP methods that may change something, and so need the check of the site."""
+"""The HTTP methods that may change something, which need :func:`check_site`."""
 
 MAX_ORIGIN: Final = 300
 """Maximum length of an origin: a host name has at most 253 characters."""
@@ -448,7 +448,7 @@ _SAME_SITE: Final = frozenset({"same-origin", "none"})
 def read_origin(text: str) -> tuple[str, str] | None:
     """Return the scheme and authority of an origin, in lower case and without a default port.
 
-    None for ``null``, for several origins, and if there is more, such as a path or a user.
+    Return None for ``null``, for several origins, and for an origin with a path or a user.
     """
     found = _ORIGIN.fullmatch(text.lower()) if len(text) <= MAX_ORIGIN else None
     if found is None:
@@ -462,7 +462,7 @@ def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
     """Read the origins that an application trusts, by :func:`read_origin`.
 
     Raises:
-        DeclarationError: One is not an origin, ``scheme://host`` or ``scheme://host:port``.
+        DeclarationError: A text is not an origin, ``scheme://host`` or ``scheme://host:port``.
     """
     check_texts("trusted_origins", trusted_origins)
     found = set()
@@ -482,9 +482,8 @@ def check_site(
 ) -> None:
     """Refuse a call by a page of another site, unless that site is trusted.
 
-    For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the
-    server knows it. Programs other than browsers send neither ``Sec-Fetch-Site`` nor ``Origin``:
-    they pass.
+    It is for calls whose method is in ``CHANGING``. ``scheme`` is the connection's scheme as known
+    to the server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so other programs pass.
 
     Raises:
         CrossSiteRequest: The page belongs to another site, which is not trusted.
@@ -503,9 +502,9 @@ def check_site(
 
 def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
     theirs = origin[0]
-    # Behind a proxy that ends TLS, the server sees http while the page has https. Such a page is as
-    # safe as the server's own. A page with http never passes at https: anyone who controls the
-    # network of a caller could have written it.
+    # Behind a proxy that terminates TLS, the server sees http for a page with https. Such a page is
+    # as safe as the server's own. An http page is never accepted for https: anyone who controls the
+    # caller's network could have written it.
     if theirs != scheme and (theirs, scheme) != ("https", "http"):
         return False
     return read_origin(f"{theirs}://{host}") == origin
@@ -519,7 +518,7 @@ _PREFERENCE: Final = re.compile(
 )
 """One preference with its parameters, none of which is known here (RFC 7240 §2)."""
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+"?+)++', re.DOTALL)
-"""One element of a list; commas in quotes belong to it."""
+"""One element of a list; it may have commas in quotes."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 
@@ -528,7 +527,7 @@ _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 class Preferences:
     """The preferences for the reply to a start.
 
-    ``wait``: wait at most this number of seconds for the end of the operation; None: not given.
+    ``wait``: the most seconds to wait for the end of the operation; None: no preference.
     ``respond_async``: answer before the end of the operation.
     """
 
@@ -542,7 +541,7 @@ NO_PREFERENCES: Final = Preferences()
 def read_preferences(header: str) -> Preferences:
     """Read the header ``Prefer``; several headers are one list, joined by commas.
 
-    Names are case-insensitive. If a preference is given twice, the first counts. Malformed and
+    Names are case-insensitive. If a preference is repeated, the first one applies. Malformed and
     unknown preferences are ignored (RFC 7240 §2).
     """
     found: dict[str, str] = {}

@@ -56,7 +56,7 @@ MAX_DETAILS: Final = 128 * 1024
 """Maximum bytes of all details of an error in a reply: enough for an ErrorInfo."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that mean a fault of the server; OK is not an error code."""
+"""Codes that mean a fault of the server; OK is included because it is not an error code."""
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ class PublicError:
 def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
     """Return the error that a caller gets, with its details.
 
-    A fault of the server is logged: an exception that is not an :class:`LroError`, or one with
+    A fault of the server is logged: any exception but an :class:`LroError`, or an LroError with
     certain codes. ``asked`` names the request in the log. Callers get only the code of such a
     fault, because messages must not disclose internals (spec §6.2). An error that cannot be read,
     such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and details that exceed
@@ -101,7 +101,7 @@ def _bounded(status: Status, types: TypeRegistry) -> Status:
         if packed.type_name.startswith(PACKAGE):  # a class of the application may check its texts
             packed = attrs.evolve(packed, payload=_cut(packed.payload))
         if packed.type_name == types.name_of(ErrorInfo) and size_of(packed) > room:
-            # Every error must have one (spec §6.3(1)).
+            # Every error must have an ErrorInfo (spec §6.3(1)).
             info = types.unpack(packed, ErrorInfo)
             packed = types.pack(attrs.evolve(info, metadata={}))
         size = size_of(packed)
@@ -124,7 +124,7 @@ def _cut(value: Any) -> Any:
 def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
-    """Return the error that replaces one that cannot be read; ``error`` has the reason."""
+    """Return the replacement for an error that cannot be read; ``error`` is the reason."""
     log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
@@ -174,7 +174,7 @@ class HttpReply:
 
     @property
     def parts(self) -> tuple[bytes, int, dict[str, str]]:
-        """Body, status and headers, as Response of Starlette, FastAPI and Flask takes them.
+        """Body, status and headers: the arguments of Response in Starlette, FastAPI and Flask.
 
         ``Response(*reply.parts)`` makes the response of the framework.
         """
@@ -197,7 +197,7 @@ def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
 
 
 Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
-"""Takes the JSON object of an operation and returns the object to send, maybe the same."""
+"""Hook that returns the JSON object to send for an operation's JSON object, maybe the same."""
 
 
 def operation_reply_json(
@@ -210,7 +210,7 @@ def operation_reply_json(
     """
     try:
         return operation_to_json(operation, types)
-    except EncodingError:  # seldom, so the messages are not checked before
+    except EncodingError:  # rare, so messages are not checked earlier
         shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
         return operation_to_json(shown, types)
 
@@ -225,11 +225,11 @@ def with_stand_ins(
 ) -> Operation:
     """Return the operation with an ErrorInfo for each message that ``convert`` refuses.
 
-    Only another release may have the class of a message. Such a message must not hide the
-    operation, nor those beside it (spec §1.14(3)). A detail of an error is left out.
+    Perhaps only another release has the class of a message. Such a message must not hide its
+    operation, or others in the reply (spec §1.14(3)). A refused error detail is left out.
 
-    ``alone``: the reply has no other operation, and fails if its response would be an ErrorInfo,
-    which is not a result. ``domain`` is the service's.
+    With ``alone``, the reply has no other operation: it fails if an ErrorInfo would replace the
+    response, because that is not a result. ``domain`` is the service's domain.
 
     Raises:
         MessageUnreadable: The response of an operation that is shown ``alone`` is refused.
@@ -245,7 +245,7 @@ def with_stand_ins(
 
     shown = with_each(operation, readable)
     if operation.error is not None and shown.error is not None:
-        # A further ErrorInfo would be read as the error's own.
+        # A second ErrorInfo would be read as the error's own.
         details = tuple(one for one in shown.error.details if one in operation.error.details)
         shown = attrs.evolve(shown, result=attrs.evolve(shown.error, details=details))
     if alone and operation.response is not None and shown.response is not operation.response:
@@ -254,7 +254,7 @@ def with_stand_ins(
 
 
 @functools.lru_cache(maxsize=256)
-def _report(type_name: str, why: str) -> None:  # once: callers list the same operations repeatedly
+def _report(type_name: str, why: str) -> None:  # once, as lists repeat
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
 
@@ -269,7 +269,7 @@ def _json_of(
     value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
-    description = value.pop("description", None)  # which has no messages of the operation
+    description = value.pop("description", None)  # it has no messages to redact
     # A copy, because the messages belong to the record.
     found: object = contained("redact", redact, copy.deepcopy(value))
     if not isinstance(found, dict):
@@ -285,7 +285,7 @@ def shown_together(
     enum_numbers: bool = False,
     redact: Redact | None = None,
 ) -> list[bytes]:
-    """Print operations as one text for a reply with many; return [] if there are none.
+    """Print operations as one text for a reply; return [] if there are none.
 
     An ErrorInfo is shown for a message that cannot be printed (spec §1.14(3)).
 
@@ -332,10 +332,10 @@ def operation_reply(
 ) -> HttpReply:
     """Make the reply with an operation and the recommended polling interval (spec §5.13).
 
-    ``enum_numbers``: print enum values as numbers (spec §5.8(5)). ``started``: the call has started
-    the operation, so a header has its id (spec §9.8). ``accepted``: the status is 202 until the
-    operation is done. ``redact`` changes the JSON that is sent. ``domain`` names the service in the
-    ErrorInfo that replaces metadata which cannot be printed (spec §1.14(3)).
+    ``enum_numbers`` prints enum values as numbers (spec §5.8(5)). ``started`` means that the call
+    started the operation: a header then has its id (spec §9.8). With ``accepted``, the status is
+    202 until the operation is done. ``redact`` changes the JSON that is sent. ``domain`` names the
+    service in the ErrorInfo that replaces unprintable metadata (spec §1.14(3)).
 
     Raises:
         MessageUnreadable: The response of the operation cannot be printed.
@@ -358,7 +358,7 @@ def error_reply(
     """Make the reply for an error, as :func:`public_error` returns it (spec §5.12, §6.3)."""
     if isinstance(error, Retryable) and type(error) in _REPEATED:
         text, after = error.description, error.retry_after
-        if type(text) is str and type(after) is timedelta:  # an application may have made it
+        if type(text) is str and type(after) is timedelta:  # the application may have set anything
             kind: Any = type(error)
             return _refusal(kind, text, after, types, domain)
     return _described(error, types, domain, asked)
@@ -371,8 +371,8 @@ _REPEATED: Final = frozenset({ResourceExhausted, Unavailable})
 def _refusal(
     kind: type[Retryable], text: str, after: timedelta, types: TypeRegistry, domain: str
 ) -> HttpReply:
-    # Under a flood of calls, the same error is sent repeatedly, and making it takes longer than
-    # the rest of the call.
+    # Cached: under a flood of calls the same error is sent again and again, and making it takes
+    # longer than the rest of the call.
     return _described(kind(text, after), types, domain, "a call")
 
 
@@ -411,10 +411,10 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
 HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
     *GUARDS,
-    ("x-accel-buffering", "no"),  # or nginx holds events until its buffer is full
+    ("x-accel-buffering", "no"),  # else nginx buffers the events
 )
 HEARTBEAT: Final = b":\n\n"
-"""A comment, so that proxies do not close a quiet connection as dead."""
+"""A comment that keeps proxies from closing a quiet connection."""
 
 HEARTBEAT_SECONDS: Final = 10.0
 _CHUNK: Final = 64 * 1024
@@ -423,7 +423,7 @@ _CHUNK: Final = 64 * 1024
 
 @attrs.frozen(eq=False)
 class EventStream:
-    """A streaming reply: its headers, and the pieces of its body as they come.
+    """A streaming reply: its headers, and an iterator over the pieces of its body.
 
     The sender closes ``events``, which frees the resources of the stream.
     """
@@ -432,7 +432,7 @@ class EventStream:
     events: AsyncGenerator[bytes, None]
     status: int = 200
     held: Callable[[], ReplyReservation | None] = lambda: None
-    """The bytes reserved for the current piece, which a slow reader holds."""
+    """Returns the bytes reserved for the current piece; a slow reader keeps them reserved."""
 
     @property
     def headless(self) -> HttpReply:
@@ -462,7 +462,7 @@ async def _pieces(
     watching: WatchStream, writer: _Writer, heartbeat_seconds: float
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(watching.batches(heartbeat_seconds)) as batches:
-        with contextlib.suppress(Unavailable):  # the service stops, and so does the stream
+        with contextlib.suppress(Unavailable):  # the service stops, so the stream ends
             async for batch in batches:
                 piece = b"" if batch else HEARTBEAT
                 for one in batch:
@@ -478,7 +478,7 @@ async def _pieces(
 
 
 class _Writer:
-    """Write events, each with its position."""
+    """Writes events, each with its position."""
 
     def __init__(
         self,
@@ -499,7 +499,7 @@ class _Writer:
             try:
                 shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
                 data = dumps(shown)
-            except Exception as exc:  # a poll reports the error; the stream goes on
+            except Exception as exc:  # a poll reports the error; the stream continues
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))
                 return b""

@@ -46,24 +46,23 @@ def _at_root(_: HttpRequest) -> str:
 
 
 WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
-"""Awaits what it is given; cancels that when the caller disconnects."""
+"""Awaits its argument, and cancels it when the caller disconnects."""
 
 
 @attrs.frozen(kw_only=True)
 class HttpRequest:
     """A request as it was sent: raw path and query, header names in lower case.
 
-    ``method`` is ASCII; any other character becomes a question mark, which no method has. A header
-    that is given several times is one list, its values joined by commas. ``scheme`` is ``http`` or
-    ``https``, as the server knows it: behind a proxy that ends TLS, the scheme that the proxy
-    reports and the server trusts. ``native`` is the request as the server or the framework has it,
-    for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the caller's name if a
-    framework has already found it; then ``authenticate`` is not asked. ``peer`` is the IP address
-    of the other end of the connection, or empty. ``mount`` takes the request and returns the path
-    before ``path`` as the caller knows it, percent-encoded and without a slash at its end, or None
-    if it is not known.
-    ``while_connected`` awaits what it is given, and cancels that when the caller disconnects; None
-    where the server does not report that, or cancels the task of the call itself.
+    ``method`` is ASCII; any other character becomes a question mark, which is in no method. A
+    repeated header is one value, joined by commas. ``scheme`` is ``http`` or ``https``, as the
+    server knows it: behind a proxy that terminates TLS, the scheme that a trusted proxy reports.
+    ``native`` is the request object of the server or framework, for hooks: the scope under ASGI,
+    the environ under WSGI. ``caller`` is the caller's name if a framework has already found it;
+    then ``authenticate`` is not called. ``peer`` is the IP address of the other end of the
+    connection, or empty. ``mount`` takes the request and returns the part of the caller's path
+    before ``path``, percent-encoded and without a slash at its end, or None if it is not known.
+    ``while_connected`` awaits its argument, and cancels it when the caller disconnects. It is None
+    if the server does not report that, or itself cancels the task of the call.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -85,7 +84,7 @@ def _as_template(template: Template | str) -> Template:
 
 @attrs.frozen(kw_only=True)
 class Route:
-    """One HTTP rule: this method, on paths of this template, calls this RPC.
+    """One HTTP rule: the method and path template that call an RPC.
 
     The template may be text. HEAD and OPTIONS cannot be routes: the table answers them for every
     route (spec §5.7(4)).
@@ -124,19 +123,19 @@ class Allowed:
 
 @attrs.frozen(kw_only=True)
 class _Row:
-    """The route that a group of a :class:`_Dispatch` stands for."""
+    """The route of one group in a :class:`_Dispatch`."""
 
     rpc: str
     groups: tuple[tuple[str, int], ...]
     match: Match | None
-    """The match of every path of the route, if no part of it is bound to a field."""
+    """The match that all paths of the route share, if no part of them is bound to a field."""
 
 
 class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
-    For paths without escapes it finds the same as :meth:`Template.bind`. An empty group ends each
-    alternative, so that ``lastindex`` tells which one matched.
+    For paths without escapes it finds the same fields as :meth:`Template.bind`. An empty group ends
+    each alternative, so that ``lastindex`` tells which one matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:
@@ -165,7 +164,7 @@ class _Dispatch:
 
 
 class RouteTable:
-    """Find the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
+    """Finds the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_verb: dict[str | None, list[Route]] = {}
@@ -310,7 +309,8 @@ def _check_parent(parent: str) -> None:
         raise _no_parent(parent, "it is made of literals and '*' only")
     if Wildcard.ONE in pattern.segments[::2]:
         raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
-    # A path that fits the pattern must be a valid parent (spec §3.3(2)), or nothing is ever there.
+    # A path that matches the pattern must be a valid parent (spec §3.3(2)); else it has no
+    # operations.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
     sample = "/".join(map(keep_slashes, written))
     try:

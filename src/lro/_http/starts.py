@@ -1,4 +1,4 @@
-"""The POSTs that start methods: how each reads its request, and the routes that lead to it."""
+"""The POSTs that start methods: how they read their requests, and their routes."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Start(Generic[Req]):
     request and returns the endpoints to notify of the end (``notify`` of ``Method.start``).
     ``metadata`` takes the request message and returns the first metadata. ``raw`` reads bodies that
     are not JSON: it takes the media type, in lower case and without parameters, and the bytes; it
-    returns the request message, or None for a media type that it does not read. If that is a type
-    of JSON, the body must be strict JSON in UTF-8, and ``requestId`` and ``validateOnly`` count.
-    ``http_method`` and ``body`` are as in :class:`lro.Options`; by default they are those that the
-    method was declared with.
+    returns the request message, or None for a media type that it does not read. If the media type
+    is a JSON type, the body must be strict JSON in UTF-8, and ``requestId`` and ``validateOnly``
+    are honoured. ``http_method`` and ``body`` are as in :class:`lro.Options`; by default they are
+    those that the method was declared with.
 
     Raises:
         DeclarationError: ``method`` is not a declared method, or another argument is not of its
@@ -90,7 +90,7 @@ class Start(Generic[Req]):
 
 
 Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
-"""The starts of an edge: a dict by path; or True for all methods that have a path."""
+"""The starts of an edge, by path; or True for all methods that have a path."""
 
 
 WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
@@ -99,11 +99,11 @@ WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
 _StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
-"""The message, the request id, True if it is only to be validated, and the JSON that was sent."""
+"""The message, the request id, True if the start must only validate, and the JSON that was sent."""
 
 
 class StartHandler(Generic[Req]):
-    """Read the requests of one method by an HTTP rule, and start its operations."""
+    """Reads the requests of one method by an HTTP rule, and starts its operations."""
 
     def __init__(
         self, service: Service, full_name: str, rule: HttpRule, start: Start[Req] | None = None
@@ -126,7 +126,7 @@ class StartHandler(Generic[Req]):
             raise DeclarationError("raw", why)
 
     def read_query(self, query: str) -> tuple[Parameters, bool]:
-        """Return the fields that a query has, and True if it asks for enum numbers.
+        """Return the fields in a query, and True if enums must print as numbers.
 
         Raises:
             MalformedRequest: The query is malformed, or has a parameter that is not allowed.
@@ -135,7 +135,7 @@ class StartHandler(Generic[Req]):
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
-        if {"parent", "notify"} & self._functions.keys():  # they may read parameters of their own
+        if {"parent", "notify"} & self._functions.keys():  # they may read other parameters
             return (), False
         return (), parse_query(self.full_name, query).enum_numbers
 
@@ -151,9 +151,9 @@ class StartHandler(Generic[Req]):
     ) -> Flow[Operation]:
         """Start the operation that a request asks for.
 
-        ``bound`` has the variables of its path, ``parameters`` the fields in its query.
-        ``message`` is the request message if the application has made it. ``given`` has further
-        options of the start, which override those in the body.
+        ``bound`` has the variables of the path, ``parameters`` the fields in the query. ``message``
+        is the request message if the application has already made it. ``given`` has further options
+        of the start; they override those in the body.
         """
         try:
             read: _StartRequest[Req] | None = None
@@ -187,9 +187,9 @@ class StartHandler(Generic[Req]):
             check_unread(request.headers)
 
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
-        """Read the library's fields in a body that the application has read, if it is JSON.
+        """Read the library's fields in a JSON body that the application has already read.
 
-        Any JSON media type counts. JSON that only the application's own reader takes is refused:
+        Any JSON media type counts. A body that only a laxer reader accepts is refused: otherwise
         ``validateOnly`` would be lost, and the work would run.
 
         Raises:
@@ -211,7 +211,7 @@ class StartHandler(Generic[Req]):
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
-        """Have the application read a body that is not JSON; None if it does not."""
+        """Let the application read a body that is not JSON; None if it does not read the type."""
         content_type = request.headers.get("content-type")
         if not content_type:
             return None
@@ -243,7 +243,7 @@ class StartHandler(Generic[Req]):
 
 
 def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
-    """Return the handlers of the starts; True stands for all methods declared with a path by now.
+    """Return the handlers of the starts; True means all methods declared with a path so far.
 
     Raises:
         DeclarationError: ``starts`` is not of its type, or is True and no method has a path; a
@@ -316,11 +316,11 @@ StartResult: TypeAlias = Handle[Any, Any] | Operation
 
 
 def answer(service: Service, start: Callable[[], StartResult], poll_seconds: int = 1) -> HttpReply:
-    """Start an operation, and return the reply: the operation, or the error that ``start`` raised.
+    """Start an operation, and return the reply with the operation or the error of ``start``.
 
-    For endpoints in a framework: in Starlette, FastAPI and Flask they return
+    Use it in endpoints of a framework: with Starlette, FastAPI and Flask, return
     ``Response(*answer(...).parts)``. Only :class:`lro.LroError` becomes a reply; the framework
-    reports all other exceptions.
+    handles all other exceptions.
     """
     try:
         return _started_reply(service, start(), poll_seconds)
@@ -350,9 +350,9 @@ def _refused_start(service: Service, error: LroError) -> HttpReply:
 
 
 def start_of_size(service: Service, flow: Flow[R], size: int) -> Flow[R]:
-    """Start work whose message has this many bytes; in threads, if it is large.
+    """Start work whose message has ``size`` bytes; if it is large, in threads.
 
-    To read a large message and to write it down both take too long for an event loop.
+    Parsing and storing a large message both take too long for an event loop.
     """
     if size < MANY_BYTES:
         return flow
