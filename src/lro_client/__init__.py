@@ -1,4 +1,4 @@
-"""A typed client for long-running operations of ``lro``, of Google, of any server (AIP-151).
+"""A typed client for long-running operations on ``lro`` servers, Google's or others (AIP-151).
 
 :class:`Client` blocks, :class:`AsyncClient` awaits; both have the same methods. An
 :class:`OperationHandle` waits for its operation and returns the result as the declared class.
@@ -69,9 +69,9 @@ _HOMES = {
     "lro_client._flow.policy": "NO_RETRY Polling Retry",
     "lro_client.transports.http": "Routes",
 }
-"""The names of each module, which is imported when the first of them is used."""
+"""The public names by module; a module is imported when one of its names is first used."""
 
-if not TYPE_CHECKING:  # which reads the names above, and reports all others
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""Addresses of servers: what may be shown of them, and when two are one server's."""
+"""Addresses of servers: hide their secrets, and compare them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _DOTS: Final = frozenset({".", ".."})
 
 
 def public_address(url: str) -> str:
-    """A server's URL without what may be secret in it: user info, query and fragment."""
+    """Return a server's URL without the parts that may be secret: user info, query, fragment."""
     found = _ADDRESS.fullmatch(url)
     assert found is not None  # every part may be empty
     return found["scheme"] + found["rest"]
 
 
 def server_of(address: str) -> str:
-    """The scheme, host and port of an address: where those of two differ, so do the servers."""
+    """Return the scheme, host and port of an address, which identify the server."""
     found = _ADDRESS.fullmatch(address)
     assert found is not None  # every part may be empty
     scheme, rest = found["scheme"].lower(), found["rest"]
     if scheme.startswith("grpc"):
-        return scheme + rest.lower()  # a target of gRPC has a form of its own
+        return scheme + rest.lower()  # a gRPC target is not always a URL
     host = rest.partition("/")[0].lower()
     return scheme + host.removesuffix(_PORT.get(scheme, "")).removesuffix(":")
 
 
 def dotted(path: str) -> bool:
-    """Return whether a segment is ``.`` or ``..``, which HTTP libraries resolve."""
+    """Return True if a segment is ``.`` or ``..``, which HTTP libraries resolve."""
     return not _DOTS.isdisjoint(path.split("/"))

@@ -1,7 +1,7 @@
-"""Checks of arguments, and the requests that are made from them.
+"""Check arguments, and build requests from them.
 
-A mistake of the caller is a ``lro.DeclarationError``, which is a ValueError, or a TypeError. It is
-never a ``CallError``: no call was made that could have failed.
+A mistake of the caller raises ``lro.DeclarationError``, which is a ValueError, or a TypeError. It
+never raises a ``CallError``, because no call was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that change the path in HTTP libraries, proxies or servers."""
 
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
-"""Matches a filter given as a parent; an id can hold each character of it (spec §3.1(2))."""
+"""Recognizes a filter that was passed as a parent. Ids may contain any character (spec §3.1(2))."""
 
 _MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
 _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMessage"
@@ -98,7 +98,7 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
 
 
 def _may_be_message(cls: type, types: TypeRegistry) -> bool:
-    # Of a class of another library that has a name, the registry knows whether it has a codec.
+    # For a named class of another library, the registry knows whether there is a codec.
     return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
@@ -134,10 +134,10 @@ def check_function(name: str, value: object) -> None:
 def base_url_of(base_url: object, http: Any) -> str:
     """Return a server's address without the white space around it.
 
-    It may be empty if the HTTP client ``http`` has one.
+    The address may be empty if the HTTP client ``http`` has a base URL.
 
     Raises:
-        DeclarationError: It is missing, not an HTTP URL, or not the one of ``http``.
+        DeclarationError: The address is missing, not an HTTP URL, or not that of ``http``.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
     given = text = str(base_url).strip()
@@ -148,8 +148,8 @@ def base_url_of(base_url: object, http: Any) -> str:
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
         raise DeclarationError("base_url", wrong)  # both may hold passwords
     try:
-        url = httpx.URL(text)  # as it will be read
-        url.host.encode("idna")  # as it will be looked up
+        url = httpx.URL(text)  # parsed as in a call
+        url.host.encode("idna")  # encoded as for DNS
         fine = url.scheme in _SCHEMES and bool(_HOST.fullmatch(url.host))
         fine = fine and (url.port or 0) < 2**16 and not (url.query or url.fragment)
     except (httpx.InvalidURL, ValueError):
@@ -171,25 +171,25 @@ def check_awaits(name: str, value: object, twin: str) -> None:
 
 
 def _sends(value: object) -> bool:
-    # Not a class: its instance was meant.
+    # The caller probably passed the class instead of an instance.
     return callable(getattr(value, "send", None)) and not isinstance(value, type)
 
 
 def _is_awaited(value: object) -> bool:
-    # A transport may wrap ``send``; an HTTP client has either of the two ways to close.
+    # A transport may wrap ``send``; an HTTP client has either ``close`` or ``aclose``.
     names = ("send", "close", "aclose")
     return any(inspect.iscoroutinefunction(getattr(value, name, None)) for name in names)
 
 
 MAX_TIMEOUT_SECONDS: Final = 1e8
-"""A longer timeout, of three years, is treated as none: clocks do not take much longer ones."""
+"""Longer timeouts (three years) mean no timeout: clocks cannot handle much longer ones."""
 
 
 def named(cls: type[R], request: str | R) -> R:
     """Return the request of a verb, given a name or the whole request (spec §3.8).
 
     Raises:
-        DeclarationError: It is neither, or the name is not valid.
+        DeclarationError: The argument is neither of these, or the name is not valid.
     """
     whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"
@@ -204,12 +204,12 @@ def starting(
 ) -> StartRequest:
     """Return the request of a start.
 
-    A request id that the message has counts as if it was given here (AIP-155), and so does its
-    ``validate_only``.
+    If the message has the fields ``request_id`` or ``validate_only``, they have the same effect as
+    the arguments (AIP-155).
 
     Raises:
-        DeclarationError: An argument is not of its type, or the message of no class of messages;
-            or the message has another request id, or a field of these in both spellings.
+        DeclarationError: An argument has the wrong type, or the message's class is not a message
+            class; or the message has a different request id, or a field in both spellings.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -234,7 +234,7 @@ def rerunning(request: str | RerunOperationRequest, request_id: object) -> Rerun
     """Return the request of a rerun.
 
     Raises:
-        DeclarationError: An argument is not of its type.
+        DeclarationError: An argument has the wrong type.
     """
     found = named(RerunOperationRequest, request)
     if found is request:
@@ -248,7 +248,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
     """Return the value of a field of a message of any kind; None if the message lacks it.
 
     Raises:
-        DeclarationError: It has both spellings, which no server reads (spec §1.8(2)).
+        DeclarationError: The message has both spellings, which servers refuse (spec §1.8(2)).
     """
     fields = message.payload if isinstance(message, AnyMessage) else message
     if isinstance(fields, Struct):
@@ -265,7 +265,7 @@ def listing(
 ) -> ListOperationsRequest:
     """Return the request of a list of the operations that match ``wanted``."""
     if not isinstance(wanted, str):
-        from lro_client.filters import Expression  # is loaded already, if this is one
+        from lro_client.filters import Expression  # already loaded if ``wanted`` is one
 
         if not isinstance(wanted, Expression):
             raise TypeError(
@@ -320,14 +320,14 @@ def seconds(timeout: timedelta | float | None) -> float | None:
     """Return a timeout in seconds, or None.
 
     Raises:
-        TypeError: It is neither a timedelta nor a number.
+        TypeError: The timeout is neither a timedelta nor a number.
     """
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if timeout is None:
         return None
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not number or timeout != timeout:  # which NaN alone is
+    if not number or timeout != timeout:  # only NaN differs from itself
         raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
-    # An int may be larger than a float can be.
+    # An int may be larger than any float.
     return max(timeout, -MAX_TIMEOUT_SECONDS) if timeout < MAX_TIMEOUT_SECONDS else None

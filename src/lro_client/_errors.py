@@ -18,10 +18,10 @@ UNTRUSTED: Final = re.compile(
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Check an argument by its name: it must be ``fine``.
+    """Refuse the argument ``name`` unless it is ``fine``.
 
     Raises:
-        DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
+        DeclarationError: It is not fine; the message has the ``wanted`` and the given value.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
@@ -32,11 +32,11 @@ class ClientError(Exception):
 
 
 class CallError(ClientError):
-    """A call failed; this says nothing of the operation that it was about.
+    """A call failed; the operation itself may be fine.
 
-    ``status`` says why, ``verb`` what was asked, ``http_status`` is that of the reply (None: there
-    was none), ``retry_after`` the seconds that the server asked to wait, ``passing`` that the
-    failure is one of transport, which asking again may cure.
+    ``status`` is the reason, ``verb`` the name of the RPC, ``http_status`` the status of the reply
+    (None without a reply), ``retry_after`` the seconds that the server asked to wait. ``passing``
+    is true for a failure of the transport, which a retry may cure.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class CallError(ClientError):
 
 
 def again(error: Exception) -> Exception:
-    """Copy an error for another waiter to raise, so that it has a traceback of its own.
+    """Copy an error for another waiter to raise, so that each has its own traceback.
 
-    If an exception of another library cannot be copied, return the same one.
+    If an exception of another library cannot be copied, return that exception.
     """
     try:
         return copy.copy(error)
@@ -86,13 +86,13 @@ def unreadable(
 
 
 def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
-    """Return the error for a reply without content, which is ``what``."""
+    """Return the error for a reply without content; ``what`` describes the reply."""
     status = Status(Code.UNKNOWN, f"the reply says nothing: it is {what}")
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
 
 def spoilt_reply(verb: str, why: str) -> UnreadableReply:
-    """Return the error for a reply that cannot be unpacked."""
+    """Return the error for a reply that cannot be decompressed."""
     status = Status(Code.UNKNOWN, f"the reply cannot be unpacked: {why}")
     return UnreadableReply(verb, status, passing=True, spoilt=True)
 
@@ -125,8 +125,8 @@ class PathNotServed(CallError):
 class UnreadableReply(CallError):
     """The server's reply is not valid for the call, or too large.
 
-    Its code is UNKNOWN. If ``passing`` is true, a retry can help (spec §11.5(2)): the reply ended
-    too early, was ``empty``, or was ``spoilt``, so that it cannot be unpacked.
+    The code is UNKNOWN. If ``passing`` is true, a retry can help (spec §11.5(2)): the reply was cut
+    off, was ``empty``, or was ``spoilt``, which means that it cannot be decompressed.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class UnreadableReply(CallError):
 
 
 class OperationFailed(ClientError):
-    """The operation ended with an error, held in ``operation.error``."""
+    """The operation ended with an error, which is ``operation.error``."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__(operation)
@@ -176,10 +176,10 @@ class OperationCancelled(OperationFailed):
 
 
 class PollTimeout(ClientError):
-    """The timeout expired before the operation ended. It goes on; wait again by its ``name``.
+    """The timeout expired before the operation ended. The operation continues; you can wait again.
 
-    ``timeout`` is in seconds, ``polls`` counts replies and failures, ``operation`` is the last
-    known state, ``last_error`` the last failed poll since then.
+    ``name`` is the operation's name, ``timeout`` is in seconds, ``polls`` counts replies and
+    failures, ``operation`` is the last known state, ``last_error`` the last failed poll since then.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class PollTimeout(ClientError):
 class GroupTimeout(PollTimeout):
     """The timeout of a group expired; ``pending`` names the operations that are not done.
 
-    The other fields are about the first of these.
+    The other fields describe the first of these operations.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class GroupTimeout(PollTimeout):
 
 
 class DecodingError(ClientError):
-    """A message is not of the declared class; ``packed`` is the message (spec §11.6)."""
+    """A message is not of the declared class; ``packed`` is the original message (spec §11.6)."""
 
     def __init__(self, name: str, description: str, packed: AnyMessage | None = None) -> None:
         super().__init__(name, description, packed)
@@ -247,4 +247,4 @@ def decoded(status: Status, types: TypeRegistry | None = None) -> tuple[object, 
 
 @functools.cache
 def _details_alone() -> TypeRegistry:
-    return TypeRegistry()  # made when an error is first looked into: an import must be quick
+    return TypeRegistry()  # made at the first use, because imports must be quick

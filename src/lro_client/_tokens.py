@@ -1,4 +1,4 @@
-"""A handle as a short text: what is needed to find an operation again, anywhere."""
+"""Handles as short texts, with which any client can find the operation again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lro.wire import dumps, loads
 from lro_client._addresses import dotted, public_address
 
 VERSION: Final = 1
-"""The version that is written, and the only one that is read."""
+"""The only version of tokens."""
 
 MAX_TOKEN: Final = 8 * 1024
 """The longest token, in bytes of UTF-8."""
@@ -29,8 +29,8 @@ def message_name(cls: type | None) -> str:
 class Token:
     """The content of a token: an operation's ``name``, and the address of its ``server``.
 
-    ``response`` and ``metadata`` are full names of messages, or simple ones of classes without;
-    ``trace`` is the W3C traceparent of the start. What a token does not say is empty.
+    ``response`` and ``metadata`` are full names of messages, or simple names of classes that have
+    no full name. ``trace`` is the W3C traceparent of the start. Missing fields are empty.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Token:
         """The token itself: compact JSON.
 
         Raises:
-            InvalidArgument: It would be longer than 8 KiB, or it says what JSON cannot.
+            InvalidArgument: The token would be longer than 8 KiB, or cannot be written as JSON.
         """
         said: dict[str, Json] = attrs.asdict(self, filter=lambda _, value: value != "")
         try:
@@ -61,11 +61,11 @@ _MEMBERS: Final = tuple(field.name for field in attrs.fields(Token))
 def token_of(
     name: str, *, server: str = "", response: type | None, metadata: type | None, trace: str = ""
 ) -> str:
-    """The token of an operation. It holds no secret: only the public part of the server's URL.
+    """Return the token of an operation, with only the public part of the server's URL.
 
     Raises:
-        InvalidArgument: There is no name, it leads elsewhere, or the token would be longer than
-            8 KiB.
+        InvalidArgument: The name is empty or has a segment such as ``..``, or the token would be
+            longer than 8 KiB.
     """
     if not name:
         raise InvalidArgument("token", "needs the name of an operation")
@@ -84,8 +84,8 @@ def read_token(text: str) -> Token:
     """Read a token; ignore members that this version does not know.
 
     Raises:
-        InvalidArgument: It is not a token, of another version, too long, or without a name, or the
-            name has a segment ``.`` or ``..``.
+        InvalidArgument: The text is not a token, or is too long; or it has another version, no
+            name, or a name with a segment ``.`` or ``..``.
     """
     said = _object(text)
     version = said.get("lro")
@@ -117,7 +117,7 @@ def _object(text: str) -> dict[str, Json]:
 
 
 def _check_name(name: str) -> None:
-    if dotted(name):  # a token may come from a stranger
+    if dotted(name):  # a token may come from someone that the caller does not trust
         raise InvalidArgument("token", f"has a segment '.' or '..' in the name {name!r:.200}")
 
 

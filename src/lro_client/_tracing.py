@@ -1,6 +1,6 @@
-"""Reports of a client on its operations: spans where OpenTelemetry is installed, and a log.
+"""A client's log of its operations and, if OpenTelemetry is installed, their spans.
 
-Nothing of OpenTelemetry is imported before the first operation begins.
+OpenTelemetry is imported when the first operation begins.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lro import Code, Operation
 from lro_client._addresses import public_address
 
 log: Final = logging.getLogger("lro_client")
-"""Lives at INFO, troubles at WARNING; each line begins with the operation's name."""
-log.addHandler(logging.NullHandler())  # an application that set up no logging sees exceptions
+"""Starts and ends at INFO, failures at WARNING. Each line begins with the operation's name."""
+log.addHandler(logging.NullHandler())  # without logging set up, callers still see exceptions
 
 _TRACEPARENT: Final = "traceparent"
 
 
 @attrs.frozen
 class _Api:
-    """The needed parts of OpenTelemetry's API."""
+    """The parts of OpenTelemetry's API that are used here."""
 
     trace: Any
     propagator: Any
@@ -45,10 +45,10 @@ def _api() -> _Api | None:
 
 
 class Trace:
-    """One operation as a span, which is made when its end is first seen, and only then.
+    """The span of one operation, recorded when the client first sees the operation's end.
 
-    The span begins when the operation was started, or when :meth:`of_token` took it up. It is not
-    a child of the span that was current at the start, which may be over for hours: it links to it.
+    The span begins when the operation was started, or when :meth:`of_token` was called. It links to
+    the span that was current at the start, which may have ended long ago, and is not its child.
     """
 
     def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
@@ -77,15 +77,15 @@ class Trace:
 
     @property
     def text(self) -> str:
-        """The span of the start as a W3C traceparent; empty without a current span."""
+        """The span of the start as a W3C traceparent; empty if there was no current span."""
         return self._headers.get(_TRACEPARENT, "")
 
     def headers(self) -> dict[str, str]:
-        """Headers, or gRPC metadata, for the call that starts the operation."""
+        """Return headers, or gRPC metadata, for the call that starts the operation."""
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:
-        """Record the span of an ended operation, once, with the number of its polls."""
+        """Record the span of an ended operation, only once, with the number of polls."""
         with self._lock:
             if self._over:
                 return
@@ -94,7 +94,7 @@ class Trace:
         method = {"lro.method": _method_of(self._target)} if self._target else {}
         span = api.get_tracer("lro_client").start_span(
             self._target or "operation",
-            context=self._api.context(),  # a root: whatever is current now has not started it
+            context=self._api.context(),  # a root span: the current span did not start it
             kind=api.SpanKind.CLIENT,
             links=self._links(),
             start_time=self._began,
@@ -157,5 +157,5 @@ def log_gave_up(name: str, error: Exception) -> None:
 
 
 def log_verb(name: str, verb: str) -> None:
-    """A verb that changes an operation was answered: Cancel or Delete."""
+    """Log that a Cancel or Delete succeeded."""
     log.info("%s: %s was accepted", name, verb)

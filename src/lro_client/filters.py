@@ -1,21 +1,21 @@
-r"""Filters of lists (AIP-160) built from Python values, which are quoted as they need it.
+r"""Build filters of lists (AIP-160) from Python values, which are quoted if necessary.
 
-An operand, such as ``field("metadata.dataset")`` or ``state()``, compared with a value gives an
-:class:`Expression`; ``&``, ``|`` and ``~`` join expressions; ``str()`` is the text that a server
-reads, and :meth:`lro_client.Client.list` takes the expression as it is::
+Compare an operand, such as ``field("metadata.dataset")`` or ``state()``, with a value to get an
+:class:`Expression`. ``&``, ``|`` and ``~`` join expressions, ``str()`` returns the text that a
+server reads, and :meth:`lro_client.Client.list` accepts expressions::
 
     wanted = (state() == "FAILED") & (field("metadata.dataset") == dataset)
 
-Whatever stands in ``dataset`` stays one value: nothing in it can end the quotes.
+``dataset`` always stays a single value, whatever it contains: no character in it ends the quotes.
 
-The text is plain AIP-160, so that other services read it too. Parentheses stand wherever AND and
-OR meet, since not every service lets OR bind tighter, as AIP-160 does. Two things differ from
-service to service: which functions there are (:func:`call` writes any), and how text says that a
-character is meant as it is. AIP-160 names no escapes; a quote and a backslash get a backslash, as
-everywhere, and a star in a value gets one too, because AIP-160 has stars as wildcards. A service
-that knows no ``\*`` sees the backslash.
+The text is plain AIP-160, so other services can read it too. AND and OR are separated by
+parentheses, because in some services OR does not bind tighter, as it does in AIP-160. Services
+differ in two things: which functions they have (:func:`call` writes any), and how characters are
+escaped. AIP-160 does not define escapes. Here quotes and backslashes are escaped by a backslash, as
+usual; so are stars in values, because a star is a wildcard in AIP-160. A service that does not know
+``\*`` sees the backslash.
 
-Names, types and lengths are checked by the server, which knows them, not here (spec §7.15, §7.16).
+The server checks names, types and lengths, because only it knows them (spec §7.15, §7.16).
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _ESCAPES: Final[Mapping[int, str]] = {
 }
 _STAR: Final[Mapping[int, str]] = {ord("*"): "\\*"}
 _LEAST_EXPONENT: Final = -308
-"""No smaller one is in the language (spec §7.10(2)), but there are smaller floats."""
+"""The smallest exponent in the language (spec §7.10(2)); floats can have smaller ones."""
 _EXACT: Final = Context(prec=40)
 _JSON: Final = TypeRegistry()
 
 
 def literal(value: Plain) -> str:
-    """A value as a filter writes it.
+    """Return a value as filters write it.
 
     Raises:
-        TypeError: It is not a value of filters.
-        ValueError: It cannot be written, or is out of the range of its type.
+        TypeError: Filters have no values of this type.
+        ValueError: The value cannot be written, or is out of the range of its type.
     """
     match value:
         case Code():
@@ -86,7 +86,7 @@ def literal(value: Plain) -> str:
 
 
 def not_a_value(value: object) -> TypeError:
-    """The error for a value that has no literal."""
+    """Return the error for a value that has no literal."""
     found = f"{value!r} of type {type(value).__name__}"
     wanted = f"a filter compares with {_ALLOWED} or a call, not with {found}"
     return TypeError(f"{wanted}; what is absent is found by ~x.exists(), several by x.one_of()")
@@ -96,7 +96,7 @@ def text_of(value: str, wanted: str = "a text") -> str:
     """Return the text as a plain str.
 
     Raises:
-        TypeError: It is not a text; ``wanted`` says what should stand here.
+        TypeError: The value is not a string; ``wanted`` describes the expected value.
     """
     if not isinstance(value, str):
         raise TypeError(f"expected {wanted}, got {value!r} of type {type(value).__name__}")
@@ -104,25 +104,25 @@ def text_of(value: str, wanted: str = "a text") -> str:
 
 
 def pattern(text: str) -> str:
-    """A string all of whose stars are wildcards."""
+    """Return a quoted string in which all stars are wildcards."""
     return f'"{_unstarred(text)}"'
 
 
 def escaped(text: str) -> str:
-    """Return the text as it stands between double quotes, with stars escaped.
+    """Return the text as written between double quotes, with stars escaped.
 
     Raises:
-        TypeError: It is not a text.
-        ValueError: It holds half of a surrogate pair.
+        TypeError: The value is not a string.
+        ValueError: The text has half of a surrogate pair.
     """
     return _unstarred(text).translate(_STAR)
 
 
 def step(key: str | int) -> str:
-    """One step of a path, quoted unless it is a plain name; stars mean nothing in it.
+    """Return one step of a path, quoted unless it is a plain name; stars are not wildcards in it.
 
     Raises:
-        TypeError, ValueError: As :func:`escaped`.
+        TypeError, ValueError: As for :func:`escaped`.
     """
     if isinstance(key, int):
         return f'"{str(key).lower() if isinstance(key, bool) else int.__repr__(key)}"'
@@ -173,7 +173,7 @@ def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
 
 
 def _aware(value: datetime) -> datetime:
-    """Return the moment as a plain datetime, with its offset as the time zone."""
+    """Return the time as a plain datetime, with its offset as the time zone."""
     plain = datetime.fromisoformat(datetime.isoformat(value))
     if plain.tzinfo is None:
         raise ValueError(
@@ -219,11 +219,11 @@ class _Kind(enum.Enum):
 
 @attrs.frozen(repr=False)
 class Expression:
-    """A filter, or a part of one; ``str()`` or ``text`` is how it is written.
+    """A filter, or a part of one; ``str()`` and ``text`` return its text.
 
-    Made by comparing operands, not by hand. Immutable; two are equal if their texts are. It is
-    neither true nor false: ``and``, ``or``, ``not``, ``in`` and chains such as ``1 < x < 5`` raise
-    a TypeError.
+    Compare operands to make expressions. They are immutable, and equal if their texts are equal. An
+    expression is neither true nor false: ``and``, ``or``, ``not``, ``in`` and chains such as
+    ``1 < x < 5`` raise a TypeError.
     """
 
     text: str
@@ -267,7 +267,7 @@ class Expression:
 
 
 def _refusing(advice: str) -> Any:
-    """A method that an operand has only to say what to write instead."""
+    """Make a method that raises a TypeError with advice on what to write instead."""
 
     def refuse(operand: Operand, *_: object) -> NoReturn:
         raise TypeError(f"{operand.text} is read by the server and has no value here: {advice}")
@@ -279,13 +279,13 @@ def _refusing(advice: str) -> Any:
 class Operand:
     """The left side of a comparison: a field or a function, written as ``text``.
 
-    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` give an
-    :class:`Expression`. So do the methods. A comparison with something that an operation does not
-    have is false, also by ``!=``; ``~(x == value)`` is true of it (spec §7.5, §7.8).
+    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` return an
+    :class:`Expression`. So do the methods. If an operation lacks the field, every comparison is
+    false, also ``!=``; ``~(x == value)`` is then true (spec §7.5, §7.8).
 
-    All of them raise a TypeError for what is not a :data:`Value`, and a ValueError for a value that
-    cannot be written: a float that is not finite, a datetime without a time zone, a timestamp or
-    duration out of range, half of a surrogate pair.
+    Operators and methods raise a TypeError for an object that is not a :data:`Value`, and a
+    ValueError for a value that cannot be written: a float that is not finite, a datetime without a
+    time zone, a timestamp or duration out of range, half of a surrogate pair.
     """
 
     text: str
@@ -309,11 +309,11 @@ class Operand:
         return self._compared(">=", value)
 
     def has(self, value: Value) -> Expression:
-        """``x:value``: a list has this element, or a map, Struct or message this key or field."""
+        """``x:value``: a list has this element, or a map, Struct or message has this key."""
         return Expression(f"{self.text}:{_written(value)}")
 
     def exists(self) -> Expression:
-        """``x:*``: it is there; a scalar that is always there is not its default (spec §7.12)."""
+        """``x:*``: the field is set; a scalar without presence is not the default (spec §7.12)."""
         return Expression(f"{self.text}:*")
 
     def is_true(self) -> Expression:
@@ -321,34 +321,34 @@ class Operand:
         return self == True  # noqa: E712  # builds the comparison
 
     def is_false(self) -> Expression:
-        """``x = false``; unlike ``~x.is_true()`` it is false where there is no x."""
+        """``x = false``; if there is no x this is false, unlike ``~x.is_true()``."""
         return self == False  # noqa: E712  # builds the comparison
 
     def matches(self, text: str) -> Expression:
-        """``x = "a*b"``: text in which each ``*`` stands for any text, also none (spec §7.11).
+        """``x = "a*b"``: text in which each ``*`` matches any text, even the empty (spec §7.11).
 
-        Every other character stands for itself. For a pattern that holds values use
-        :meth:`starts_with`, :meth:`ends_with` and :meth:`contains`, which take their stars as
-        stars.
+        Every other character matches itself. To match a value, use :meth:`starts_with`,
+        :meth:`ends_with` or :meth:`contains`, where stars in the value are not
+        wildcards.
         """
         return Expression(f"{self.text} = {pattern(text)}")
 
     def starts_with(self, text: str) -> Expression:
-        """``x = "text*"``: text that begins so."""
+        """``x = "text*"``: x begins with the text."""
         return Expression(f'{self.text} = "{escaped(text)}*"')
 
     def ends_with(self, text: str) -> Expression:
-        """``x = "*text"``: text that ends so."""
+        """``x = "*text"``: x ends with the text."""
         return Expression(f'{self.text} = "*{escaped(text)}"')
 
     def contains(self, text: str) -> Expression:
-        """``x = "*text*"``: text with this in it. For elements of lists see :meth:`has`."""
+        """``x = "*text*"``: x contains the text. For elements of lists see :meth:`has`."""
         return Expression(f'{self.text} = "*{escaped(text)}*"')
 
     def one_of(self, values: Iterable[Value]) -> Expression:
-        """``x = a OR x = b``: one of several values, each compared by itself.
+        """``x = a OR x = b``: x is one of several values.
 
-        AIP-160 would have it shorter, ``x = (a OR b)``, which many services do not read.
+        AIP-160 has a shorter form, ``x = (a OR b)``, which many services do not accept.
 
         Raises:
             ValueError: There are no values: a filter that matches nothing cannot be written.
@@ -369,7 +369,7 @@ class Operand:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
 
-    # None shows type checkers that there are no such operators; Python's own error says no more.
+    # None tells type checkers that an operator does not exist; Python's own error gives no advice.
     __contains__: ClassVar[None] = _refusing(
         "write x.has(value) for an element or a key in x, x.contains(text) for a text in x"
     )
@@ -387,20 +387,20 @@ class Operand:
 
 @attrs.frozen(eq=False, repr=False)
 class FunctionCall(Operand):
-    """A function of the service, which is compared, or stands alone, or is itself a value."""
+    """A function of the service: an operand, an expression by itself, or a value."""
 
     def holds(self) -> Expression:
-        """The function standing alone, for one that gives a bool."""
+        """Return the function as an expression by itself, if it returns a bool."""
         return Expression(self.text)
 
 
 Value: TypeAlias = Plain | FunctionCall
 """The values that a filter can compare with.
 
-An enum's member is written by its name, as messages have it; a :class:`lro.Code` by its number, as
-``error.code`` has it. A datetime must know its time zone, and is written in UTC to the microsecond.
-None is not a value: what is absent is found by ``~x.exists()``. Quotes do not make a type: in a
-Struct, ``"5"`` is also the number 5 (spec §7.8(5), §7.10(1)).
+An enum member is written as its name, as in messages; a :class:`lro.Code` as its number, as in
+``error.code``. A datetime must have a time zone, and is written in UTC with microseconds. None is
+not a value: use ``~x.exists()`` to find operations without a field. Quotes do not decide the type:
+in a Struct, ``"5"`` also matches the number 5 (spec §7.8(5), §7.10(1)).
 """
 
 
@@ -413,13 +413,13 @@ def _written(value: Value) -> str:
 
 
 def field(path: str, *keys: str | int) -> Operand:
-    """A field: ``path`` of names joined by dots, then keys of maps and Structs.
+    """Return a field: a ``path`` of names joined by dots, then keys of maps and Structs.
 
-    A key is one step, whatever is in it: ``field("metadata.labels", "a.b")`` is
-    ``metadata.labels."a.b"``. A map's integer or bool key may be given as such.
+    A key is always a single step: ``field("metadata.labels", "a.b")`` is
+    ``metadata.labels."a.b"``. Keys of maps can also be integers or bools.
 
     Raises:
-        TypeError: The path is not a text, or a key neither a text nor an integer.
+        TypeError: The path is not a string, or a key is neither a string nor an integer.
         ValueError: A name of the path is empty, or a step has half of a surrogate pair.
     """
     names = text_of(path, "names joined by dots").split(".")
@@ -429,12 +429,12 @@ def field(path: str, *keys: str | int) -> Operand:
 
 
 def call(name: str, *args: Value | Operand) -> FunctionCall:
-    """A function, for services that have some of their own: ``call("math.abs", field("x")) > 2``.
+    """Return a call of a service's own function: ``call("math.abs", field("x")) > 2``.
 
     Arguments are values, fields and other calls.
 
     Raises:
-        TypeError, ValueError: An argument is not a value; or a function cannot have this name.
+        TypeError, ValueError: An argument is not a value, or the name is not valid.
     """
     plain = text_of(name, "the name of a function")
     if not all(map(is_name, plain.split("."))):
@@ -444,7 +444,7 @@ def call(name: str, *args: Value | Operand) -> FunctionCall:
 
 
 def search(text: str) -> Expression:
-    """The text anywhere in what the service searches, in any letter case (spec §7.6)."""
+    """Search for the text in all fields that the service searches, in any case (spec §7.6)."""
     return Expression(f'"{escaped(text)}"')
 
 
@@ -464,7 +464,7 @@ def end_time() -> FunctionCall:
 
 
 def cancel_requested() -> Expression:
-    """Its work was asked to stop; our function, a test by itself (spec §7.14)."""
+    """True if its work was asked to stop; our function, an expression by itself (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
 
 
@@ -484,10 +484,10 @@ def all_of(*expressions: Expression) -> Expression:
 
 
 def any_of(*expressions: Expression) -> Expression:
-    """At least one of them, joined by OR.
+    """Join expressions by OR: at least one must match.
 
     Raises:
-        ValueError: There are none, and a filter that matches nothing cannot be written.
+        ValueError: There are no expressions: a filter that matches nothing cannot be written.
     """
     if not expressions:
         raise ValueError("expected at least one alternative: no filter matches nothing")

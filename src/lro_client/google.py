@@ -24,7 +24,7 @@ except ImportError as _exc:
 if TYPE_CHECKING:
     _Auth = httpx.Auth
 else:
-    try:  # its clients take only what is of its own class
+    try:  # clients of httpx2 accept only instances of its own Auth class
         import httpx2
 
         class _Auth(httpx.Auth, httpx2.Auth):
@@ -53,9 +53,9 @@ class TokenReply:
 
 
 class HttpxRequest:
-    """google-auth's own calls, for tokens, by an ``httpx.Client``; ``requests`` is not needed.
+    """Makes google-auth's token calls with an ``httpx.Client``, so ``requests`` is not needed.
 
-    It is what google-auth calls a ``Request``.
+    google-auth calls such an object a ``Request``.
     """
 
     def __init__(self, http: httpx.Client | None = None) -> None:
@@ -74,7 +74,7 @@ class HttpxRequest:
         """Call a token endpoint.
 
         Raises:
-            google.auth.exceptions.TransportError: It could not be reached.
+            google.auth.exceptions.TransportError: The endpoint could not be reached.
         """
         try:
             reply = self._client().request(
@@ -92,14 +92,14 @@ class HttpxRequest:
 
 
 class GoogleAuth(_Auth):
-    """Authentication by credentials of google-auth, for ``httpx`` clients of both kinds.
+    """Authentication with google-auth credentials, for blocking and async ``httpx`` clients.
 
-    ``httpx2`` takes it too. Tokens are fetched when they are needed, by one thread or task at a
-    time, and never by an event loop; a call that answers 401 is made once more with a new one. The
-    credentials' quota project is sent. ``request`` is how google-auth calls token endpoints.
+    ``httpx2`` clients accept it too. A token is fetched when it is needed, by one thread or task at
+    a time, never on an event loop. After a reply with 401, the call is made again with a new token.
+    The credentials' quota project is sent. google-auth calls token endpoints with ``request``.
 
-    That an endpoint cannot be reached is an ``httpx.ConnectError``, which clients retry; what does
-    not pass is google-auth's own ``GoogleAuthError``.
+    If an endpoint cannot be reached, an ``httpx.ConnectError`` is raised, which clients retry.
+    Permanent failures raise google-auth's own ``GoogleAuthError``.
     """
 
     def __init__(self, credentials: Any, *, request: Any = None) -> None:
@@ -132,7 +132,7 @@ class GoogleAuth(_Auth):
             yield request
 
     def _apply(self, request: Any, instead_of: str | None = None) -> bool:
-        """Use the token that is there, if that is a good one."""
+        """Add the current token if it is valid; return False if a new one is needed."""
         credentials = self.credentials
         good = credentials.token_state is TokenState.FRESH and credentials.token != instead_of
         if good:
@@ -158,7 +158,7 @@ class GoogleAuth(_Auth):
             request.headers.update(headers)
 
     async def _afetch(self, request: Any, instead_of: str | None = None) -> None:
-        # One task at a time goes to a thread: hundreds that wait would take all threads there are.
+        # Only one task at a time uses a thread: hundreds of waiting tasks would use all threads.
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
             if not self._apply(request, instead_of):
@@ -174,10 +174,10 @@ def _transport_error(exc: Exception) -> Exception:
 def default_auth(
     scopes: Sequence[str] = (CLOUD_PLATFORM,), *, quota_project: str | None = None
 ) -> GoogleAuth:
-    """Authentication by the credentials of this machine, as ``google.auth.default`` finds them.
+    """Return authentication with this machine's credentials, found by ``google.auth.default``.
 
     Raises:
-        google.auth.exceptions.DefaultCredentialsError: It has none.
+        google.auth.exceptions.DefaultCredentialsError: The machine has no credentials.
     """
     request: Any = HttpxRequest()
     credentials, _ = google.auth.default(

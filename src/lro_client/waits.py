@@ -1,4 +1,4 @@
-"""Pauses between polls and retries. Every ``wait_*`` of tenacity can be used beside these."""
+"""Pauses between polls and retries. You can also use every ``wait_*`` of tenacity."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class _PlainWait(abc.ABC):
         """Return the pause after an attempt, ``seconds`` after the first one began."""
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        """Return the pause, as tenacity asks for it."""
+        """Return the pause for tenacity's retry state."""
         return self.pause(retry_state.attempt_number, retry_state.seconds_since_start or 0.0)
 
     def __add__(self, other: Any) -> Any:
-        import tenacity  # is loaded already, if the other one is tenacity's
+        import tenacity  # already loaded if ``other`` is tenacity's
 
         waits: Any = tenacity.wait_combine
         return waits(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return self if other == 0 else self + other  # as sum() begins with 0
+        return self if other == 0 else self + other  # sum() begins with 0
 
 
 class wait_proportional(_PlainWait):  # the spelling of tenacity's own
-    """Wait for a share of the time that has passed, at least ``minimum`` and at most ``maximum`` s.
+    """Wait for a share of the elapsed time, at least ``minimum`` and at most ``maximum`` seconds.
 
-    With the default share, a poll finds the end at most a quarter of the run time late.
+    With the default share, the end is seen late by at most a quarter of the run time.
     """
 
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
@@ -54,7 +54,7 @@ class wait_proportional(_PlainWait):  # the spelling of tenacity's own
 
 
 class wait_exponential(_PlainWait):
-    """Wait for pauses that grow by a factor, as most public clients do."""
+    """Wait with pauses that grow by a factor, as most public clients do."""
 
     def __init__(
         self, initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
@@ -79,7 +79,7 @@ def pause_of(wait: Wait, attempt: int, seconds: float, error: Exception | None =
     """
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)
-    import tenacity  # is loaded already, if the wait is one of its own
+    import tenacity  # already loaded if the wait is tenacity's
 
     state = tenacity.RetryCallState(_retrying(), None, (), {})
     state.attempt_number = attempt

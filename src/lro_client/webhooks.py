@@ -1,12 +1,12 @@
-"""Webhooks that a service of ``lro`` sends when operations end: check them, and go on from there.
+"""Check and read the webhooks that a service of ``lro`` sends when operations end.
 
-:func:`verify` gives what was sent, if it is genuine::
+:func:`verify` returns a webhook's content if the webhook is genuine::
 
     event = verify(body, headers, secret)
     operation = client.operation(event.name)
 
-The same event may come more than once, always with the same ``id``. What it says need not be read:
-the operation itself can be asked.
+The same event may arrive more than once, always with the same ``id``. You need not use its data:
+you can read the operation instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lro_client._errors import check
 __all__ = ["TOLERANCE", "ReceivedWebhook", "WebhookError", "verify"]
 
 TOLERANCE: Final = timedelta(minutes=5)
-"""By how much the moment of sending may differ from now."""
+"""Maximum difference between the time of sending and now."""
 
 _PING: Final = "ping"
 _OPERATION: Final = "operation"
@@ -34,13 +34,13 @@ _OPERATION: Final = "operation"
 
 @attrs.frozen(kw_only=True)
 class ReceivedWebhook:
-    """A webhook that is genuine.
+    """A genuine webhook.
 
-    ``id`` is the same each time that it is sent. ``type`` is ``operation.succeeded``,
-    ``operation.failed``, ``operation.cancelled``, or ``ping``, which only tests whether it arrives,
-    and has no ``name``. ``timestamp`` is when it happened, ``name`` and ``method`` those of the
+    ``id`` is the same each time that the event is sent. ``type`` is ``operation.succeeded``,
+    ``operation.failed``, ``operation.cancelled``, or ``ping``, which only tests the delivery and
+    has no ``name``. ``timestamp`` is the time of the event. ``name`` and ``method`` belong to the
     operation. ``operation`` is the operation itself, if the sender adds it (``payload="full"``).
-    ``data`` is all that the payload says.
+    ``data`` is the whole payload.
     """
 
     id: str
@@ -63,16 +63,16 @@ def verify(
 ) -> ReceivedWebhook:
     """Check a webhook, in the format of Standard Webhooks or CloudEvents, and read it.
 
-    ``body`` is what came, byte by byte, and not JSON that was read and written again. ``headers``
-    is a mapping of texts, whose names may be written in any case. ``secret`` is the one of the
-    endpoint, or several of which one must fit, while one replaces another. ``types`` are those of
-    the operation's messages; ``clock`` gives Unix seconds.
+    ``body`` is the exact bytes that were received: parsing and writing the JSON again changes them.
+    ``headers`` is a mapping of strings, with names in any case. ``secret`` is the endpoint's
+    secret; while you replace it, pass several, of which one must fit. ``types`` are the operation's
+    message classes. ``clock`` returns Unix seconds.
 
     Raises:
-        DeclarationError: The secret is not one, or the body or the headers are of another type:
-            the mistake is the receiver's.
-        WebhookError: It was not signed with this secret, it was sent too long ago or in the future,
-            or it cannot be read. Answer 401 or 400.
+        DeclarationError: The secret is not valid, or the body or the headers have a wrong type: a
+            mistake in the receiver's code.
+        WebhookError: The webhook was not signed with this secret, was sent too long ago or in the
+            future, or cannot be read. Answer 401 or 400.
     """
     check("body", type(body), "bytes", fine=isinstance(body, bytes | bytearray | memoryview))
     check("headers", type(headers), "a mapping of texts", fine=isinstance(headers, Mapping))
@@ -88,7 +88,7 @@ def verify(
         if not isinstance(payload, dict):
             raise ValueError("it is not an object")
         return _read(signed.id, payload, types or TypeRegistry())
-    except (ValueError, OverflowError, InvalidArgument) as exc:  # Overflow: no such time in UTC
+    except (ValueError, OverflowError, InvalidArgument) as exc:  # OverflowError: no such UTC time
         raise WebhookError(f"its body cannot be read: {exc}") from exc
 
 

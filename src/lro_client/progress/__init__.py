@@ -1,8 +1,8 @@
-"""Progress for people: read it from metadata, estimate the end, draw it.
+"""Show progress to people: read it from metadata, estimate the end, draw a bar.
 
-:func:`progress_of` reads the metadata that services commonly have, :class:`Estimate` gives the
-seconds that are left, :func:`show_rich` and :func:`show_tqdm` draw a bar while they wait. Only
-drawing needs the extra ``progress``.
+:func:`progress_of` reads common fields of metadata, :class:`Estimate` estimates the seconds left,
+:func:`show_rich` and :func:`show_tqdm` draw a bar while they wait. Only the bars need the extra
+``progress``.
 """
 
 from lro_client.progress._bars import Estimate, RichBar, TqdmBar, show_rich, show_tqdm

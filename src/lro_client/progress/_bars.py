@@ -1,4 +1,4 @@
-"""The estimated end of an operation, and bars in a terminal by rich and by tqdm.
+"""The estimated end of an operation, and progress bars in a terminal with rich and tqdm.
 
 Both bars need the extra ``progress``.
 """
@@ -32,10 +32,10 @@ _PERCENT = 100.0
 class Estimate:
     """An estimate of the seconds left, from fractions that are added from time to time.
 
-    The rate is that of the recent past: what is older than ``window_seconds`` counts less and
-    less. A pause longer than those before it makes the estimate grow. A fraction that goes back
-    reduces the gain; with no gain left, the estimate starts again. ``clock`` gives seconds that
-    never go back.
+    The estimate uses the recent rate: progress older than ``window_seconds`` has less and less
+    weight. An unusually long pause makes the estimate grow. A fraction below the last one reduces
+    the progress so far; if none is left, the estimate starts again. ``clock`` returns seconds that
+    never decrease.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Estimate:
     def add(self, fraction: float | None, seconds: float | None = None) -> None:
         """Add the fraction that was done at ``seconds`` of the clock, by default now.
 
-        None and NaN change nothing; what is below 0 or above 1 is cut off.
+        None and NaN are ignored; values below 0 or above 1 are clipped.
         """
         if fraction is None or math.isnan(fraction):
             return
@@ -73,7 +73,7 @@ class Estimate:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds from now to the estimated end, never negative; None where it is not known."""
+        """Return the seconds until the estimated end, never negative; None if it is not known."""
         if self._last is None:
             return None
         then, fraction = self._last
@@ -89,25 +89,25 @@ class Estimate:
 
 
 class ShownUpdate(Protocol):
-    """The state that a bar shows: an ``Update``, or an object like it."""
+    """The state that a bar shows: an ``Update``, or an object with the same members."""
 
     @property
     def operation(self) -> Operation:
-        """The state as the server sent it."""
+        """The operation as the server sent it."""
         ...
 
     @property
     def metadata(self) -> object:
-        """Its metadata, decoded.
+        """The decoded metadata.
 
         Raises:
-            DecodingError: It is not of the declared type.
+            DecodingError: The metadata is not of the declared type.
         """
         ...
 
 
 class Running(Protocol[R_co]):
-    """The operation of a bar: an ``OperationHandle``, or an object like it."""
+    """The operation of a bar: an ``OperationHandle``, or an object with the same members."""
 
     @property
     def name(self) -> str:
@@ -115,19 +115,19 @@ class Running(Protocol[R_co]):
         ...
 
     def updates(self, timeout: timedelta | float | None, *, every: float) -> Iterator[ShownUpdate]:
-        """Each changed state until the operation is done."""
+        """Yield each changed state until the operation is done."""
         ...
 
     def result(self) -> R_co:
-        """The result of an operation that is done."""
+        """Return the result of an operation that is done."""
         ...
 
 
 class RichBar:
-    """A bar of rich, shown while the context is entered: percent, message, and time left.
+    """A progress bar of rich, shown inside a ``with`` block: percent, message and time left.
 
-    ``description`` stands before it, ``console`` is where it is drawn (None: standard error), and
-    ``progress_of`` reads the metadata. Without a terminal only the last state is written.
+    ``description`` is shown before the bar, ``console`` draws it (None: on standard error), and
+    ``progress_of`` reads the metadata. Without a terminal, only the last state is written.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -143,7 +143,7 @@ class RichBar:
         rich = _imported("rich.progress")
         self._read, self._estimate = progress_of, Estimate()
         where = console or _imported("rich.console").Console(stderr=True)
-        plain = {"markup": False}  # texts of a server are not markup
+        plain = {"markup": False}  # a server's text must not be read as markup
         self._bar = rich.Progress(
             rich.TextColumn("{task.description}", **plain),
             rich.BarColumn(),
@@ -178,9 +178,9 @@ class RichBar:
 
 
 class TqdmBar:
-    """A bar of tqdm, shown while the context is entered, on standard error.
+    """A progress bar of tqdm on standard error, shown inside a ``with`` block.
 
-    ``description`` stands before it; ``progress_of`` reads the metadata; ``options`` go to tqdm.
+    ``description`` is shown first, ``progress_of`` reads the metadata, tqdm gets the ``options``.
 
     Raises:
         MissingExtra: tqdm is not installed.
@@ -225,10 +225,10 @@ def show_rich(
     console: Console | None = None,
     progress_of: ProgressOf = progress_of,
 ) -> R:
-    """Draw a bar of rich while an operation runs, and give its result.
+    """Draw a progress bar of rich while an operation runs, and return its result.
 
-    ``timeout`` and ``every`` are those of ``operation.updates``, in seconds; ``description`` is by
-    default the operation's name.
+    ``timeout`` and ``every`` are passed to ``operation.updates``, in seconds. ``description``
+    defaults to the operation's name.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -249,7 +249,7 @@ def show_tqdm(
     progress_of: ProgressOf = progress_of,
     **options: Any,
 ) -> R:
-    """Show the progress with a bar of tqdm, which gets the ``options``.
+    """Draw a progress bar of tqdm, which gets the ``options``, and return the result.
 
     Raises:
         MissingExtra: tqdm is not installed.
@@ -278,7 +278,7 @@ def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
 
 
 def at_the_end(progress: Progress, operation: Operation) -> Progress:
-    """Return the progress, which is complete if the operation has succeeded."""
+    """Return the progress; if the operation has succeeded, return it as complete."""
     if operation.state != "SUCCEEDED":
         return progress
     done = progress.done if progress.total is None else progress.total
@@ -286,12 +286,12 @@ def at_the_end(progress: Progress, operation: Operation) -> Progress:
 
 
 def percent_text(fraction: float) -> str:
-    """Return a fraction as a percentage; 100 % only when all is done."""
+    """Return a fraction as a percentage, rounded down: 100 % means complete."""
     return f"{int(fraction * _PERCENT + 1e-9)}%"
 
 
 def span_text(seconds: float) -> str:
-    """Return a span of time as a text, from seconds to days."""
+    """Return a duration as text, in units from seconds to days."""
     whole = int(seconds + 0.5)
     if whole >= 86_400:
         return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
@@ -303,7 +303,7 @@ def span_text(seconds: float) -> str:
 
 
 def _imported(name: str) -> Any:
-    # By name: the types of tqdm come in a package of their own.
+    # Imported by name, because tqdm's types are in a separate package.
     try:
         found: ModuleType = importlib.import_module(name)
     except ImportError as exc:

@@ -22,13 +22,13 @@ _SNAKE: Final = re.compile(r"_([a-z0-9])")
 _UNSET: Final = "_UNSPECIFIED"
 """The suffix of the name of an unset enum value (AIP-126)."""
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of control characters, of those that turn text around, and of invisible ones."""
+"""Unicode categories of control characters, direction marks and invisible characters."""
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
     """Return the function that reads fields of a message; None if it has no fields.
 
-    ``types`` reads a packed message in binary form, if it knows its class.
+    ``types`` decodes a packed binary message if it knows the message's class.
     """
     if isinstance(metadata, AnyMessage):
         metadata = _payload(metadata, types)
@@ -74,7 +74,7 @@ def _in_object(message: Any) -> Lookup:
 def _in_protobuf(message: Any, descriptor: Any, name: str, value: object) -> object:
     field = descriptor.fields_by_name.get(name)
     if field is None or (field.has_presence and not message.HasField(name)):
-        return None  # an attribute that is not a field, or a field that was not set
+        return None  # the attribute is not a field, or the field was not set
     if field.enum_type is not None and isinstance(value, int):
         known = field.enum_type.values_by_number.get(value)
         return None if known is None else known.name
@@ -86,7 +86,7 @@ def _camel(name: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, also one that is a text in JSON (spec §1.9), or None."""
+    """Return a finite number, even if JSON has it as a string (spec §1.9), or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -97,7 +97,7 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """One line of plain text, without control characters; empty for what is not a text."""
+    """Return a string on one line, without control characters; empty for other values."""
     if isinstance(value, enum.Enum):
         value = value.name
     if not isinstance(value, str) or value.endswith(_UNSET):
@@ -113,7 +113,7 @@ def one_line(value: str) -> str:
 
 
 def first_number(look: Lookup, names: Iterable[str]) -> float | None:
-    """Return the first of these fields that holds a number of 0 or more."""
+    """Return the first number of 0 or more in these fields."""
     for name in names:
         found = number(look(name))
         if found is not None and found >= 0:
@@ -125,9 +125,9 @@ def first_number(look: Lookup, names: Iterable[str]) -> float | None:
 class Progress:
     """The progress of an operation, as its metadata reports it.
 
-    ``fraction`` is the share that is done, from 0 to 1. ``done`` of ``total`` are its own units:
-    files, bytes, rows. Each is None where it is not known; ``total`` is more than 0, the others are
-    never negative. ``message`` is one line of text for people, without control characters.
+    ``fraction`` is the share that is done, from 0 to 1. ``done`` and ``total`` are in the
+    operation's units: files, bytes, rows. Each is None if it is not known; ``total`` is more than
+    0, the others are never negative. ``message`` is one line of text without control characters.
     """
 
     fraction: float | None = None
@@ -137,7 +137,7 @@ class Progress:
 
 
 ProgressOf = Callable[[object], Progress | None]
-"""Reads the progress of metadata, typed or packed; give your own for metadata of your own."""
+"""Reads the progress from metadata, typed or packed; write your own for custom metadata."""
 
 _PERCENTS: Final = (
     "progress_percent",
@@ -163,7 +163,7 @@ _NESTED: Final = (
     "progress_entities",
     "progress_bytes",
 )
-"""Fields that hold a message with the progress in it; the last five are Google's."""
+"""Fields with a message that contains the progress; the last five are Google's."""
 _MESSAGES: Final = ("status_detail", "status_message", "message", "current_step", "stage", "state")
 _CANCELLING: Final = ("cancel_requested", "requested_cancellation")
 _MAX_DEPTH: Final = 3
@@ -191,7 +191,7 @@ def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress
 
 
 def create_time_of(metadata: object, types: TypeRegistry | None = None) -> datetime | None:
-    """Read when the operation began from ``create_time`` or ``start_time`` of its metadata; UTC."""
+    """Return the time of the start, in UTC, from ``create_time`` or ``start_time`` of metadata."""
     try:
         look = lookup(metadata, types)
         return None if look is None else _moment(look("create_time") or look("start_time"))

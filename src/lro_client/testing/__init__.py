@@ -1,7 +1,7 @@
-"""For tests of code that uses the client: an operation of an hour in milliseconds, and faults.
+"""Test code that uses the client: an hour's operation takes milliseconds, and calls can fail.
 
-A :class:`ScriptedServer` answers as a test says, in memory, on a :class:`VirtualClock` that only
-moves while the code under test waits.
+A :class:`ScriptedServer` follows the test's script, in memory, on a :class:`VirtualClock` whose
+time passes only while the code under test waits.
 """
 
 from lro_client.testing._clock import VirtualClock

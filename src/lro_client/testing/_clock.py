@@ -14,9 +14,9 @@ import attrs
 from lro_client._errors import check
 
 _TURNS: Final = 10
-"""Turns of the event loop in which other tasks may go on before time passes."""
+"""Turns of the event loop that other tasks get before time passes."""
 _MAX_TURNS: Final = 1000
-"""The most turns before time passes, even if a new sleep begins again and again."""
+"""Maximum number of turns before time passes, even if new sleeps keep beginning."""
 
 
 @attrs.frozen(order=True)
@@ -28,7 +28,7 @@ class _Sleeper:
 
 @attrs.define
 class _Sleeping:
-    """The sleeping tasks of one event loop, and after how many turns time passes for them."""
+    """The sleeping tasks of an event loop, and the number of turns until time passes for them."""
 
     sleepers: list[_Sleeper] = attrs.field(factory=list)
     turns: int = 0
@@ -37,11 +37,11 @@ class _Sleeping:
 
 
 class VirtualClock:
-    """Seconds, as ``clock`` and ``sleep`` of a client take them; only sleeping takes time.
+    """A clock in seconds for a client's ``clock`` and ``sleep``; its time passes only in sleeps.
 
-    ``now`` is the present, which a test may set; ``sleeps`` are the seconds of each sleep. Threads
-    may share a clock: their sleeps come one after the other. Those of tasks of an event loop pass
-    together: the task that is due first is woken when all tasks wait.
+    ``now`` is the current time, which a test may set; ``sleeps`` has the seconds of each sleep.
+    Threads may share a clock; their sleeps add up. Tasks of an event loop sleep at the same time:
+    when all tasks wait, the task that is due first is woken.
     """
 
     def __init__(self, now: float = 1000.0) -> None:
@@ -57,7 +57,7 @@ class VirtualClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let these seconds pass, as ``time.sleep`` does; a number below 0 counts as 0.
+        """Let these seconds pass, as ``time.sleep`` does; a negative number means 0.
 
         Raises:
             DeclarationError: ``seconds`` is NaN, infinite, or more than a float can hold.
@@ -85,7 +85,7 @@ class VirtualClock:
             self.now += passed
 
     async def aadvance(self, seconds: float) -> None:
-        """Sleep in this task, while the others go on.
+        """Let these seconds pass in this task, without an entry in ``sleeps``; other tasks run.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.
@@ -97,8 +97,8 @@ class VirtualClock:
             sleeper = _Sleeper(self.now + passed, self._count, loop.create_future())
             sleeping = self._sleeping.setdefault(loop, _Sleeping())
         heapq.heappush(sleeping.sleepers, sleeper)
-        sleeping.turns = _TURNS  # counted again: other tasks may still be at work
-        if len(sleeping.sleepers) == 1:  # else the turns are counted already
+        sleeping.turns = _TURNS  # count again, because other tasks may still be running
+        if len(sleeping.sleepers) == 1:  # otherwise turns are already being counted
             self._begin(loop, sleeping)
         await sleeper.woken
 
@@ -128,7 +128,7 @@ class VirtualClock:
 
 
 def _checked(seconds: float) -> float:
-    # NaN is never reached, and no time comes after infinity: other tasks would sleep for ever.
+    # The clock never reaches NaN or passes infinity, so other tasks would sleep for ever.
     fine = seconds <= sys.float_info.max
     check("seconds", seconds, "a finite number of seconds", fine=fine)
     return seconds

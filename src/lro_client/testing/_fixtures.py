@@ -17,12 +17,12 @@ from lro_client.transports import LocalTransport
 
 @contextlib.contextmanager
 def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
-    """Give a service that does the work of a start within the start, and close it.
+    """Yield a service that does an operation's work during its start; close the service afterwards.
 
-    A Wait is answered at once with the present state: only the pauses of a client let time pass.
+    A Wait returns the current state at once, so that only the client's pauses let time pass.
 
     Raises:
-        AssertionError: Work is still running at the end, or a wait or a watch is open.
+        AssertionError: At the end, work is still running, or a wait or a watch is open.
     """
     service = Service(
         MemoryStore(lambda: moment(clock())),

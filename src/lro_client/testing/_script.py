@@ -1,4 +1,4 @@
-"""Scripts of tests: the course of operations, faults of calls, and the store that plays them."""
+"""Scripts of tests: how operations run, faults of calls, and the store that plays the scripts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Pack: TypeAlias = Callable[[Scripted | None], AnyMessage | None]
 """Packs a message into an ``lro.AnyMessage``; None stays None."""
 
 TICK_SECONDS: Final = 1e-9
-"""Rounding error of a clock that adds up many floats: a moment this close counts as reached."""
+"""Rounding error of a clock that adds many floats: a time this close counts as reached."""
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _MAX_SECONDS: Final = 2e11
-"""Seconds after the epoch that a datetime still holds."""
+"""Maximum number of seconds after the epoch that a datetime can represent."""
 
 
 @attrs.define(kw_only=True)
 class ServerCall:
-    """A call that came: ``at`` seconds after the server was made, for this ``name``.
+    """A call that the server received, ``at`` seconds after it was made.
 
-    ``verb`` is the RPC's name, such as GetOperation, or Start. ``hold`` is how many seconds a Wait
-    asked to be held (None: it did not say, or is not a Wait), ``status`` the HTTP status of the
-    answer, 0 for none.
+    ``name`` is the operation or target. ``verb`` is the RPC's name, such as GetOperation, or Start.
+    ``hold`` is the timeout of a Wait in seconds (None: no timeout, or not a Wait), ``status`` the
+    HTTP status of the reply, 0 for none.
     """
 
     at: float
@@ -47,12 +47,12 @@ class ServerCall:
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """A fault of an answer.
+    """A fault of a reply.
 
-    ``error`` is what the HTTP library raises instead, for instance ``httpx.ConnectError``.
-    ``status`` and ``body`` replace the answer's: a status alone comes with the interface's error
-    body (spec §5.12), a body alone with 200. ``headers`` are added. ``keep`` cuts the body after
-    that many bytes. The answer comes ``seconds`` later; a call with a shorter time-out fails.
+    ``error`` is an exception that the HTTP library raises instead, such as ``httpx.ConnectError``.
+    ``status`` and ``body`` replace those of the reply. A status alone gets the interface's error
+    body (spec §5.12), a body alone the status 200. ``headers`` are added. ``keep`` truncates the
+    body to that many bytes. ``seconds`` delays the reply; calls with a shorter timeout fail.
     """
 
     status: int | None = None
@@ -74,7 +74,7 @@ class Rule:
     until: float
 
     def applies(self, call: ServerCall, earlier: list[ServerCall]) -> bool:
-        """Return True if the fault happens to a call; ``earlier`` are all calls before it."""
+        """Return True if the fault applies to a call; ``earlier`` are all calls before it."""
         if self.verb not in ("", call.verb) or not self.since <= call.at < self.until:
             return False
         number = 1 + sum(1 for one in earlier if self.verb in ("", one.verb))
@@ -101,13 +101,13 @@ class Script:
         return self.ends_after is not None and now - self.began >= self.ends_after - TICK_SECONDS
 
     def changes(self, now: float) -> float:
-        """Seconds until the operation ends or is gone; infinite if neither happens."""
+        """Return the seconds until the operation ends or is gone; infinite if neither happens."""
         moments = (self.gone_after, self.ends_after if self.ends_after is not None else math.inf)
         coming = [self.began + one - now for one in moments]
         return min((one for one in coming if one > TICK_SECONDS), default=math.inf)
 
     def cancel(self, now: float) -> None:
-        """Ask it to stop."""
+        """Ask the operation to stop."""
         if self.cancels_after is None:
             return
         ends_after = now - self.began + self.cancels_after
@@ -115,14 +115,14 @@ class Script:
             self.ends_after, self.cancelled = ends_after, True
 
     def metadata_at(self, now: float) -> Scripted | None:
-        """The metadata of this moment, not packed."""
+        """Return the metadata at this time, not packed."""
         elapsed = now - self.began
         if self.ends_after is not None and self.over(now):
             elapsed = self.ends_after
         return self.metadata(elapsed) if callable(self.metadata) else self.metadata
 
     def ended(self, record: Record, metadata: AnyMessage | None) -> Record:
-        """The record at the end."""
+        """Return the record of the ended operation."""
         assert self.ends_after is not None
         result, state = self.error or self.response, State.SUCCEEDED
         if self.cancelled:
@@ -140,11 +140,11 @@ Begin: TypeAlias = Callable[[AnyMessage], Script]
 
 
 class ScriptedStore(MemoryStore):
-    """A store in memory whose operations go as their scripts say, by the seconds of ``clock``.
+    """A store in memory whose operations follow their scripts, in the seconds of ``clock``.
 
-    ``play`` brings records up to date: call it before they are read. ``methods`` make the scripts
-    of operations that are started, by the full name of the method; ``failure`` is what the code of
-    a test raised at a start.
+    ``play`` updates the records: call it before you read them. ``methods`` has, by the full name of
+    a method, the functions that make scripts of started operations. ``failure`` is the exception
+    that the test's code raised at a start.
     """
 
     def __init__(self, clock: Callable[[], float], pack: Pack) -> None:
@@ -156,7 +156,7 @@ class ScriptedStore(MemoryStore):
         self.failure: Exception | None = None
 
     def add(self, script: Script) -> None:
-        """Have an operation, in place of an earlier one of its name."""
+        """Add an operation, which replaces an earlier operation of its name."""
         with contextlib.suppress(OperationNotFound):
             self.update(script.name, lambda _: None)
         now = self.now()
@@ -171,7 +171,7 @@ class ScriptedStore(MemoryStore):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Begin the operation that the script of the method describes, under its own name."""
+        """Begin an operation by the method's script, under the script's name."""
         known = super().insert(record, request, key, check_only=True)
         if not known.fresh:
             self.play(known.record.name)
@@ -193,14 +193,14 @@ class ScriptedStore(MemoryStore):
                     self._act(self._scripts[name], record, now)
 
     def free_name(self, collection: str) -> str:
-        """A name in this collection that no operation has had: its number is how many there are."""
+        """Return a new name in this collection, whose number is the count of its operations."""
         number = len(self._scripts) + 1
         while f"{collection}/{number}" in self._scripts:
             number += 1
         return f"{collection}/{number}"
 
     def script(self, name: str) -> Script:
-        """The script of an operation that was there at some time."""
+        """Return the script of an operation that exists or existed."""
         return self._scripts[name]
 
     def _add(
@@ -234,5 +234,5 @@ class ScriptedStore(MemoryStore):
 
 
 def moment(seconds: float) -> datetime:
-    """The seconds of a virtual clock as a time in UTC."""
+    """Return the time of a virtual clock as a datetime in UTC."""
     return _EPOCH + timedelta(seconds=min(seconds, _MAX_SECONDS))

@@ -1,8 +1,8 @@
-"""A server of the interface, in memory, whose operations go as a test says.
+"""A server of the interface, in memory, whose operations follow a test's script.
 
-It is this library's own edge over a service with a store in memory, on a virtual clock, with faults
-around it: lists, filters, checks and errors are the real ones. What takes time passes on the clock,
-so Wait and Watch look at the store again and again instead of listening to it.
+It is this library's own HTTP edge with a service in memory, on a virtual clock, with faults added:
+lists, filters, checks and errors are the real ones. Time passes only on the virtual clock, so Wait
+and Watch poll the store instead of subscribing to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _VERBS: Final = {
     ("GET", ""): "GetOperation",
 }
 _STEP_SECONDS: Final = 1.0
-"""Seconds between two looks of a stream, or of a short Wait, for changes."""
+"""Seconds between two reads of the store by a stream or a short Wait."""
 
 _MAX_LOOKS: Final = 4
 """Seconds between two looks of a long Wait."""
@@ -56,11 +56,11 @@ _MAX_LOOKS: Final = 4
 _HEARTBEAT_SECONDS: Final = 15.0
 
 Answering: TypeAlias = Generator[float, None, httpx.Response]
-"""Returns the answer to a request; yields the seconds that pass before."""
+"""Returns the response to a request; yields the seconds that pass before it."""
 
 
 class UnscriptedCall(AssertionError):
-    """A call of an unknown verb, or of a method that was not scripted."""
+    """Raised for a call of an unknown verb, or of a method without a script."""
 
 
 class Verbs(TypedDict, total=False):
@@ -84,10 +84,10 @@ _RPCS: Final = {
 class ScriptedServer:
     """A server in memory, on a virtual clock, whose operations follow a script.
 
-    It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
-    the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held at most
-    ``max_hold`` seconds; every call takes ``latency`` seconds. ``types`` are message classes to
-    know; those of the scripted messages are added. ``calls`` are all calls that came.
+    The server has the verbs of the interface; ``wait`` and ``lists`` can be left out, and the
+    extensions ``batch_get`` and ``watch`` added (spec §3.11). A Wait is held at most ``max_hold``
+    seconds; every call takes ``latency`` seconds. ``types`` are known message classes; those of the
+    scripted messages are added. ``calls`` has all calls that the server received.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class ScriptedServer:
         cancels_after: float | None = 0.0,
         retry_after: str = "",
     ) -> None:
-        """Have an operation that begins now and ends ``ends_after`` seconds later (None: never).
+        """Add an operation that begins now and ends ``ends_after`` seconds later (None: never).
 
         It ends with ``response`` or ``error``, or with neither. ``metadata`` is a message, or a
-        function that makes one of the seconds it has run. The server does not know it any more
-        after ``gone_after`` seconds. When it is cancelled it ends ``cancels_after`` seconds later
-        (None: it goes on). ``retry_after`` is the header of answers while it is in progress.
+        function that makes one from the run time in seconds. After ``gone_after`` seconds the
+        operation no longer exists. If it is cancelled, it ends ``cancels_after`` seconds later
+        (None: it continues). ``retry_after`` is a header of replies while it is in progress.
 
         Raises:
             EncodingError, DeclarationError: A message cannot be sent.
@@ -169,11 +169,11 @@ class ScriptedServer:
         response: Scripted | Callable[[dict[str, Any]], Scripted] | None = None,
         **script: Any,
     ) -> None:
-        """Have a method at this path, each start of which begins an operation, as scripted here.
+        """Add a method at this path; each start begins an operation with the script given here.
 
-        Their names are ``operations/1``, ``operations/2`` and so on, below ``parent`` if there is
-        one. ``response`` may be a function of the request's JSON; the rest is as for
-        :meth:`operation`. A request id starts nothing twice (spec §9.1).
+        Operations are named ``operations/1``, ``operations/2`` and so on, below ``parent`` if it is
+        set. ``response`` may be a function of the request's JSON; the other arguments are as for
+        :meth:`operation`. Starts with the same request id start only one (spec §9.1).
         """
         collection = f"{parent}/operations" if parent else "operations"
         self._serve(f"{collection}/-")
@@ -199,10 +199,10 @@ class ScriptedServer:
         since: float = 0.0,
         until: float = math.inf,
     ) -> None:
-        """Have calls go wrong: those of this verb (all), with these numbers, in this time.
+        """Make calls fail: those of a verb (default: all), with certain numbers, in a time span.
 
         Numbers count the calls of the verb, from 1; times are seconds after the server was made.
-        Where several faults apply to a call, the first one happens.
+        If several faults apply to a call, the first one happens.
         """
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
 
@@ -232,24 +232,24 @@ class ScriptedServer:
             return types.from_json(fields)
         cls = type(message)
         if cls is not lro.AnyMessage and cls not in self._known:
-            self._known.add(cls)  # declared, so that filters know its fields
+            self._known.add(cls)  # so that filters know its fields
             name = f"scripted.Messages.M{len(self._known)}"
             self._service.declare(name, request=Struct, response=cls, metadata=cls)
         return types.pack(message)
 
     def _serve(self, name: str) -> None:
-        """Have routes for operations below the parent that this name has."""
+        """Add routes for the operations below this name's parent."""
         segments = name.rpartition("/operations/")[0].split("/")
         parent = "/".join("*" if place % 2 else one for place, one in enumerate(segments))
         if parent and parent not in self._parents:
-            with contextlib.suppress(DeclarationError):  # no name below it can be right
+            with contextlib.suppress(DeclarationError):  # the parent is not valid, so no name is
                 self._edge = self._edge_of({*self._parents, parent}, self._starts)
                 self._parents.add(parent)
 
     def _edge_of(
         self, parents: Collection[str], starts: Mapping[str, Method[Struct, Empty, Empty]]
     ) -> OperationsEdge:
-        # Google's services take fields of some starts in the query, which are no matter here.
+        # Google's services accept fields of some starts in the query, which are ignored here.
         served = {path: Start(method, parent=_no_parent) for path, method in starts.items()}
         return OperationsEdge(self._service, parents=[*parents], starts=served)
 
@@ -270,21 +270,21 @@ class ScriptedServer:
                 call.status = response.status_code
                 return response
             left = until - self.clock.now
-            if seconds > left:  # the client gives up before
+            if seconds > left:  # the client gives up first
                 yield left
                 raise httpx.ReadTimeout("scripted: no answer in time", request=request)
             yield seconds
 
     def _called(self, request: httpx.Request) -> tuple[str, str]:
-        """The verb of a request, and the name or the target that it is for.
+        """Return the verb of a request, and its operation name or target.
 
         Raises:
-            UnscriptedCall: There is no such verb, or no such method.
+            UnscriptedCall: The verb or the method does not exist.
         """
         path, method = request.url.path, request.method
         if method == "POST" and path in self._starts:
             return "Start", path
-        _, _, rest = path.removeprefix("/").partition("/")  # without /v1, or what is in its place
+        _, _, rest = path.removeprefix("/").partition("/")  # without /v1 or another prefix
         name, _, custom = rest.partition(":")
         verb = _VERBS.get((method, custom))
         if verb is None or not name:
@@ -317,7 +317,7 @@ class ScriptedServer:
         return response
 
     def _serve_call(self, call: ServerCall, request: httpx.Request) -> Answering:
-        """The answer of the edge to a call that has no fault."""
+        """Return the edge's response to a call without a fault."""
         raw, _, query = request.url.raw_path.decode("ascii").partition("?")
         asked = HttpRequest(
             method=request.method,
@@ -332,7 +332,7 @@ class ScriptedServer:
         self._store.play(*() if many else (call.name,))
         reply = yield from self._follow(call, self._edge.exchange(asked))
         failure, self._store.failure = self._store.failure, None
-        if failure is not None:  # not for the client under test
+        if failure is not None:  # raised to the test, not sent to the client under test
             raise failure
         if call.verb == "CancelOperation":
             self._store.play(call.name)
@@ -350,14 +350,14 @@ class ScriptedServer:
     def _follow(
         self, call: ServerCall, exchange: Exchange
     ) -> Generator[float, None, HttpReply | Watch]:
-        """The reply of an exchange; or its step that watches, which only an event loop can take."""
+        """Return the reply of an exchange, or its Watch step, which needs an event loop."""
         try:
             step = next(exchange)
             while not isinstance(step, Watch):
                 try:
                     if isinstance(step, Wait):
                         done = yield from self._hold(call, step)
-                    else:  # in this thread and no other
+                    else:  # run in this thread
                         done = run(step.flow) if isinstance(step, InThreads) else step.here()
                 except Exception as exc:
                     step = exchange.throw(exc)
@@ -369,7 +369,7 @@ class ScriptedServer:
             return reply
 
     def _hold(self, call: ServerCall, wait: Wait) -> Generator[float, None, Operation]:
-        """Pass the time of a Wait, and give the operation as it is then."""
+        """Let the time of a Wait pass, and return the operation's state."""
         name, timeout = wait.request.name, wait.request.timeout
         call.hold = None if timeout is None else timeout.total_seconds
         left = min(self._max_hold if call.hold is None else call.hold, self._max_hold)
@@ -384,7 +384,7 @@ class ScriptedServer:
             left -= seconds
 
     def _watch(self, names: Collection[str]) -> Iterator[bytes | float]:
-        """The events of a stream, and the seconds between them."""
+        """Yield the events of a stream, and the seconds between them."""
         watched: dict[str, Operation | None] = dict.fromkeys(names)
         quiet = 0.0
         while watched:
@@ -412,7 +412,7 @@ class ScriptedServer:
 
 
 class ScriptedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that comes piece by piece: ``pieces`` gives them, and the seconds between them."""
+    """A body in pieces: ``pieces`` yields them, and the seconds between them."""
 
     def __init__(self, clock: VirtualClock, pieces: Callable[[], Iterator[bytes | float]]) -> None:
         self._clock = clock
@@ -434,14 +434,14 @@ class ScriptedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Carries calls to a function that answers them, and lets the time pass that this takes."""
+    """Passes requests to a function that responds, and lets the time for that pass."""
 
     def __init__(self, clock: VirtualClock, answer: Callable[[httpx.Request], Answering]) -> None:
         self._clock = clock
         self._answer = answer
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to a blocking client."""
+        """Return the response for a blocking client."""
         request.read()
         answering = self._answer(request)
         try:
@@ -452,7 +452,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return response
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to a client on an event loop."""
+        """Return the response for a client on an event loop."""
         await request.aread()
         answering = self._answer(request)
         while True:
@@ -465,7 +465,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 def _no_parent(_: HttpRequest) -> str:
-    """A parent function: with one, a start may have any query."""
+    """Return no parent: with a parent function, a start may have any query."""
     return ""
 
 
