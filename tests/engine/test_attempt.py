@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import json
 import logging
 import math
@@ -13,7 +14,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import AnyMessage, Cancelled, Code, InvalidArgument, Job, StatusError, TypeRegistry
+from lro import AnyMessage, Cancelled, Code, InvalidArgument, Job, Retry, StatusError, TypeRegistry
 from lro._engine import attempt
 from lro._engine.job import JobControl
 from lro.errors import EncodingError, LeaseLost, PermissionDenied, Unavailable
@@ -23,10 +24,10 @@ from lro.executors.threads import ThreadExecutor
 from lro.http import error_reply
 from lro.stores.memory import MemoryStore
 from lro.types import Help, HelpLink
-from tests.engine.engine_parts import NAME, raising
+from tests.engine.engine_parts import NAME, Held, once, raising
 from tests.patching import patch_threads
 from tests.service_fixtures import store_of
-from tests.service_steps import Step, answer, ended, reason, unpacked
+from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.virtual_loop import run_virtual
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -446,6 +447,56 @@ def test_final_metadata_is_stored_with_the_end(service, body, state):
     metadata = unpacked(service, found)
     assert (found.state, metadata.percent, metadata.note) == (state, 100, f"40 {state}")
     assert metadata.end_time is not None
+
+
+def settled(metadata, state):
+    """Metadata that say how the operation ended."""
+    return WorkMetadata(percent=100, note=state.value)
+
+
+@pytest.mark.parametrize("settle", [settled, raising(ValueError())], ids=["good", "fails"])
+@pytest.mark.parametrize(
+    ("between", "meanwhile"),
+    [
+        ("waiting", False),
+        ("lost", False),
+        *itertools.product(["handed back", "retried"], [False, True]),
+    ],
+)
+def test_cancellation_that_no_function_sees_has_final_metadata(
+    make_service, store, clock, between, settle, meanwhile
+):
+    """Where it waits, as it is handed back, after a loss and after a failure; or just then."""
+    executor = Held()
+    service = make_service(store, executor)
+    other = make_service(store, Held(busy=True))
+    options = {"final_metadata": settle, "retry": Retry(on=(OSError,))}
+
+    def body(request, job):
+        if not meanwhile:
+            other.cancel(job.name)
+        raise OSError
+
+    method_of(other, "sync", body, **options)
+    method = method_of(service, "sync", body, **options)
+    executor.busy = between == "waiting"
+    name = method.start(WorkRequest(), metadata=WorkMetadata(1)).name
+    if meanwhile:
+        once(store, "update", lambda *_: other.cancel(name))
+    elif between != "retried":
+        other.cancel(name)
+    if between == "handed back":
+        executor.task.give_up()
+        executor.task.run()
+    elif between == "lost":
+        clock.advance(20)
+        recovered(other, clock)
+    elif between == "retried":
+        executor.task.run()
+    found = other.get(name)
+    assert (found.state, reason(found)) == ("CANCELLED", (Code.CANCELLED, "CANCELLED"))
+    note = unpacked(other, found).note
+    assert note == ("CANCELLED" if settle is settled else WorkMetadata().note)
 
 
 @pytest.mark.parametrize(

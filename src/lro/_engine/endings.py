@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from datetime import datetime, timedelta
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from lro._base.errors import Cancelled, LroError, StatusError
 from lro._base.status import Code
 from lro._engine.events import EventDispatch, WorkLost, about, emit_end
-from lro._engine.flow import Flow
+from lro._engine.flow import Flow, read
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Store
@@ -141,7 +142,7 @@ def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> F
     change = if_unchanged_since(record, end(status, now=runtime.store.now(), keep_for=keep_for))
     if spec is None:
         return (yield from runtime.updater.applied(record.name, change))
-    return (yield from _ended_by(runtime, spec, record, change))
+    return (yield from ended_by(runtime, spec, record.name, change, State.FAILED))
 
 
 def _too_often(attempt: int) -> StatusError:
@@ -176,25 +177,45 @@ def _given_up(
         )
         return ended if lost is None else with_lost_attempts(ended, lost)
 
-    change = back if error is None else ending(error, acknowledge=False)
-    if error is None:
-        change = if_not_cancelled(change, ending(Cancelled(), acknowledge=True))
-    change = if_unchanged_since(record, change)
-    if error is None:
+    if error is not None:
+        change = if_unchanged_since(record, ending(error, acknowledge=False))
+        return (yield from ended_by(runtime, spec, record.name, change, State.FAILED))
+    cancelled = ending(Cancelled(), acknowledge=True)
+    if spec.options.final_metadata is None:
+        change = if_unchanged_since(record, if_not_cancelled(back, cancelled))
         return (yield from runtime.updater.applied(record.name, change, spec.stamp))
-    return (yield from _ended_by(runtime, spec, record, change))
+    while not (yield from read(runtime.store, record.name)).cancel_pending:
+        change = if_unchanged_since(record, if_not_cancelled(back, _look_again))
+        with contextlib.suppress(_CancelledMeanwhile):
+            return (yield from runtime.updater.applied(record.name, change, spec.stamp))
+    change = if_unchanged_since(record, cancelled)
+    return (yield from ended_by(runtime, spec, record.name, change, State.CANCELLED))
 
 
-def _ended_by(
-    runtime: Runtime, spec: MethodSpec, record: Record, change: Change
+class _CancelledMeanwhile(Exception):
+    """A caller has cancelled the operation since it was read."""
+
+
+def _look_again(_: Record) -> Record | None:
+    raise _CancelledMeanwhile
+
+
+def ended_by(
+    runtime: Runtime, spec: MethodSpec, name: str, change: Change, state: State
 ) -> Flow[Record | None]:
-    """Apply a change that ends an operation with an error, and its final metadata if any."""
+    """Apply a change that ends an operation with an error, and its final metadata if any.
+
+    If the final metadata cannot be computed, the operation ends with the same error without them.
+
+    Raises:
+        LroError: The store or the change refuses.
+    """
     try:
-        return (yield from runtime.updater.ended(spec, record.name, change, State.FAILED))
+        return (yield from runtime.updater.ended(spec, name, change, state))
     except FinalMetadataFailed:
         line = "%s: the final metadata could not be computed"
-        log.exception(line, record.name, extra=about(record.name, record.method))
-        return (yield from runtime.updater.applied(record.name, change, spec.stamp))
+        log.exception(line, name, extra=about(name, spec.full_name))
+        return (yield from runtime.updater.applied(name, change, spec.stamp))
 
 
 def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:

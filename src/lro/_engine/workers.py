@@ -26,14 +26,22 @@ from lro._base.errors import (
 )
 from lro._base.status import AnyMessage
 from lro._engine.attempt import Attempt, HeldWork
-from lro._engine.endings import emit_stored_end
+from lro._engine.endings import emit_stored_end, ended_by
 from lro._engine.events import CancelRequested, about
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
-from lro._model.operation import Record, is_unowned, parse_name, request_cancel, requeue, withdraw
+from lro._model.operation import (
+    Record,
+    State,
+    is_unowned,
+    parse_name,
+    request_cancel,
+    requeue,
+    withdraw,
+)
 
 log = logging.getLogger("lro")
 
@@ -397,8 +405,10 @@ class Workers(HeldWork):
         change = withdraw(status, self._store.now(), keep_for, abandoned)
         # If it was just claimed, its worker finds the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
-            stamp = None if spec is None else spec.stamp
-            after = yield from self._updater.applied(name, change, stamp)
+            if spec is None:
+                after = yield from self._updater.applied(name, change)
+            else:
+                after = yield from ended_by(self.runtime, spec, name, change, State.CANCELLED)
             emit_stored_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
