@@ -167,7 +167,7 @@ def wait(
 ) -> Flow[GroupResult[H]]:
     """Wait until ``count`` operations have ended (None: all), or the timeout expires."""
     if not (count is None or isinstance(count, int)):
-        raise TypeError(f"count must be a whole number of operations, got {count!r}")
+        raise TypeError(f"count must be None or a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
     done: list[H] = []
     with GroupWatch(state, handles, timeout) as gathering:
