@@ -1,1 +1,1 @@
-"""Judging clients: scripted peers that they call, and the checks on what they do."""
+"""Judge clients: scripted servers (peers) that they call, and checks of their behaviour."""

@@ -15,13 +15,15 @@ from lro_conform.client._running import CLIENT_CHECKS, judge_client
 
 @click.command("client", context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--http", "http", is_flag=True, help="Judge it over HTTP, as is done by default.")
-@click.option("--grpc", "grpc", is_flag=True, help="Judge it over gRPC; with --http over both.")
+@click.option("--http", "http", is_flag=True, help="Judge the client over HTTP (the default).")
+@click.option(
+    "--grpc", "grpc", is_flag=True, help="Judge the client over gRPC; with --http over both."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     default=4 * (os.cpu_count() or 1),
-    help="Most processes that run at once.  [default: four for each processor]",
+    help="Maximum number of processes at once.  [default: four for each processor]",
 )
 @report_options
 @click.pass_context
@@ -35,12 +37,12 @@ def client(
 ) -> None:
     """Judge a client of google.longrunning: lro conform client -- COMMAND.
 
-    COMMAND is run once for each scenario. It finds the server in LRO_CONFORM_URL (over HTTP) or
-    LRO_CONFORM_TARGET (over gRPC), the name of an operation in LRO_CONFORM_OPERATION, what to do
-    in LRO_CONFORM_TASK (wait, cancel, list or delete), the seconds that it has in
-    LRO_CONFORM_TIMEOUT, and a bearer token to send in LRO_CONFORM_TOKEN. It prints one line of
-    JSON, such as {"outcome": "error", "code": 5, "message": "..."}; the other outcomes are
-    response, timeout, lost (a call failed for good) and unsupported (that task).
+    COMMAND is run once for each scenario, with these variables: LRO_CONFORM_URL (over HTTP) or
+    LRO_CONFORM_TARGET (over gRPC) is the server, LRO_CONFORM_OPERATION an operation's name,
+    LRO_CONFORM_TASK the task (wait, cancel, list or delete), LRO_CONFORM_TIMEOUT its timeout in
+    seconds, LRO_CONFORM_TOKEN a bearer token to send. COMMAND must print one line of JSON, such as
+    {"outcome": "error", "code": 5, "message": "..."}; the other outcomes are response, timeout,
+    lost (a call failed for good) and unsupported (the task).
     """
     transports = tuple(name for name, wanted in ((HTTP, http or not grpc), (GRPC, grpc)) if wanted)
     checks = [one for one in CLIENT_CHECKS if not one.transports.isdisjoint(transports)]
@@ -49,7 +51,7 @@ def client(
     if not command:
         raise click.UsageError("give the command that runs the client, after --")
     chosen = reporting.chosen(checks)
-    # grpcio logs that a client has gone, which many scenarios bring about.
+    # grpcio logs each disconnected client, which many scenarios cause.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)
     reporting.check_output()
     report = run_judging(

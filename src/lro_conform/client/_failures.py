@@ -41,7 +41,7 @@ _DEADLINE: Final = aip(194, "Non-retryable codes")
 _RETRY_AFTER: Final = rfc(9110, "10.2.3")
 
 _FEW_POLLS: Final = 5
-"""A client may ask once more with a new token, and check a Wait by a Get."""
+"""Maximum number of polls: a client may retry with a new token, and check a Wait with a Get."""
 _ASKED_SECONDS: Final = 2.0
 _AWAY_SECONDS: Final = 0.7
 
@@ -49,20 +49,20 @@ _DELAY: Final = {"@type": TYPE_PREFIX + "google.rpc.RetryInfo", "retryDelay": "2
 
 
 async def goes_away(exchange: Any) -> None:
-    """Cut the connection, and refuse others for a while."""
+    """Cut the connection, and refuse new ones for a while."""
     exchange.peer.listener.go_away(_AWAY_SECONDS)
     await exchange.until_gone()
 
 
 async def refuses_until(exchange: Any) -> None:
-    """Answer 503 over HTTP, with a date as Retry-After that lies two to three seconds ahead."""
+    """Answer 503 over HTTP, with a Retry-After date that is two to three seconds ahead."""
     moment = formatdate(time.time() + _ASKED_SECONDS + 1, usegmt=True)
     refusal = Refuses(code=RpcCode.UNAVAILABLE, headers={"Retry-After": moment})
     await exchange.refuse(refusal)
 
 
 async def resets(exchange: Any) -> None:
-    """Reset the connection instead of an answer."""
+    """Reset the connection instead of answering."""
     exchange.reset_connection()
     await exchange.until_gone()
 
@@ -331,6 +331,6 @@ SILENT: Final = (
             grpc_guide("deadlines"),
             fails=says("timeout", "lost"),
         ),
-        timeout=4.0,  # clients poll a second later, and may be slow
+        timeout=4.0,  # clients poll after a second, and may be slow
     ),
 )

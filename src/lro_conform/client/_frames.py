@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 that are put between those of a real server (RFC 9113)."""
+"""Frames of HTTP/2 that are inserted between those of a real server (RFC 9113)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD: Final = 9
 
 
 class FrameKind(enum.IntEnum):
-    """The kinds of frames that are read or sent here."""
+    """The kinds of frames that this module reads or sends."""
 
     DATA = 0
     HEADERS = 1
@@ -26,7 +26,7 @@ class FrameKind(enum.IntEnum):
 
 
 class StreamError(enum.IntEnum):
-    """The error codes of RFC 9113 §7 that are sent here."""
+    """The error codes of RFC 9113 §7 that this module sends."""
 
     NO_ERROR = 0
     INTERNAL_ERROR = 2
@@ -45,7 +45,7 @@ def frame(kind: FrameKind, stream: int, payload: bytes, flags: int = 0) -> bytes
 
 
 def header_frame(stream: int, headers: Mapping[str, str], *, end: bool = False) -> bytes:
-    """Headers or trailers, as literals that leave the compression's table as it is (RFC 7541)."""
+    """Return headers or trailers, as literals that do not change the table of HPACK (RFC 7541)."""
     block = b"".join(
         b"\x00" + _text(name.encode()) + _text(value.encode()) for name, value in headers.items()
     )
@@ -54,27 +54,27 @@ def header_frame(stream: int, headers: Mapping[str, str], *, end: bool = False) 
 
 
 def _text(text: bytes) -> bytes:
-    return bytes([len(text)]) + text  # of fewer than 127 bytes, and without Huffman's code
+    return bytes([len(text)]) + text  # shorter than 127 bytes, not Huffman-coded
 
 
 def data_frame(stream: int, data: bytes, *, end: bool = False) -> bytes:
-    """A piece of a body."""
+    """Return a frame with a piece of a body."""
     return frame(FrameKind.DATA, stream, data, _END_STREAM if end else 0)
 
 
 def reset_frame(stream: int, error: StreamError) -> bytes:
-    """The end of a stream by an error."""
+    """Return a frame that ends a stream with an error."""
     return frame(FrameKind.RST_STREAM, stream, struct.pack(">I", error))
 
 
 def goaway_frame(last_stream: int) -> bytes:
-    """The announcement that the connection takes no further streams."""
+    """Return a frame that announces that the connection accepts no more streams."""
     return frame(FrameKind.GOAWAY, 0, struct.pack(">II", last_stream, StreamError.NO_ERROR))
 
 
 @attrs.define(eq=False)
 class FramedConnection:
-    """A connection of a client, and the last stream that the client has opened in it."""
+    """A connection of a client, and the last stream that the client opened on it."""
 
     client: asyncio.StreamWriter
     stream: int = 0
@@ -87,16 +87,16 @@ class FramedConnection:
 
 @attrs.define(eq=False)
 class FrameProxy:
-    """A proxy of frames between clients and a server, which can insert frames.
+    """A proxy between clients and a server that can insert frames.
 
-    With ``mute`` it passes nothing.
+    With ``mute`` it forwards nothing.
     """
 
     backend: int
     """The port of the server."""
     mute: bool = False
     latest: FramedConnection | None = None
-    """The connection in which a stream was opened last."""
+    """The connection on which a stream was opened last."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client, until one of the two sides closes it.

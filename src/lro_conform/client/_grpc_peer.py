@@ -1,4 +1,4 @@
-"""A peer over gRPC: grpcio's server for what is well formed, and a proxy of frames for the rest."""
+"""A peer over gRPC: grpcio's server for valid replies, and a frame proxy for invalid ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _UNKNOWN_MESSAGE: Final = b"\x0a\x03new"
 
 
 def _packed(message: JsonObject) -> Any:
-    """An ``Any`` of the JSON of a message; one of an unknown type has bytes of its own."""
+    """Return the ``Any`` of a message in JSON; unknown types get a fixed payload."""
     url = message["@type"]
     found = getattr(error_details_pb2, url.rpartition(".")[2], None)
     if found is None:
@@ -68,7 +68,7 @@ def _status(code: int, message: str, details: list[JsonObject]) -> Any:
 
 
 def operation_message(operation: JsonObject) -> bytes:
-    """The binary form of an operation, with a field that clients do not know if it has one."""
+    """Return an operation in binary form; its unknown field is written too."""
     found = operations_pb2.Operation(
         name=operation.get("name", ""), done=operation.get("done", False)
     )
@@ -93,7 +93,7 @@ def _page(answer: Lists) -> bytes:
 
 @attrs.define(eq=False)
 class GrpcExchange:
-    """One call, and the ways to answer it with frames of our own."""
+    """One call, and ways to answer it with inserted frames."""
 
     peer: GrpcPeer
     call: SeenCall
@@ -101,21 +101,21 @@ class GrpcExchange:
     stream: int
 
     async def reset(self, error: StreamError) -> NoReturn:
-        """End the stream by an error."""
+        """End the stream with an error."""
         await self._send(reset_frame(self.stream, error))
 
     async def goaway(self) -> NoReturn:
-        """Announce the end of the connection without having processed this call."""
+        """Announce the end of the connection, and that this call was not processed."""
         await self._send(goaway_frame(self.stream - 2 if self.stream > 2 else 0))
 
     async def page_of_proxy(self, status: int) -> NoReturn:
-        """Answer with a page of HTML, as a proxy does that knows no gRPC."""
+        """Answer with an HTML page, like a proxy that does not know gRPC."""
         headers = {":status": str(status), "content-type": "text/html"}
         body = data_frame(self.stream, b"<html>a proxy</html>", end=True)
         await self._send(header_frame(self.stream, headers), body)
 
     async def message(self, message: bytes, *, trailers: bool = True) -> NoReturn:
-        """Answer with this message, which need not be one, with OK or without trailers."""
+        """Answer with these bytes as message, valid or not, with OK or without trailers."""
         data = b"\x00" + len(message).to_bytes(4, "big") + message
         frames = [
             header_frame(self.stream, _RESPONSE_HEADERS),
@@ -126,7 +126,7 @@ class GrpcExchange:
         await self._send(*frames)
 
     async def no_message(self) -> NoReturn:
-        """Answer with OK, and no message."""
+        """Answer with OK, but without a message."""
         await self._send(
             header_frame(self.stream, _RESPONSE_HEADERS | {"grpc-status": "0"}, end=True)
         )
@@ -141,17 +141,17 @@ class GrpcExchange:
         await self.until_gone()
 
     async def until_gone(self) -> NoReturn:
-        """Wait until the client has gone, so that the server behind sends no answer of its own."""
+        """Wait until the client has disconnected, so that the real server does not answer too."""
         while True:
             await asyncio.sleep(_LONG_SECONDS)
 
 
 @attrs.define(eq=False)
 class GrpcPeer:
-    """A server for one operation, which answers each call by the script.
+    """A server for one operation that answers calls by the script.
 
-    With ``mute`` it accepts connections and says nothing at all. Use it as an asynchronous
-    context manager.
+    With ``mute`` it accepts connections, but sends nothing. Use it as an asynchronous context
+    manager.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A peer over HTTP/1.1 on a plain socket, which can break HTTP where a script wants it."""
+"""A peer over HTTP/1.1 on a plain socket, which can violate HTTP if a script asks for it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 @attrs.frozen
 class PeerRequest:
-    """A request as it came: ``headers`` have names in lower case."""
+    """A received request; the names in ``headers`` are in lower case."""
 
     method: str
     target: str
     headers: Mapping[str, str]
 
     def verb(self, name: str) -> Verb:
-        """Return the verb of this call, about the operation of that name or its list."""
+        """Return the verb of this call of the operation ``name`` or of its list."""
         found = _PATH.fullmatch(unquote(urlsplit(self.target).path))
         if found is None:
             return Verb.OTHER
@@ -59,7 +59,7 @@ class PeerRequest:
 
 
 async def read_request(reader: asyncio.StreamReader) -> PeerRequest | None:
-    """The next request of a connection, with its body read; None at the end of the connection."""
+    """Return the next request of a connection, with its body; None at the connection's end."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -77,7 +77,7 @@ async def read_request(reader: asyncio.StreamReader) -> PeerRequest | None:
 
 
 def error_body(answer: Refuses) -> bytes:
-    """The body of an error as Google's services send it (AIP-193)."""
+    """Return the body of an error in the form of Google's services (AIP-193)."""
     status: JsonObject = {
         "code": HTTP_STATUSES[answer.code.name],
         "message": answer.message,
@@ -90,7 +90,7 @@ def error_body(answer: Refuses) -> bytes:
 
 @attrs.define(eq=False)
 class HttpExchange:
-    """One request, and the ways to answer it."""
+    """One request, and ways to answer it."""
 
     peer: HttpPeer
     call: SeenCall
@@ -100,7 +100,7 @@ class HttpExchange:
     async def send(
         self, status: int, body: bytes, headers: Mapping[str, str] = _JSON, *, cut: int = 0
     ) -> None:
-        """Send a reply, shorter than its length by ``cut`` bytes."""
+        """Send a reply whose body lacks the last ``cut`` bytes of its Content-Length."""
         phrase = http.HTTPStatus(status).phrase if status != 499 else "Client Closed Request"
         lines = [f"HTTP/1.1 {status} {phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -111,7 +111,7 @@ class HttpExchange:
         """Send these bytes.
 
         Raises:
-            ConnectionError: The client has gone.
+            ConnectionError: The client has disconnected.
         """
         self.writer.write(data)
         await self.writer.drain()
@@ -130,10 +130,10 @@ class HttpExchange:
         reset_connection(self.writer)
 
     async def until_gone(self) -> NoReturn:
-        """Wait until the client has closed the connection, which then raises.
+        """Wait until the client has closed the connection; then raise.
 
         Raises:
-            ConnectionError: The client has gone.
+            ConnectionError: The client has disconnected.
         """
         await self.reader.read()
         raise ConnectionResetError
@@ -141,7 +141,7 @@ class HttpExchange:
 
 @attrs.define(eq=False)
 class HttpPeer:
-    """A server for one operation, which answers each call by the script.
+    """A server for one operation that answers calls by the script.
 
     Use it as an asynchronous context manager.
     """

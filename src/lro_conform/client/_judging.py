@@ -1,4 +1,4 @@
-"""The behaviour of a client in a scenario, and sentences about its failures."""
+"""Observations of a client in a scenario, and the conditions (complaints) that fail it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lro_conform.client._launch import ClientSaid
 from lro_conform.client._steps import POLLS, SeenCall, Verb
 
 MARGIN_SECONDS: Final = 2.0
-"""Seconds that a client may take after its timeout to print its outcome."""
+"""Seconds after its timeout within which a client must print its outcome."""
 STARTUP_SECONDS: Final = 30.0
-"""Seconds until a client must have connected, or it is killed."""
+"""Seconds within which a client must connect; otherwise it is killed."""
 MAX_CALLS_A_SECOND: Final = 20.0
-"""A client that makes more calls than this, on average, does not pause between them."""
+"""A client with a higher average rate of calls does not pause between them."""
 _FEW_CALLS: Final = 20
 _EARLY_SECONDS: Final = 0.1
-"""A call may come this much earlier than asked: clocks and timers are not exact."""
+"""A call may be this much too early, because clocks and timers are not exact."""
 _GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
 _FEW_PAUSES: Final = 3
-"""Least number of pauses to judge their growth, since one may be long by chance."""
+"""Minimum number of pauses to judge their growth, since one may be long by chance."""
 _EARLIEST: Final = 0.5
-"""A client whose next pause would outlast its timeout may stop, but not before this share."""
+"""A client may stop early if its next pause would exceed its timeout; but not before this share."""
 _MAX_SHOWN: Final = 300
 
 
@@ -38,7 +38,7 @@ class ClientRun:
 
     calls: Sequence[SeenCall]
     elsewhere: Sequence[SeenCall] = ()
-    """Calls to the other server, to which the first one redirects."""
+    """Calls to the server to which the first one redirects."""
     connected: float | None
     """The time of the first connection."""
     said: ClientSaid
@@ -54,20 +54,20 @@ class ClientRun:
 
     @property
     def seconds(self) -> float:
-        """From the first connection to the outcome."""
+        """The seconds from the first connection to the outcome."""
         return self.finished - (self.finished if self.connected is None else self.connected)
 
     def of(self, *verbs: Verb) -> list[SeenCall]:
-        """The calls of these verbs."""
+        """Return the calls of these verbs."""
         return [one for one in self.calls if one.verb in verbs]
 
 
 Complaint: TypeAlias = Callable[[ClientRun], str | None]
-"""A function from a run to its failure, or None."""
+"""Returns a sentence that says why a run fails, or None."""
 
 
 class OtherVerdict(Exception):
-    """A run does not show what a check is about; holds the verdict and its reason."""
+    """Raised if a run does not exercise a check; has the verdict and its reason."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         super().__init__(verdict, why)
@@ -79,8 +79,8 @@ class OtherVerdict(Exception):
 class ScenarioCheck:
     """A check and the complaints that fail it.
 
-    ``unfinished``: a run in which no outcome was printed is judged like any other, instead of
-    failing.
+    A run without an outcome fails the check, unless ``unfinished`` is true: then it is judged like
+    any other run.
     """
 
     check: Check
@@ -88,7 +88,7 @@ class ScenarioCheck:
     unfinished: bool = False
 
     def judge(self, run: ClientRun) -> tuple[Verdict, tuple[str, ...]]:
-        """The verdict on a run, and the facts for it."""
+        """Return the verdict on a run, and the facts that support it."""
         seen = _summary(run)
         try:
             found = None if self.unfinished and run.calls else no_outcome(run)
@@ -103,7 +103,7 @@ class ScenarioCheck:
 
 
 def shown(value: object) -> str:
-    """A value from outside as one line of ASCII, cut short."""
+    """Return an untrusted value as one line of ASCII, shortened."""
     text = json.dumps(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -123,7 +123,7 @@ def no_outcome(run: ClientRun) -> str | None:
     """Return the reason why a run has no outcome; None if it has one.
 
     Raises:
-        OtherVerdict: The outcome is that the adapter does not know the task.
+        OtherVerdict: The adapter reports that it does not support the task.
     """
     if run.connected is None:
         return no_connection(run)
@@ -151,7 +151,7 @@ def _last_words(run: ClientRun) -> str:
 
 
 def says(*outcomes: str) -> Complaint:
-    """The outcome is one of these."""
+    """Require one of these outcomes."""
     wanted = " or ".join(map(shown, outcomes))
 
     def complain(run: ClientRun) -> str | None:
@@ -164,7 +164,7 @@ def says(*outcomes: str) -> Complaint:
 
 
 def _plain(value: Any) -> Any:
-    """A message without its type and its default values, with its names in one spelling."""
+    """Return a message without type and default values, with all names in the same spelling."""
     if isinstance(value, dict):
         found = {
             name.replace("_", "").lower(): _plain(one)
@@ -176,12 +176,12 @@ def _plain(value: Any) -> Any:
 
 
 def same_message(one: object, other: object) -> bool:
-    """Return True if two messages are equal, with either spelling of names, as in ProtoJSON."""
+    """Return True if two messages are equal; field names may be in either spelling of ProtoJSON."""
     return isinstance(one, dict) and isinstance(other, dict) and bool(_plain(one) == _plain(other))
 
 
 def responds(*responses: dict[str, Any]) -> Complaint:
-    """The outcome is a response, and it is one of these."""
+    """Require a response, which must be one of these."""
 
     def complain(run: ClientRun) -> str | None:
         wrong = says("response")(run)
@@ -194,7 +194,7 @@ def responds(*responses: dict[str, Any]) -> Complaint:
 
 
 def invents_nothing(*responses: dict[str, Any]) -> Complaint:
-    """Check that a response is one of these, or null if there are none."""
+    """Refuse a response that is not one of these; without any, only null is accepted."""
 
     def complain(run: ClientRun) -> str | None:
         said = run.said
@@ -208,7 +208,7 @@ def invents_nothing(*responses: dict[str, Any]) -> Complaint:
 
 
 def fails_with(*codes: int, message: str | None = None) -> Complaint:
-    """The outcome is an error of the operation with one of these codes, and the message."""
+    """Require an error of the operation with one of these codes, and with the message."""
 
     def complain(run: ClientRun) -> str | None:
         wrong = says("error")(run)
@@ -225,7 +225,7 @@ def fails_with(*codes: int, message: str | None = None) -> Complaint:
 
 
 def polls_at_most(number: int) -> Complaint:
-    """Check the number of calls that ask for the state."""
+    """Limit the number of calls that read the state."""
 
     def complain(run: ClientRun) -> str | None:
         found = len(run.of(*POLLS))
@@ -235,7 +235,7 @@ def polls_at_most(number: int) -> Complaint:
 
 
 def calls_once(verb: Verb) -> Complaint:
-    """The client makes exactly one call of a verb."""
+    """Require exactly one call of a verb."""
 
     def complain(run: ClientRun) -> str | None:
         found = len(run.of(verb))
@@ -245,13 +245,13 @@ def calls_once(verb: Verb) -> Complaint:
 
 
 def only_reads(run: ClientRun) -> str | None:
-    """The client changes nothing."""
+    """Require that the client makes no call that changes anything."""
     found = run.of(Verb.CANCEL, Verb.DELETE)
     return f"it called {found[0].verb}, which it was not asked to do" if found else None
 
 
 def pauses(run: ClientRun) -> str | None:
-    """The client does not poll as fast as it can."""
+    """Require that the client does not poll as fast as it can."""
     polls = run.of(*POLLS)
     rate = len(polls) / max(run.seconds, 1.0)
     if len(polls) <= _FEW_CALLS or rate <= MAX_CALLS_A_SECOND:
@@ -266,12 +266,12 @@ def _pauses_between(calls: Sequence[SeenCall]) -> list[float]:
 
 
 def backs_off(run: ClientRun) -> str | None:
-    """The client polls more and more seldom, or seldom from the start."""
+    """Require pauses between polls that grow, or are long from the start."""
     found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may cut the last one
     share = max(len(found) // 3, 1)
     if len(found) < _FEW_PAUSES or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    # A machine that stalls makes pauses long, but not all of those before the last third.
+    # If the machine stalls, some pauses are long, but not all pauses before the last third.
     thirds = found[:share], found[share:-share], found[-share:]
     *before, last = (statistics.median_low(some) for some in thirds)
     first = min(before)
@@ -281,20 +281,20 @@ def backs_off(run: ClientRun) -> str | None:
 
 
 def quiet_after_end(run: ClientRun) -> str | None:
-    """The client does not poll after an answer that says the operation is done."""
+    """Require no poll after a reply that says the operation is done."""
     ends = [one.answered for one in run.calls if one.final and one.answered is not None]
     after = [one for one in run.of(*POLLS) if ends and one.at > min(ends)]
     return f"it polled {len(after)} more times after the operation was done" if after else None
 
 
 def waits_after(index: int, seconds: float) -> Complaint:
-    """Check the pause after the poll of this index."""
+    """Require a pause of at least ``seconds`` after the poll with this index."""
 
     def complain(run: ClientRun) -> str | None:
         polls = run.of(Verb.GET)
         if len(polls) < index + 2:
             return None
-        took = polls[index + 1].at - polls[index].at  # the time to answer, and the pause
+        took = polls[index + 1].at - polls[index].at  # the duration of the call, and the pause
         if took >= seconds - _EARLY_SECONDS:
             return None
         return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"
@@ -303,21 +303,21 @@ def waits_after(index: int, seconds: float) -> Complaint:
 
 
 def not_early(run: ClientRun) -> str | None:
-    """The client does not give up before its timeout."""
+    """Require that the client does not give up before its timeout."""
     if run.seconds >= run.timeout * _EARLIEST:
         return None
     return f"it gave up after {run.seconds:.2f} s, with a timeout of {run.timeout:g} s"
 
 
 def not_of_operation(run: ClientRun) -> str | None:
-    """The failure of a call is not reported as the error of the operation."""
+    """Require that the client does not report a failed call as the operation's error."""
     if run.said.outcome != "error":
         return None
     return "it reports an error of the operation, but only a call has failed"
 
 
 def keeps_token(run: ClientRun) -> str | None:
-    """The bearer token goes to the first server alone."""
+    """Require that the bearer token is sent only to the first server."""
     if not any(one.token for one in run.calls):
         raise OtherVerdict(
             Verdict.SKIPPED, "the client sent no LRO_CONFORM_TOKEN to the first server"
@@ -328,7 +328,7 @@ def keeps_token(run: ClientRun) -> str | None:
 
 
 def calls_at_most(number: int) -> Complaint:
-    """Check the number of calls of all kinds."""
+    """Limit the number of calls of all kinds."""
 
     def complain(run: ClientRun) -> str | None:
         found = len(run.calls)
@@ -338,7 +338,7 @@ def calls_at_most(number: int) -> Complaint:
 
 
 def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
-    """These complaints about a client that uses a verb; one that does not use it is not judged."""
+    """Return these complaints for clients that call a verb; other clients are not judged."""
 
     def complain(run: ClientRun) -> str | None:
         if not run.of(verb):
@@ -349,7 +349,7 @@ def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
 
 
 def lists_names(names: Collection[str]) -> Complaint:
-    """The response is a list of exactly these names."""
+    """Require a response that is a list of exactly these names."""
 
     def complain(run: ClientRun) -> str | None:
         wrong = says("response")(run)

@@ -1,4 +1,4 @@
-"""Running the command of a client, and reading what it prints."""
+"""Run the command of a client, and read its output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lro_conform._processes import run_command
 from lro_conform._strict_json import read_json
 
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
-"""The most that is kept of what a client prints, in bytes: the end of it."""
+"""Maximum number of bytes of a client's output that are kept, from its end."""
 
 OUTCOMES: Final = ("response", "error", "timeout", "lost", "unsupported")
 """The outcomes that a client may print."""
 
 
 class ClientProcess(Protocol):
-    """A client that runs: what it has printed, and when it last printed anything."""
+    """A running client: its output, and the time of its last output."""
 
     @property
     def output(self) -> bytes:
-        """The end of what came on standard output until now."""
+        """The end of the standard output so far."""
         ...
 
     @property
     def errors(self) -> bytes:
-        """The end of what came on standard error until now."""
+        """The end of the standard error so far."""
         ...
 
     @property
@@ -37,16 +37,16 @@ class ClientProcess(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Wait for the end of the process; its exit status."""
+        """Wait for the end of the process, and return its exit status."""
         ...
 
     def kill(self) -> None:
-        """End the process, and those that it has started."""
+        """Kill the process, and the processes that it started."""
         ...
 
 
 Launch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ClientProcess]]
-"""Starts a client with these environment variables beside those of this process."""
+"""Starts a client with the environment of this process and these variables."""
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ class ClientSaid:
 
 
 def read_said(output: bytes) -> ClientSaid:
-    """The last line that is a JSON object with an outcome."""
+    """Return the result in the last line that is a JSON object with an outcome."""
     for line in reversed(output.decode("utf-8", "replace").splitlines()):
         if not line.lstrip().startswith("{"):
             continue
@@ -68,7 +68,7 @@ def read_said(output: bytes) -> ClientSaid:
             found, _ = read_json(line.encode())
         except ValueError:
             continue
-        assert isinstance(found, dict)  # of a text that begins so
+        assert isinstance(found, dict)  # the text begins with a brace
         if found.get("outcome") in OUTCOMES:
             said = map(found.get, ("code", "message", "response"))
             return ClientSaid(found["outcome"], *said)

@@ -1,4 +1,4 @@
-"""A listening socket of a peer, whose connections can be cut and which can go away for a while."""
+"""A listening socket of a peer, which can cut its connections and refuse new ones for a while."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import attrs
 
 HOST: Final = "127.0.0.1"
 _MAX_HEAD: Final = 64 * 1024
-"""The most that a reader looks through for the end of what it reads, in bytes."""
+"""Maximum number of bytes that a reader scans for a line or head."""
 _RESET: Final = struct.pack("ii", 1, 0)
-"""The option of a socket by which a close resets the connection."""
+"""A socket option with which closing resets the connection."""
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
 def reset_connection(writer: asyncio.StreamWriter) -> None:
-    """End a connection so that the other side sees an error of its socket."""
+    """End a connection with a reset, so that the other side sees a socket error."""
     found: socket.socket = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # the other side may have gone before
+    with contextlib.suppress(OSError):  # the other side may have disconnected
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
 
 
 @attrs.define(eq=False)
 class PeerListener:
-    """Serve each connection to a free port.
+    """Listens at a free port, and serves each connection.
 
     ``connected`` is called for each connection, before ``serve``. Use it as an asynchronous
-    context manager; in the end all connections are cut.
+    context manager; on exit all connections are cut.
     """
 
     serve: Serve
@@ -57,7 +57,7 @@ class PeerListener:
         self._socket.close()
 
     def go_away(self, seconds: float) -> None:
-        """Cut all connections, and refuse others for some seconds."""
+        """Cut all connections, and refuse new ones for some seconds."""
         self._cut()
         self._bind()
         self._start(self._come_back(seconds))
@@ -67,7 +67,7 @@ class PeerListener:
         await self._listen()
 
     def _bind(self) -> None:
-        """Hold the port, so that no other program gets it; without listening, it refuses calls."""
+        """Bind the port, so that no other program gets it; it refuses calls until it listens."""
         self._socket = held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, self.port))
@@ -91,7 +91,7 @@ class PeerListener:
         try:
             await self.serve(reader, writer)
         except (OSError, ValueError, asyncio.IncompleteReadError):
-            pass  # the client has gone, or sends what cannot be read
+            pass  # the client has disconnected, or sent invalid data
         finally:
             self._writers.discard(writer)
             writer.close()

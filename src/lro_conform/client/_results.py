@@ -1,4 +1,4 @@
-"""Scenarios of what an operation ends with, of odd answers that are allowed, and of waits."""
+"""Scenarios of results of operations, of unusual but valid replies, and of waits."""
 
 from __future__ import annotations
 

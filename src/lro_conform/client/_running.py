@@ -1,4 +1,4 @@
-"""Running the client through scenarios, several at a time, and judging what it did."""
+"""Run the client in all scenarios, several at a time, and judge its behaviour."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def _staged(scenario: Scenario, transport: str) -> AsyncIterator[_Stage]:
         "LRO_CONFORM_TASK": scenario.task,
         "LRO_CONFORM_TIMEOUT": f"{scenario.timeout:g}",
         "LRO_CONFORM_TOKEN": token,
-        # No proxy of the environment lies between a client and the peer.
+        # The client must not reach the peer through a proxy from the environment.
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
@@ -88,7 +88,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
         try:
             overdue = not await _ended(ending, stage, scenario.timeout)
         finally:
-            process.kill()  # also what it has left behind
+            process.kill()  # also kills processes that the client left behind
             exit_status = await ending
         said = read_said(process.output)
         return ClientRun(
@@ -140,8 +140,8 @@ async def judge_client(
 ) -> ConformanceReport:
     """Judge a client by these checks of :data:`CLIENT_CHECKS`.
 
-    At most ``jobs`` processes run at a time. The first runs alone: if it connects to no peer the
-    others would not either.
+    At most ``jobs`` processes run at a time. The first runs alone: if it does not connect to its
+    peer, the others would not either.
 
     Raises:
         UnusableInput: The command cannot be run, or does not connect.

@@ -1,4 +1,4 @@
-"""A scenario: a script for each protocol, a task for the client, and the checks on what it did."""
+"""A scenario: a script for each protocol, a task for the client, and checks of its behaviour."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RESPONSE: Final[JsonObject] = {
     "resourceName": "images/größe-7",
     "description": 'quoted "text", \u2028 and \U0001f4be',
 }
-"""The result of operations: a message of every client library of gRPC, with difficult text."""
+"""The result of operations: a type that every gRPC client library has, with difficult text."""
 
 
 def operation(name: str, *, done: bool | None = False, **fields: object) -> JsonObject:
-    """An operation as JSON; with ``done`` None the field is left out, as ProtoJSON does."""
+    """Return an operation as JSON; if ``done`` is None, the field is left out, as in ProtoJSON."""
     found: JsonObject = {"name": f"{COLLECTION}/{name}"}
     found["metadata"] = {"@type": TYPE_PREFIX + "google.rpc.RequestInfo", "requestId": "r-1"}
     if done is not None:
@@ -33,18 +33,18 @@ def operation(name: str, *, done: bool | None = False, **fields: object) -> Json
 
 
 def running(name: str, request_id: str = "r-1") -> Shows:
-    """The answer that an operation is not done; its metadata changes with ``request_id``."""
+    """Return an answer with an operation in progress; its metadata contain ``request_id``."""
     metadata = {"@type": TYPE_PREFIX + "google.rpc.RequestInfo", "requestId": request_id}
     return Shows(operation=operation(name, done=None, metadata=metadata))
 
 
 def ended(name: str, **fields: object) -> Shows:
-    """The answer that an operation is done, with :data:`RESPONSE` or with these fields."""
+    """Return an answer with an operation that is done, with :data:`RESPONSE` or these fields."""
     return Shows(operation=operation(name, done=True, **(fields or {"response": RESPONSE})))
 
 
 def error_of(name: str, code: int, message: str, *details: JsonObject) -> Shows:
-    """The answer that an operation ended with an error."""
+    """Return an answer with an operation that ended with an error."""
     error: JsonObject = {"code": code, "message": message}
     if details:
         error["details"] = list(details)
@@ -57,7 +57,7 @@ class Scenario:
 
     name: str
     scripts: Mapping[str, Script]
-    """Scripts by protocol. A check is judged over the protocols with a script."""
+    """Scripts by protocol. A check is judged over the protocols that have a script."""
     checks: tuple[ScenarioCheck, ...]
     task: str = "wait"
     timeout: float = 15.0
@@ -68,7 +68,7 @@ class Scenario:
 
 
 def scenario(name: str, scripts: Mapping[str, Script], *rules: _Rule, **options: Any) -> Scenario:
-    """A scenario whose checks are judged over the protocols that it has scripts for."""
+    """Return a scenario, with its checks for the protocols that have scripts."""
     return Scenario(
         name=name,
         scripts=scripts,
@@ -78,17 +78,17 @@ def scenario(name: str, scripts: Mapping[str, Script], *rules: _Rule, **options:
 
 
 def polled(*answers: Answer) -> dict[str, Script]:
-    """The scripts in which GetOperation is answered so, and nothing else is."""
+    """Return scripts in which only GetOperation is supported, with these answers."""
     return {one: {Verb.GET: answers} for one in (HTTP, GRPC)}
 
 
 def over_http(*answers: Answer) -> dict[str, Script]:
-    """Like :func:`polled`, over HTTP alone."""
+    """Return scripts as :func:`polled`, but only for HTTP."""
     return {HTTP: {Verb.GET: answers}}
 
 
 def over_grpc(*answers: Answer) -> dict[str, Script]:
-    """Like :func:`polled`, over gRPC alone."""
+    """Return scripts as :func:`polled`, but only for gRPC."""
     return {GRPC: {Verb.GET: answers}}
 
 
@@ -105,10 +105,10 @@ def rule(
     optional: bool = False,
     unfinished: bool = False,
 ) -> _Rule:
-    """A check of clients; its id is given without ``client.``.
+    """Return a function that makes a check of clients; pass its id without ``client.``.
 
-    A run without any outcome fails it unless it is ``unfinished``, and so does each complaint of
-    ``fails``.
+    A run fails the check if a complaint of ``fails`` applies or, unless ``unfinished`` is true, if
+    it has no outcome.
     """
     complaints = fails if isinstance(fails, tuple) else (fails,)
 

@@ -1,4 +1,4 @@
-"""Scenarios over gRPC of streams that are reset, replies without a part, and what proxies send."""
+"""Scenarios over gRPC: reset streams, incomplete replies, and pages of proxies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lro_conform.client._grpc_peer import GrpcExchange
 
 _LARGE: Final = 5 * 1024 * 1024
-"""Bytes of a reply: more than gRPC libraries accept by default."""
+"""Size of a reply in bytes: larger than gRPC libraries accept by default."""
 _RETRYABLE: Final = aip(194, "Retryable codes")
 _DEADLINE: Final = aip(194, "Non-retryable codes")
 _LARGE_RESPONSE: Final = {**RESPONSE, "description": "x" * _LARGE}

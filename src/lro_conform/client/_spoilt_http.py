@@ -1,4 +1,4 @@
-"""Scenarios over HTTP of replies that are cut, endless, misleading, or not of this interface."""
+"""Scenarios over HTTP: replies that are truncated, endless, misleading, or of other services."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Verb(enum.StrEnum):
 
 
 POLLS: Final = (Verb.GET, Verb.WAIT)
-"""The verbs by which a client learns the state of one operation."""
+"""The verbs with which a client reads the state of one operation."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,9 +48,9 @@ class Refuses:
     headers: Mapping[str, str] = {}
     """Further headers of the reply over HTTP."""
     body: bytes | None = None
-    """The body over HTTP, in place of one that says the code and the details."""
+    """The body over HTTP, instead of the usual body with code and details."""
     initial: bool = False
-    """Over gRPC, send initial metadata first, instead of trailers alone."""
+    """Over gRPC, send initial metadata first, instead of only trailers."""
 
     @property
     def message(self) -> str:
@@ -77,18 +77,18 @@ class Silent:
 
 
 Special: TypeAlias = Callable[[Any], Awaitable[None]]
-"""A function that answers in an invalid way, given the exchange of its protocol."""
+"""Answers in an invalid way; gets the exchange of its protocol."""
 
 Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
 Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
-"""Answers in their order, by verb. The last one is repeated; without any it is UNIMPLEMENTED."""
+"""Answers in order, by verb. The last one is repeated; verbs without answers are UNIMPLEMENTED."""
 
 NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
 
 
 @attrs.define(kw_only=True, eq=False)
 class SeenCall:
-    """A call that came to a peer. Times are in seconds by the monotonic clock."""
+    """A call that a peer received. Times are in seconds by the monotonic clock."""
 
     verb: Verb
     at: float
@@ -96,36 +96,36 @@ class SeenCall:
     token: bool
     """True if it had the bearer token of the run."""
     answered: float | None = None
-    """The time when its whole answer was sent; None if it was not."""
+    """The time when the answer had been sent completely; None if it was not."""
     final: bool = False
     """True if the answer had an operation that is done."""
 
 
 @attrs.define(eq=False)
 class Performance:
-    """A script that is being played, and what was seen meanwhile."""
+    """A script that is being played, and the calls received so far."""
 
     script: Script
     token: str
     clock: Callable[[], float]
     come: Callable[[], object] = lambda: None
-    """Called when the first connection has come."""
+    """Called at the first connection."""
     calls: list[SeenCall] = attrs.field(factory=list)
     notes: dict[str, float] = attrs.field(factory=dict)
-    """Measured by special answers, such as the number of bytes that were taken."""
+    """Measurements of special answers, such as the number of bytes that the client read."""
     connected: float | None = None
     """The time of the first connection."""
 
     def connect(self) -> None:
-        """Note that a connection came."""
+        """Note that a client has connected."""
         if self.connected is None:
             self.connected = self.clock()
             self.come()
 
     def take(self, verb: Verb, authorization: str, page_token: str = "") -> tuple[SeenCall, Answer]:
-        """Note a call, and give its answer.
+        """Note a call, and return its answer.
 
-        A page of a list is found by its token: the first has none, the second has ``page-1``.
+        The page token selects the page of a list: the first has no token, the second ``page-1``.
         """
         answers = self.script.get(verb, (NOT_OFFERED,))
         before = sum(one.verb is verb for one in self.calls)
