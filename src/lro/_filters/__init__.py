@@ -2,6 +2,6 @@
 
 ``parse`` turns a text into a syntax tree, and ``filter`` checks the tree and turns it into a
 ``plan``, which is evaluated. ``prefiltering`` makes the part of a plan that a store can evaluate
-(``prefilter``). ``indexes`` are the paths of metadata that stores can look up. Import the modules
-directly: a service needs most of them only when it compiles a filter.
+(``prefilter``). ``indexes`` has the metadata paths that stores can look up. Import the modules
+directly: a service needs most of them only to compile a filter.
 """

@@ -82,7 +82,7 @@ class Filter:
 def compile_filter(
     text: str, *, metadata: Sequence[MessageType], response: Sequence[MessageType]
 ) -> Filter:
-    """Parse and check a filter completely, before any operation is read (spec §7.15).
+    """Parse and fully check a filter, before any operation is read (spec §7.15).
 
     Args:
         text: The filter; empty matches everything.
@@ -134,10 +134,10 @@ class PackedPath:
         return cls(source=source, op=op, whole=not parts, places=places, refused=tuple(refused))
 
     def accept(self, literal: Member) -> Plan:
-        """Return the test with this literal.
+        """Return the plan for a comparison with this literal.
 
         Raises:
-            InvalidFilter: No registered type accepts path, operator and literal together.
+            InvalidFilter: No registered type accepts this path, operator and literal.
         """
         position = literal.position
         if self.whole and literal.lone_star:
@@ -154,7 +154,7 @@ class PackedPath:
         return PackedTest(self.source, routes)
 
     def _refusal(self, refused: Sequence[InvalidFilter], position: int) -> InvalidFilter:
-        # The refusal of the type that accepted the longest part of the path.
+        # Report the refusal of the type that accepted the longest part of the path.
         if not refused:
             description = f"no type is registered for {self.source.value}, so nothing is in it"
             return refusal(description, position)
@@ -209,10 +209,10 @@ _NAMES: Final[Mapping[str, str]] = {
     **{field: field for field in _FIELDS},
     "type": Source.METADATA_TYPE.value,
 }
-"""How each first name of a left side is written."""
+"""How to write a left side, by its first name."""
 
 Accept: TypeAlias = Callable[[Member], Plan]
-"""Completes a comparison, whose left side and operator are known, with a literal."""
+"""Completes a comparison with its literal; left side and operator are already known."""
 
 
 def check(tree: Tree, registered: Registered) -> Plan:
@@ -239,7 +239,7 @@ def _comparison(tree: Comparison, registered: Registered) -> Plan:
         accept = _accept(tree.left, tree.op, tree.op_position, registered)
         return _compared(accept, tree.right, tree.op_position)
     except InvalidFilter as refused:
-        # The hint is computed only for the error that is raised, not for each type that refuses.
+        # Compute the hint only for the error that is raised, not for each type's refusal.
         hint = _nearest_field(refused, tree, registered)
         if not hint:
             raise
@@ -267,7 +267,7 @@ def _nearest_name(text: str, registered: Registered) -> str:
         for source in reversed(_PACKED)
         for name in _below(_places(source, (), Op.EQUAL, registered), False)
     }
-    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # they come first, and they prevail
+    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # _NAMES are first, and prevail
 
 
 def _places(
@@ -310,7 +310,7 @@ def _compared(accept: Accept, right: Member | Function | Composite, op_position:
 
 
 def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
-    # Compares with every literal of a group, and keeps the logic of the group (spec §7.13).
+    # Compares with every literal of a group; its AND, OR and NOT stay (spec §7.13).
     match tree:
         case And(items):
             return Conjunction(tuple(_distributed(accept, item, op_position) for item in items))
@@ -366,7 +366,7 @@ def _function(call: Function) -> Source:
         if isinstance(arg, Member) and not any(part.quoted for part in arg.parts):
             words.append(arg.text)
         else:
-            words.append("")  # is not an argument of any function
+            words.append("")  # no function has this argument
     source = _FUNCTIONS.get(tuple(words))
     if source is None:
         position = call.args[0].position if call.args else call.position

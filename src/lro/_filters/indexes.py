@@ -1,9 +1,8 @@
-"""Indexed metadata paths of a service, and the keys of a record for them.
+"""Indexed metadata paths of a service, and the keys that records have for them.
 
 A key is a hash of the value at the end of a path. The process that writes the metadata makes the
 key, so a database can find records without reading messages. A record has a key for every path of
-its service. If a key is missing, the writer did not know the path, and the record counts as having
-any value.
+its service. If a key is missing, the writer did not know the path: any value must be assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CALLER: Final = "caller"
 
 
 class Indexes:
-    """The indexed paths of a service. It costs nothing until a path is declared."""
+    """The indexed paths of a service. Without declared paths it costs nothing."""
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
@@ -47,14 +46,14 @@ class Indexes:
         return frozenset(self._paths) | ({CALLER} if self._callers else frozenset())
 
     def declare_caller(self) -> None:
-        """Add a key of the caller."""
+        """Add a key for the caller."""
         self._callers = self.declared = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
-        """Add a key of the value at a path of the metadata, which has this type now.
+        """Add a key for the value at a path of the metadata, whose current type is given.
 
         Raises:
-            DeclarationError: The type has no such path, or it does not lead to one value.
+            DeclarationError: The type has no such path, or the path does not lead to one value.
         """
         from lro._filters.paths import indexable
         from lro._filters.types import MessageType
@@ -78,7 +77,7 @@ class Indexes:
     def mark(self, record: Record) -> Record:
         """Return the record with the keys of its metadata and caller."""
         if not self.declared:
-            # Keys that another process has written may not fit new metadata.
+            # Keys from another process may not match the new metadata.
             return record if record.keys is None else record.with_keys(None)
         return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
 
@@ -91,12 +90,12 @@ class Indexes:
         packed = self._types.readable(record.metadata)
         if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
             yield from self._keys_in(packed, packed.payload, born=record.metadata)
-        # Of an unknown type no keys are made: a process that knows the type may find values.
+        # Make no keys for an unknown type: a process that knows the type may find values.
 
     def _keys_in(
         self, packed: AnyMessage, payload: Json, *, born: AnyMessage
     ) -> Iterator[tuple[str, str]]:
-        # No key for a value that only a later release may find.
+        # Make no key for a value that only a later release may find.
         places = self._of_type(packed.type_name)
         for key, place in places.items():
             value = place.value_in(payload)
@@ -112,7 +111,7 @@ class Indexes:
         if known is None:
             places = self._places
             known = dict(self._found_in(type_name))
-            places[type_name] = known  # if a path was declared meanwhile, this dict is unused
+            places[type_name] = known  # if a path was declared meanwhile, this dict is discarded
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:

@@ -1,4 +1,4 @@
-"""Compares places with literals: allowed operators, and conversion of literals (spec §7.9)."""
+"""Compares fields with literals: allowed operators, and conversion of literals (spec §7.9)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lro._filters.types import (
 
 _SHOWN_NAMES: Final = 8
 _SHOWN_LENGTH: Final = 100
-"""Most characters of the enum names in an error."""
+"""The most characters of enum names in an error."""
 _BOOLS: Final = {"true": True, "false": False}
 
 
@@ -137,7 +137,7 @@ def _enum_form(names: Mapping[str, str]) -> _Form:
 
 
 _NUMERIC: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""A number by its form; if it cannot be converted, it exceeds a limit."""
+"""Matches all numbers; one that cannot be converted exceeds a limit."""
 _LIMITED: Final = (
     f"a number of at most {MAX_NUMBER_LENGTH} characters"
     f" and an exponent from -{MAX_EXPONENT} to {MAX_EXPONENT}"

@@ -73,7 +73,7 @@ class Member:
 
     @property
     def mixed(self) -> bool:
-        """True for a string with a dot beside it, which is not a literal (spec §7.4)."""
+        """True for a string joined by dots to other parts, which is not a literal (spec §7.4)."""
         return len(self.parts) > 1 and any(part.quoted for part in self.parts)
 
     @property
@@ -101,7 +101,7 @@ class Composite:
 
 @attrs.frozen
 class Search:
-    """A test without operator: a bare literal (spec §7.6) or a function."""
+    """A test without an operator: a bare literal (spec §7.6) or a function."""
 
     what: Member | Function
 
@@ -166,7 +166,7 @@ _MAX_SHOWN: Final = 60
 _MAX_DESCRIPTION: Final = 199
 _NEAR: Final = 0.7
 _MAX_COMPARED: Final = 2000
-"""Most names that are compared to find the nearest one, which takes at most about 50 ms."""
+"""The most names compared to find the nearest one; that takes up to about 50 ms."""
 
 
 def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
@@ -184,7 +184,7 @@ def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
 def suggestion(text: str, known: Mapping[str, str]) -> str:
     """Return the hint of an error about an unknown name: the nearest known name, if one is near.
 
-    ``known`` has the spelling in filters by name. Letter case is ignored.
+    ``known`` maps names to their spelling in filters. Letter case is ignored.
     """
     if len(text) > _SHOWN_LENGTH:  # comparing takes time, and no known name is this long
         return ""
@@ -218,9 +218,8 @@ class TokenKind(enum.Enum):
 class FilterToken:
     """One token.
 
-    ``text`` is the text as written; of a string, what it says once unescaped. ``stars`` are the
-    positions in ``text`` of the stars that are wildcards, ``position`` is where the token begins
-    in the filter.
+    ``text`` is the token as written; a string is without quotes and unescaped. ``stars`` are the
+    positions of wildcards in ``text``. ``position`` is where the token begins in the filter.
     """
 
     kind: TokenKind
@@ -253,11 +252,11 @@ _ESCAPES: Final[Mapping[str, str]] = {
 _NEVER: Final = frozenset(
     {chr(code) for code in (*range(0x20), 0x7F, *range(0xD800, 0xE000))} - set("\t\r\n")
 )
-"""Characters that no filter has: control characters and lone surrogates."""
+"""Characters not allowed in filters: control characters and lone surrogates."""
 
 
 def word(text: str, position: int) -> FilterToken:
-    """Return a word, whose stars are all wildcards."""
+    """Return a word token; all its stars are wildcards."""
     stars = tuple(index for index, char in enumerate(text) if char == "*")
     return FilterToken(kind=TokenKind.WORD, text=text, position=position, stars=stars)
 
@@ -294,7 +293,7 @@ def _stray(char: str) -> str:
 
 def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
-    chars: list[str] = []  # one code point each, so that its length is the position of the next
+    chars: list[str] = []  # one code point each: its length is the next position
     stars: list[int] = []
     at = start + 1
     while at < len(text) and text[at] != quote:
@@ -339,11 +338,11 @@ def _unit(text: str, at: int) -> int:
 
 
 MAX_LENGTH: Final = 8192
-"""Most code points of a filter."""
+"""The most code points of a filter."""
 MAX_DEPTH: Final = 50
-"""Most nested parentheses of groups and calls."""
+"""The most nested parentheses of groups and calls."""
 MAX_UNITS: Final = 500
-"""Most units of the grammar, including groups."""
+"""The most units of the grammar, including groups."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDS: Final = (TokenKind.END, TokenKind.CLOSE)
@@ -366,7 +365,7 @@ def parse(text: str) -> Tree | None:
 
 @attrs.define
 class _Parser:
-    """Recursive descent, whose depth is bounded, because only parentheses recur."""
+    """Recursive descent parser. Its depth is bounded, because only parentheses recurse."""
 
     tokens: list[FilterToken]
     at: int = 0
@@ -379,7 +378,7 @@ class _Parser:
 
     @property
     def next(self) -> FilterToken:
-        return self.tokens[self.at + 1]  # asked only where the end has not been reached
+        return self.tokens[self.at + 1]  # called only before the end
 
     def skip_space(self) -> None:
         if self.here.kind is TokenKind.SPACE:
@@ -418,9 +417,9 @@ class _Parser:
         return self.here.kind is TokenKind.SPACE and self.next.kind not in _ENDS
 
     def takes_keyword(self, keyword: str) -> bool:
-        """Take the keyword and the white space that must follow, if it is here.
+        """Take the keyword and its mandatory white space, if the keyword is next.
 
-        Before ``(`` or ``.`` it is part of the name of a function.
+        Before ``(`` or ``.`` the word is part of the name of a function.
         """
         if self.here.kind is not TokenKind.WORD or self.here.text != keyword:
             return False
@@ -499,7 +498,7 @@ class _Parser:
         return Comparison(left, Op(operator.text), right, operator.position)
 
     def compares_once(self) -> None:
-        """Refuse an operator after a comparison: a chain, or a value without quotes."""
+        """Refuse an operator after a comparison: it is a chain, or a value that lacks quotes."""
         if self.here.kind is TokenKind.OPERATOR and self.here.text == Op.HAS.value:
             raise self.expected("expected quotes around a value that holds an operator")
         apart = self.here.kind is TokenKind.SPACE

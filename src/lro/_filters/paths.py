@@ -1,4 +1,4 @@
-"""Resolves paths in messages: the steps in JSON, and the key in an index (spec §7.7)."""
+"""Resolves paths in messages to steps through JSON, and to keys of an index (spec §7.7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lro._messages.schema import VALUE, Field, Kind, Label, Shape
 
 
 class Step(Protocol):
-    """One step down a JSON value, to the values there, or to none."""
+    """One step down into a JSON value; it may lead to several values or none."""
 
     def values(self, value: Json) -> Iterable[Json]:
         """Return the values below this one."""
@@ -85,7 +85,7 @@ class ListsStep:
     def values(self, value: Json) -> Iterable[Json]:
         """Return the value and all elements of nested lists in it."""
         found = [value]
-        for one in found:  # grows in the loop
+        for one in found:  # the list grows in the loop
             if isinstance(one, list):
                 found += one
         return found
@@ -146,7 +146,7 @@ def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
         InvalidFilter: See :func:`below`.
     """
     steps = list(place.steps)
-    for part in parts:  # steps are collected apart: a path may have thousands
+    for part in parts:  # steps are collected in a list: a path may have thousands
         place = below(attrs.evolve(place, steps=()), part, op)
         steps += place.steps
     return attrs.evolve(place, steps=tuple(steps))
@@ -156,7 +156,7 @@ def below(place: Place, part: Part, op: Op) -> Place:
     """Return the place one part further down.
 
     Raises:
-        InvalidFilter: There is no such field, or a filter cannot go below this place.
+        InvalidFilter: There is no such field, or filters cannot go below this place.
     """
     if place.cardinality is Cardinality.MAP:
         key = _map_key(place, part)
@@ -221,7 +221,7 @@ _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueT
 
 @attrs.frozen
 class Indexable:
-    """The steps to one value of a message, how the value is read, and its key.
+    """The steps to one value of a message, the value's reader, and its key.
 
     ``numbers`` has the numbers of an enum's names, because names can change. ``kind`` must stay the
     same in later releases, so that hashes of this release keep their meaning.
@@ -243,9 +243,9 @@ class Indexable:
         return "k" + digest("\0".join((*self.names, self.type.value, self.kind)))
 
     def value_in(self, payload: Json) -> str | None:
-        """Return the key for a message; None for an enum value without a name.
+        """Return the key value for a message; None for an enum value without a name.
 
-        Another release may have a name for that value, so each release evaluates it.
+        Another release may have a name for the enum value, so each release must evaluate it itself.
         """
         values = [payload]
         for step in self.steps:
@@ -256,7 +256,7 @@ class Indexable:
         return ABSENT if found is None else self.value_of(found)
 
     def value_of(self, found: Comparable) -> str | None:
-        """Return the key for a value; None as for :meth:`value_in`."""
+        """Return the key value for a value; None as for :meth:`value_in`."""
         if self.numbers is None:
             return key_value(found)
         number = self.numbers.get(str(found)) if isinstance(found, str) else None
@@ -267,7 +267,7 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     """Return the place of a path, which is written as in filters but without ``metadata``.
 
     Raises:
-        InvalidFilter: The path is not one of this type, or does not lead to one scalar value.
+        InvalidFilter: The type has no such path, or the path does not lead to one scalar value.
     """
     no_path = refusal('it is not a path such as dataset or labels."a.b"', 0)
     try:

@@ -1,7 +1,7 @@
-"""The plan of a checked filter: the tree that is evaluated, and that prefilters are made from.
+"""The plan of a checked filter: the tree that is evaluated and turned into prefilters.
 
-Every name is resolved and every literal converted. Nodes are plain values. ``holds`` defines if one
-operation matches (spec §7.5 to §7.14), and raises only if the filter takes too many steps.
+All names are resolved and all literals converted. Nodes are plain values. ``holds`` decides if an
+operation matches (spec §7.5 to §7.14); it raises only if the filter takes too many steps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NotEmpty:
 
 @attrs.frozen
 class NotDefault:
-    """An implicit scalar is not its default. Negative zero is not a default (spec §1.7(7))."""
+    """An implicit scalar differs from its default; negative zero does, too (spec §1.7(7))."""
 
     type: ValueType
     default: Json
@@ -146,7 +146,7 @@ class StructMatch:
             return not self.op.orders and self._compared(value, self.truth)
         if isinstance(value, int | float):
             return self._compared(double(value), self.number)
-        # An element that is a list or object equals nothing, and null differs from nothing.
+        # A list or object is never equal to a literal; for null, != is never true.
         return value is None and self.text == "null" and self.op in (Op.EQUAL, Op.HAS)
 
     def _compared(self, value: Comparable, operand: Comparable | None) -> bool:
@@ -154,17 +154,17 @@ class StructMatch:
 
 
 _FEW: Final = 16
-"""Most values that are compared one by one."""
+"""The most values that are compared one by one."""
 
 MAX_STEPS: Final = 4_000_000
-"""Most steps of a filter in one operation."""
+"""The most steps of a filter for one operation."""
 
 _LETTERS: Final = 50
 """Letters of a searched text that count as one step."""
 
 
 class Subject(Protocol):
-    """An operation with the facts that a filter can test."""
+    """An operation, with the properties that a filter can test."""
 
     @property
     def name(self) -> str:
@@ -173,22 +173,22 @@ class Subject(Protocol):
 
     @property
     def done(self) -> bool:
-        """True if it has ended."""
+        """True if the operation has ended."""
         ...
 
     @property
     def error(self) -> Status | None:
-        """Its error, if it failed or was cancelled."""
+        """The operation's error, if it failed or was cancelled."""
         ...
 
     @property
     def metadata(self) -> AnyMessage | None:
-        """Its packed metadata."""
+        """The operation's packed metadata."""
         ...
 
     @property
     def response(self) -> AnyMessage | None:
-        """Its packed response."""
+        """The operation's packed response."""
         ...
 
     @property
@@ -198,12 +198,12 @@ class Subject(Protocol):
 
     @property
     def create_time(self) -> datetime:
-        """When it was created, in UTC."""
+        """When the operation was created, in UTC."""
         ...
 
     @property
     def end_time(self) -> datetime | None:
-        """When it ended, in UTC; None while in progress."""
+        """When the operation ended, in UTC; None while in progress."""
         ...
 
     @property
@@ -213,7 +213,7 @@ class Subject(Protocol):
 
     @property
     def method(self) -> str:
-        """The full name of its method."""
+        """The full name of the operation's method."""
         ...
 
 
@@ -238,7 +238,7 @@ def _error(subject: Subject) -> Json:
     error = subject.error
     if error is None:
         return None
-    details: list[Json] = [{} for _ in error.details]  # only their presence can be asked
+    details: list[Json] = [{} for _ in error.details]  # filters can only test their presence
     return {"code": error.code, "message": error.message, "details": details}
 
 
@@ -291,8 +291,8 @@ class _Values:
 class View:
     """The evaluation of one filter for one subject.
 
-    Steps are counted, because hundreds of tests of an operation with many values would take a
-    thread for minutes. The count depends only on filter and subject, so a refusal is repeatable.
+    Steps are counted, because hundreds of tests of an operation with many values could take a
+    thread minutes. The count depends only on filter and subject, so a refusal is repeatable.
     """
 
     subject: Subject
@@ -313,7 +313,7 @@ class View:
         """Count steps and searched letters.
 
         Raises:
-            InvalidFilter: There are more than :data:`MAX_STEPS`.
+            InvalidFilter: The steps exceed :data:`MAX_STEPS`.
         """
         self._left -= steps + letters // _LETTERS
         if self._left < 0:
@@ -326,7 +326,7 @@ class View:
     def meets(self, source: Source, route: ValueTest, payload: Json) -> bool:
         """Return True if the condition of a route holds for a value in its source.
 
-        A filter can have hundreds of tests of one place with many thousands of values, so the
+        A filter may have hundreds of tests of the same field with many thousands of values. So the
         values are found and read only once.
 
         Raises:
@@ -385,7 +385,7 @@ class Conjunction:
 
 @attrs.frozen
 class Disjunction:
-    """True if an item is true."""
+    """True if at least one item is true."""
 
     items: tuple[Plan, ...]
 
@@ -434,7 +434,7 @@ class ValueTest:
 
 @attrs.frozen
 class RecordTest:
-    """A test of the operation itself or of a function's value. Absent values make it false."""
+    """A test of a field of the operation or of a function's value; false for an absent value."""
 
     source: Source
     route: ValueTest
@@ -449,8 +449,8 @@ class RecordTest:
 class PackedTest:
     """A test of a value inside METADATA or RESPONSE, by the type of the packed message.
 
-    It is false for a type that is missing here, which is not registered or does not accept the
-    test, and for a binary payload.
+    It is false for a binary payload, and for a type without an entry, which is not registered or
+    does not accept the test.
     """
 
     source: Source

@@ -1,7 +1,7 @@
 """Prefilters: simple tests that every match of a filter passes, and other records may pass.
 
-``prefiltering`` makes them. A store can use any part of a prefilter to read less; the filter itself
-decides. Times are microseconds since 1970 in UTC, as in rows.
+``prefiltering`` makes them. A store may apply any part of a prefilter to read fewer records; the
+filter itself decides. Times are microseconds since 1970 in UTC, as in rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lro._model.operation import State
 T = TypeVar("T")
 
 UNKNOWN: Final = "?"
-"""The value of a key that the writer of a record did not know."""
+"""The value of a key that the record's writer did not know."""
 ABSENT: Final = "-"
 """The value of a key whose path leads to no value."""
 
@@ -35,7 +35,7 @@ def digest(text: str) -> str:
 
 
 def key_value(value: str | float | Fraction) -> str:
-    """Return the key of a value; equal values have the same key."""
+    """Return the key value for a value; equal values have the same one."""
     if isinstance(value, bool):
         return digest(str(value).lower())
     if isinstance(value, int) and abs(value) > _EXACT:  # JSON libraries may read this as a float
@@ -46,7 +46,7 @@ def key_value(value: str | float | Fraction) -> str:
 
 
 class Column(enum.Enum):
-    """The texts of a record that can be searched."""
+    """The searchable texts of a record."""
 
     NAME = "name"
     METADATA = "metadata"
@@ -125,7 +125,7 @@ class CancelIs:
 
 @attrs.frozen
 class KeyIn:
-    """The key of this name has one of these values, or is unknown (see :class:`Indexes`)."""
+    """The key of this name has one of these values or ``UNKNOWN`` (see :class:`Indexes`)."""
 
     key: str
     values: frozenset[str]
@@ -135,7 +135,7 @@ class KeyIn:
 class TextContains:
     """One of these texts contains every piece, or is in binary form.
 
-    ``folded``: letter case is ignored, and a text with non-ASCII letters passes.
+    ``folded`` ignores letter case; then any text with non-ASCII letters passes.
     """
 
     columns: tuple[Column, ...]
@@ -147,7 +147,7 @@ class TextContains:
 class NumberIn:
     """The number at a path of the packed message is in this range, or the message is binary.
 
-    Both ends are included. ``or_text``: any text at the path passes too.
+    Both ends are included. With ``or_text``, any text at the path passes too.
     """
 
     column: Column
@@ -188,7 +188,7 @@ def _joined(
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """Bounds of the records that pass a test; None: no bound of this kind."""
+    """Bounds of the records that pass a test; None means no bound of that kind."""
 
     names: frozenset[str] | None = None
     states: frozenset[State] | None = None
@@ -237,7 +237,7 @@ def bounds_of(test: Test) -> Bounds:
             return Bounds(states=states)
         case Created(span):
             return Bounds(created=span)
-        case Ended(span):  # and so was created before
+        case Ended(span):  # so it was created earlier
             return Bounds(created=Span(high=span.high))
         case KeyIn(key, values):
             return Bounds(keys={key: values})

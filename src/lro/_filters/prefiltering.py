@@ -78,7 +78,7 @@ _SLACK: Final = 4
 
 
 def prefilter_of(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
-    """Return a test that every record passes that the plan matches (if negated: does not match)."""
+    """Return a test that every match of the plan passes; ``negated``: every non-match."""
     match plan:
         case Negation(item):
             return prefilter_of(item, key_of, negated=not negated)
@@ -118,7 +118,7 @@ def _of_record(source: Source, route: ValueTest, *, negated: bool) -> Test:
 
 
 def _only_in(source: Source) -> Test:
-    # The states in which the source has a value.
+    # Returns the states in which the source has a value.
     return InState(_STATES_WITH[source]) if source in _STATES_WITH else EVERYTHING
 
 
@@ -157,7 +157,7 @@ _EXACT: Final[Mapping[Source, Callable[[Op, object], Test]]] = {
     Source.CANCEL_REQUESTED: _asked,
     Source.CREATE_TIME: _created,
 }
-"""Sources of which every record has a value, so a negated test is a test of the same kind."""
+"""Sources that have a value in every record, so a negated test is a test of the same kind."""
 
 _SET: Final[Mapping[Source, frozenset[State]]] = {
     Source.STATE: STATES,
@@ -169,7 +169,7 @@ _SET: Final[Mapping[Source, frozenset[State]]] = {
 
 
 def _span(op: Op, operand: object) -> Span:
-    # Microseconds, rounded outwards from nanoseconds.
+    # Converts nanoseconds to microseconds, rounding outwards.
     assert isinstance(operand, int)
     low, high = operand // _NANOS, -(-operand // _NANOS)
     if op in (Op.GREATER, Op.GREATER_EQUAL):
@@ -190,7 +190,7 @@ def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) 
 
 
 def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
-    # The key and the values that a condition asks for; an empty key if there is none.
+    # Returns the key and the values that satisfy a condition; an empty key if none is indexed.
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
@@ -216,9 +216,9 @@ def _text_test_of(source: Source, route: ValueTest) -> Test:
 
 
 def _pieces(source: Source, route: ValueTest) -> list[str]:
-    # Texts that the JSON of a message contains if the condition holds.
+    # Returns texts that a message's JSON must contain if the condition holds.
     left = "" if source in (Source.NAME, Source.METADATA_TYPE, Source.RESPONSE_TYPE) else '"'
-    right = "" if source is Source.NAME else '"'  # the name of a type is the end of a URL
+    right = "" if source is Source.NAME else '"'  # a type's name is the end of a URL
     steps = [step for step in route.steps if isinstance(step, FieldStep | KeyStep | StructStep)]
     key = _plain(steps[-1].key, '"', '":') if steps else ""
     match route.condition:
@@ -228,7 +228,7 @@ def _pieces(source: Source, route: ValueTest) -> list[str]:
             head, *middle, tail = pattern.pieces
             return [key, _plain(head, left), *map(_plain, middle), _plain(tail, "", right)]
         case StructMatch(op=op, text=text, pattern=Pattern((_,)), number=None, truth=None):
-            # It may be a text, or the key of an object.
+            # The literal may be a text, or the key of an object.
             return [key, _plain(text, '"', '"') if op in _EQUAL and text != "null" else ""]
         case Compare(op, ValueType.BOOL, True) if op in _EQUAL and key:
             return [key + "true"] if steps[-1] is route.steps[-1] else [key]
@@ -240,7 +240,7 @@ _TEXTS: Final = (ValueType.TEXT, ValueType.ENUM, ValueType.TYPE_NAME)
 
 
 def _plain(text: str, left: str = "", right: str = "") -> str:
-    # A text that JSON writes unchanged, with its neighbours; empty for any other text.
+    # Returns the text with its neighbours if JSON writes it unchanged, otherwise "".
     if text.isprintable() and text and '"' not in text and "\\" not in text:
         return left + text + right
     return ""
@@ -267,7 +267,7 @@ def _number_test(column: Column, route: ValueTest) -> Test | None:
     low = number - slack if condition.op in (Op.GREATER, Op.GREATER_EQUAL, *_EQUAL) else None
     high = number + slack if condition.op in (Op.LESS, Op.LESS_EQUAL, *_EQUAL) else None
     ends = [end for end in (low, high) if end is not None]
-    if not ends or not all(map(math.isfinite, ends)):  # not every database has infinite numbers
+    if not ends or not all(map(math.isfinite, ends)):  # not all databases have infinity
         return None
     or_text = condition.type is ValueType.DOUBLE
     return NumberIn(column=column, path=path, low=low, high=high, or_text=or_text)

@@ -1,6 +1,6 @@
 """Types of fields in filters, and readers of their JSON values (spec §7.9).
 
-Only the functions at the end of this module know shapes.
+Only the functions at the end of this module use shapes.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def single(number: float) -> float:
 def single_literal(text: str) -> float:
     """Return the 32-bit float nearest to a number, rounded once.
 
-    Rounding to 64 bits on the way could land on the middle between two floats and then go the
-    wrong way. So the way goes by round-to-odd: an inexact 64-bit value takes the neighbour with
-    an odd last bit, which is never such a middle.
+    Rounding first to 64 bits could give the midpoint of two 32-bit floats, and then round wrongly.
+    So round to odd: an inexact 64-bit value becomes the neighbour with an odd last bit, never a
+    midpoint.
     """
     near = float(text)
     number = Fraction(text)
@@ -122,7 +122,8 @@ class Pattern:
         return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
-        """Return True if the whole text matches, in one pass: each piece at its first place."""
+        """Return True if the whole text matches; one pass finds each piece at its first
+        position."""
         head, *middle = self.pieces
         if not middle:
             return text == head
@@ -141,8 +142,8 @@ class Pattern:
             end = len(joined) if end < 0 else end
             if _in_order(rest, joined, start + len(head), end):
                 return True
-            # Later in the same string less text follows, and a string without the next piece needs
-            # no search for the first one.
+            # Skip this string: a later match in it has less text after it, and without the next
+            # piece no match of the first one helps.
             following = joined.find(rest[0], end + 1)
             if following < 0:
                 return False
@@ -163,8 +164,8 @@ def _in_order(pieces: list[str], text: str, at: int, end: int) -> bool:
 class MessageType:
     """A message type of metadata or a response: its full name and its fields.
 
-    The shape of a well-known type with a JSON form of its own is not looked at. Without a shape
-    nothing below the message can be asked for.
+    The shape is ignored for a well-known type with a special JSON form. Without a shape, filters
+    cannot test fields of the message.
     """
 
     full_name: str
@@ -172,7 +173,7 @@ class MessageType:
 
 
 class ValueType(enum.Enum):
-    """The left types of spec §7.9, by the tests that values allow."""
+    """The types of left sides in spec §7.9; each allows different tests."""
 
     TEXT = "text"
     INTEGER = "an integer"
@@ -185,10 +186,10 @@ class ValueType(enum.Enum):
     MOMENT = "a time of the record"  # nanoseconds since 1970, not JSON text
     TYPE_NAME = "the name of a type"
     METHOD_NAME = "the name of a method"
-    OPAQUE = "bytes, a field mask or a packed message"  # only presence can be asked
+    OPAQUE = "bytes, a field mask or a packed message"  # only presence can be tested
     MESSAGE = "a message"
     STRUCT = "a Struct"
-    DYNAMIC = "a dynamic value"  # in a Struct: typed by what it holds
+    DYNAMIC = "a dynamic value"  # in a Struct: each value has its own type
 
     @property
     def ordered(self) -> bool:
@@ -243,7 +244,7 @@ _WELL_KNOWN: Final[Mapping[str, ValueType]] = {
 }
 
 Comparable: TypeAlias = "str | bool | int | float | Fraction"
-"""A value that is compared: read from a record, or converted from a literal."""
+"""A value for comparison, read from a record or converted from a literal."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -327,7 +328,7 @@ def shape_below(field: Field) -> Shape:
 
 
 def enum_names(field: Field) -> Mapping[str, str]:
-    """Return the names of an enum field; an alias maps to the name that JSON has."""
+    """Return the names of an enum field; an alias maps to the name used in JSON."""
     members = typing.cast("type[enum.Enum]", field.python).__members__
     return {name: member.name for name, member in members.items()}
 

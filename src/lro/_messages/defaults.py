@@ -1,4 +1,4 @@
-"""Messages without the defaults of their classes."""
+"""Removal of the class's defaults from a message."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lro._messages.schema import Field, Label, Shape
 def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
     """Return the JSON of a message without fields that have the default of their class.
 
-    Two releases of a class give the same result for the request of a caller, although the newer
-    release has more fields or other defaults.
+    Two releases of a class give the same result for a caller's request, even if the newer release
+    has more fields or other defaults.
     """
     codec = types.codec(types.name_of(cls))
     return payload if codec.shape is None else _sparse(payload, codec.shape, types)
 
 
 def _sparse(message: Json, shape: Shape, types: TypeRegistry) -> Json:
-    payload = cast("dict[str, Json]", message)  # as of each class with a shape
+    payload = cast("dict[str, Json]", message)  # a class with a shape gives an object
     defaults = _defaults(payload, shape, types)
     return {
         name: _below(value, shape.spellings.get(name), types)
@@ -31,7 +31,7 @@ def _sparse(message: Json, shape: Shape, types: TypeRegistry) -> Json:
 
 
 def _same(one: Json, other: Json) -> bool:
-    return one == other and canonical(one) == canonical(other)  # for Python, True is 1 and 1.0
+    return one == other and canonical(one) == canonical(other)  # in Python, True equals 1 and 1.0
 
 
 def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
@@ -46,12 +46,12 @@ def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
 
 
 def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> dict[str, Json]:
-    """Return the values that the class gives to fields with a default; none if it refuses to."""
+    """Return the class's values for fields with a default; none if the class raises an error."""
     fields = shape.spellings
     said = {name: one for name, one in payload.items() if name in fields and fields[name].required}
     try:
         found = types.dump(types.load(said, shape.python), shape.python)
-    except Exception:  # a class of the application, with checks of its own
+    except Exception:  # the application's class may have checks
         return {}
     shown = cast("dict[str, Json]", found)
     return {name: one for name, one in shown.items() if name not in said}

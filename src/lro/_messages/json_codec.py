@@ -1,15 +1,15 @@
-"""Messages of every kind as JSON values, by the shapes of their classes (spec §1.8).
+"""Reads and writes messages as JSON values, by the shapes of their classes (spec §1.8).
 
-cattrs finds the reader and the writer of a class, which the hooks below make. Each failure is an
+The hooks below make the reader and the writer of a class; cattrs finds them. Each failure is an
 :class:`InvalidArgument` whose ``field`` is the path into the message.
 
-Reading and writing are implemented twice. The general code defines the result. For each class one
-function is also compiled that reads or writes all fields without a call for each, and leaves every
-unusual value to the general code. A second implementation of anything needs a measured factor of
-at least 1.5 on a published target, stated at the top of its module. The target (``bench/codec.py``)
-is at most 1.8 times the time of code written by hand. An operation with its messages takes 1.65
-times to encode and 1.77 times to decode; with the general code alone, 3.0 and 2.65 times: factors
-of 1.8 and 1.5. A start over HTTP would then cost 4 % more CPU.
+Reading and writing are implemented twice. The general code defines the result. For each class a
+function is also compiled: it reads or writes all fields without a call for each, and leaves unusual
+values to the general code. A second implementation must be at least 1.5 times as fast on a
+published target, as stated at the top of its module. The target (``bench/codec.py``) is at most 1.8
+times the time of hand-written code. An operation with its messages takes 1.65 times to encode and
+1.77 times to decode; with the general code alone, 3.0 and 2.65 times: factors of 1.8 and 1.5. A
+start over HTTP would then cost 4 % more CPU.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.BOOL: ("v.__class__ is bool", "v"),
     Kind.INT32: (f"v.__class__ is int and {-(2**31)} <= v < {2**31}", "v"),
     Kind.INT64: (f"v.__class__ is int and {-(2**63)} <= v < {2**63}", "str(v)"),
-    Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),  # so for finite numbers alone
+    Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),  # true only for finite numbers
     datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
-"""By kind or Python class: a test of the value ``v`` and how to write it if the test passes."""
+"""By kind or Python class: a test of the value ``v``, and its JSON form if the test passes."""
 _READ: Final[Mapping[object, tuple[str, str]]] = {
     **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
     Kind.INT64: ("v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19", "int(v)"),
@@ -53,7 +53,7 @@ _READ: Final[Mapping[object, tuple[str, str]]] = {
         "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
     ),
 }
-"""Tests and forms for values that are read from JSON."""
+"""By kind or Python class: a test of a JSON value, and how to read it if the test passes."""
 
 
 def compile_dumper(
@@ -61,7 +61,7 @@ def compile_dumper(
 ) -> Dumper:
     """Compile the function that writes a message of this class as a JSON object.
 
-    ``hook`` gives the writer of a field's whole value. ``slow`` writes unusual messages.
+    ``hook`` returns the writer of a field's whole value. ``slow`` writes unusual messages.
     """
     lines = ["def dump(message):", " if message.__class__ is not cls: return slow(message)"]
     lines += [" shown = {}", " try:"]
@@ -88,8 +88,8 @@ def compile_loader(
 ) -> Callable[[Any, object], object]:
     """Compile the function that reads a message of this class from a JSON object.
 
-    ``hook`` gives the reader of a field's whole value, which returns ``drop`` for an enum name to
-    ignore. ``slow`` reads unusual values.
+    ``hook`` returns the reader of a field's whole value; the reader returns ``drop`` for an enum
+    name to ignore. ``slow`` reads unusual values.
     """
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
@@ -127,7 +127,7 @@ def _write(field: Field, number: int) -> list[str]:
         test = ""
     other = "return slow(message)"
     some = "" if field.explicit else "if w: "
-    if field.label is Label.REPEATED:  # no iterator: after an error, slow reads it again
+    if field.label is Label.REPEATED:  # not an iterator: slow may read it again
         return [
             f"if v.__class__ is not tuple and v.__class__ is not list: {other}",
             *(_each(test, form, list, other) if test else [f"w = h{number}(v)"]),
@@ -146,7 +146,7 @@ def _write(field: Field, number: int) -> list[str]:
         return [f"if v is not z{number}: shown[{key}] = h{number}(v)"]
     if optional:
         return [f"if v is not None: shown[{key}] = h{number}(v)"]
-    if kind is Kind.FLOAT:  # as above, for what is written
+    if kind is Kind.FLOAT:  # as above, after conversion
         return [f"w = h{number}(v)", f"if w or repr(w) != '0.0': shown[{key}] = w"]
     return [f"w = h{number}(v)", f"if v: shown[{key}] = w"]
 
@@ -177,7 +177,7 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
 def _late(
     names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
 ) -> Callable[[Any], Any]:
-    # The first call looks the hook up and replaces itself: a class may contain itself.
+    # The first call looks up the hook and replaces itself, because a class may contain itself.
     def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
@@ -187,7 +187,7 @@ def _late(
 
 
 def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
-    # By field: argument, default, and True if the default is a factory. None: not known.
+    # Returns for each field: argument, default, True if that is a factory. None: not known.
     if not attrs.has(cls):
         return None
     found: dict[str, tuple[str, object, bool]] = {}
@@ -201,7 +201,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
 
 
 def _places(cls: type) -> tuple[str, ...]:
-    # Parameters that take positional arguments, which are faster.
+    # Returns the parameters that accept positional arguments, which are faster.
     maker: object = cls.__new__
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
     if code is None or maker is not object.__new__:
@@ -220,7 +220,7 @@ def _made(name: str, lines: list[str], names: Namespace) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(text: str) -> CodeType:
-    # Only field names, which are identifiers, get into the text. Registries share the code.
+    # Of the class, only field names (identifiers) are in the text. Registries share the code.
     return compile(text, "<codec>", "exec")
 
 
@@ -228,7 +228,7 @@ DROP: Final = object()
 """The result of reading an unknown enum name that is ignored (spec §1.8(5))."""
 
 Row: TypeAlias = tuple[str, Loader, bool]
-"""How a key of an object is read: field name, reader of the value, True if null is a value."""
+"""How to read a key of an object: field name, reader of the value, True if null is a value."""
 
 
 def below(path: str, error: InvalidArgument) -> InvalidArgument:
@@ -247,12 +247,11 @@ def _joined(path: str, inner: str) -> str:
 class JsonCodec:
     """Reads and writes messages as JSON values.
 
-    With ``strict``, the mode of a server that reads requests, unknown fields, enum names and Any
-    types are errors. Otherwise they are dropped; an Any of an unknown type stays as it came. With
-    ``complete``, unknown enum names and missing required fields are errors all the same.
-    ``check_any`` validates an Any and returns its canonical form; ``show_any`` writes one. With
-    ``draft``, writing does not copy plain containers, because ``plain_copy`` copies and checks
-    them, and unusual messages fail.
+    With ``strict``, which servers use for requests, unknown fields, enum names and Any types are
+    errors. Otherwise they are dropped; an Any of an unknown type stays as it is. With ``complete``,
+    unknown enum names and missing required fields are errors in any case. ``check_any`` validates
+    an Any and returns its canonical form; ``show_any`` writes one. With ``draft``, writing does not
+    copy plain containers, because ``plain_copy`` copies and checks them, and unusual messages fail.
     """
 
     def __init__(
@@ -385,7 +384,7 @@ class JsonCodec:
 
         def dump(message: object) -> Json:
             nonlocal rows
-            if rows is None:  # at the first message: a class may contain itself
+            if rows is None:  # not earlier: a class may contain itself
                 rows = [(field, self._field_dumper(field)) for field in shape.fields]
             if not isinstance(message, dict if is_dict else cls):
                 raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
@@ -490,15 +489,15 @@ def _is_zero(value: object, zero: object) -> bool:
 
 
 def _note(wrong: Violations, name: str, error: InvalidArgument) -> None:
-    # A hostile message may have any number of wrong fields.
+    # Bounded: a hostile message may have any number of wrong fields.
     wrong.append((name, error))
     if len(wrong) >= MAX_VIOLATIONS:
         raise_all(wrong)
 
 
 def _filler(shape: Shape, *, missed: bool) -> Callable[[dict[str, object], Violations], None]:
-    # Gives absent fields without a default their values, except explicit ones if ``missed``: then
-    # the class's library says what is missing.
+    # Sets absent fields that have no default. If ``missed``, explicit fields stay absent, so that
+    # the class's library reports them.
     required = {field.name: field for field in shape.fields if field.required}
 
     def fill(known: dict[str, object], wrong: Violations) -> None:

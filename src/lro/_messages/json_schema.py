@@ -1,4 +1,4 @@
-"""JSON Schemas (2020-12) of message classes, by their shapes.
+"""JSON Schemas (2020-12) of message classes, made from their shapes.
 
 A class has two schemas. The schema for writing describes canonical ProtoJSON. The schema for
 reading describes all accepted input: quoted numbers, names and numbers of enum values, null for an
@@ -32,7 +32,7 @@ Schema = dict[str, Json]
 
 _CHAR: Final = "[A-Za-z0-9+/_-]"
 _BASE64: Final = f"^({_CHAR}{{4}})*({_CHAR}{{2}}(==)?|{_CHAR}{{3}}=?)?$"
-"""Standard or URL-safe, with or without padding."""
+"""Base64: standard or URL-safe, with or without padding."""
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _NO_NUMBER: Final = "NaN|-?Infinity"
 
@@ -113,10 +113,10 @@ def or_null(schema: Schema) -> Schema:
 
 
 class MessageSchemas:
-    """Makes the schemas of message classes: objects by their name, with references between them.
+    """Makes the schemas of message classes: named object schemas that refer to each other.
 
-    ``named`` are the schemas that others refer to, by name; ``prefix`` stands before a name in a
-    reference. A class without a full name gets one in the package of the message that holds it.
+    ``named`` maps names to the schemas that others refer to; a reference is ``prefix`` and a name.
+    A class without a full name gets one in the package of the message that contains it.
     """
 
     def __init__(self, types: TypeRegistry, prefix: str = "#/components/schemas/") -> None:
@@ -138,9 +138,9 @@ class MessageSchemas:
     ) -> Schema:
         """Return the schema of the JSON values that are read as a message.
 
-        ``more`` are further properties, which a field of the same name replaces; ``without`` are
-        the JSON names of fields that are given elsewhere. ``suffix`` then sets the schema apart
-        from that of the message alone.
+        ``more`` are further properties; a field of the same name replaces one. ``without`` are the
+        JSON names of fields to omit. ``suffix`` then distinguishes the schema's name from that of
+        the plain message.
         """
         return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
 
@@ -272,7 +272,7 @@ class MessageSchemas:
 
 
 def _folded(name: str) -> str:
-    # Code generators may keep only letters and digits of a name.
+    # Code generators may drop all but letters and digits of a name.
     return _NO_WORD.sub("", name).lower()
 
 

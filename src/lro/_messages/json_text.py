@@ -1,7 +1,7 @@
-"""JSON text: the one module that chooses a JSON library (RFC 8259, spec §1.8).
+"""JSON text (RFC 8259, spec §1.8): the only module that chooses a JSON library.
 
-The extra ``fast`` changes no result: the standard library defines what can be read and written, and
-how. orjson is used where both agree. Values that orjson refuses or may treat differently go to the
+The extra ``fast`` changes no result: the standard library defines all valid texts and values.
+orjson is used where both agree. Values that orjson refuses or may treat differently go to the
 standard library.
 """
 
@@ -24,13 +24,13 @@ _OPTIONS: Final = (
 )
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
+"""The deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
 
 MAX_MESSAGE_DEPTH: Final = 32
-"""Deepest nesting of a packed message (spec §1.8(8)).
+"""The deepest nesting of a packed message (spec §1.8(8)).
 
-In binary form an object in a Struct takes three levels, and protobuf reads a hundred. So every
-message with a JSON form has a readable binary form. Replies and stores add a few levels.
+In binary form an object in a Struct takes three levels, and protobuf reads 100 levels. So every
+message with a JSON form also has a readable binary form. Replies and stores add a few levels.
 """
 
 _AS_BRACES: Final = bytes.maketrans(b"[]", b"{}")
@@ -41,28 +41,30 @@ _LONG_NUMBER: Final = b"0" * 19
 """Digits from which an integer may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
-"""A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
+"""A number with an exponent (digits replaced by 0): here orjson differs from the standard
+library."""
 MAX_LISTS: Final = 100_000
-"""Most lists in a request. Reading them takes about 50 ms, in which no other thread runs."""
+"""The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
 
 MAX_VALUES: Final = 2_000_000
-"""Most values in a reply. An object, a list, a text and a key count as two more.
+"""The most values in a reply. An object, a list, a text or a key counts as two more.
 
-A byte of text can take many bytes of memory, so a limit of bytes does not bound memory.
+A byte of JSON can take many bytes of memory, so a limit of bytes does not bound memory.
 """
 _OF_MANY_BYTES: Final = 2
 _TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
-"""An unterminated text is one token too; otherwise each quote in it would start a new read."""
+"""An unterminated text is also one token; otherwise each quote in it would start a new scan."""
 
 
 def dumps(value: Json) -> bytes:
     """Write a JSON value as compact UTF-8 text, which can be read again.
 
-    An enum member or a UUID is not a JSON value: orjson may write it, the standard library refuses
-    it. A check would take four times as long as writing.
+    Pass only JSON values: orjson may write an enum member or a UUID, which the standard library
+    refuses. There is no check, which would take four times as long as writing.
 
     Raises:
-        ValueError: The value is nested too deeply, or has a number or text that JSON cannot hold.
+        ValueError: The value is nested too deeply, or has a number or text that is not valid in
+            JSON.
         TypeError: It contains something that is not a JSON value.
     """
     if orjson is not None:
@@ -81,7 +83,7 @@ def canonical(value: Json) -> bytes:
 
 
 def dumps_bounded(value: Json) -> bytes:
-    """Write a value to keep: as :func:`dumps`, but refuse what :func:`loads` would refuse.
+    """Write a value for storage: as :func:`dumps`, but refuse values that :func:`loads` refuses.
 
     Raises:
         ValueError, TypeError: As for :func:`dumps`; or the value is nested too deeply.
@@ -92,7 +94,7 @@ def dumps_bounded(value: Json) -> bytes:
 
 
 def loads(data: bytes | str) -> Json:
-    """Read one JSON text, as a client reads replies: fast; the last of equal keys wins.
+    """Read one JSON text fast, as a client reads replies; the last of equal keys wins.
 
     Raises:
         ValueError: The text is not JSON in UTF-8, is nested too deeply, or has too many values.
@@ -108,13 +110,13 @@ def check_values(data: bytes, most: int = MAX_VALUES) -> None:
     """Check that a JSON text has at most ``most`` values, as :data:`MAX_VALUES` counts them.
 
     Raises:
-        ValueError: It has more.
+        ValueError: The text has more values.
     """
     openings = data.count(b"[") + data.count(b"{")
     if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= most:
         return
     count = 0
-    for found in _TOKENS.finditer(data):  # texts may hold any number of them
+    for found in _TOKENS.finditer(data):  # texts may have any number of them
         count += 1 if found.lastgroup else _OF_MANY_BYTES
         if count > most:
             raise ValueError(f"it holds more than {most} values")
@@ -150,7 +152,7 @@ def deeper_than(value: Json, limit: int) -> bool:
     """Return True if objects and lists are nested deeper than ``limit`` levels."""
     layer: list[Any] = [value]
     for _ in range(limit):
-        # Classes are compared, not instances checked: the value came from JSON or was made for it.
+        # Compare classes, without isinstance: the value came from JSON or was made for it.
         below: list[Any] = []
         for item in layer:
             kind = item.__class__
@@ -165,10 +167,10 @@ def deeper_than(value: Json, limit: int) -> bool:
 
 
 def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> Json | None:
-    """Copy a value that consists of plain JSON data, at the speed of C.
+    """Copy a value of plain JSON data, at the speed of C.
 
-    Return None for any other value: a tuple, a NaN or a key that is not a text changes in JSON, or
-    is refused. Return None also for a value nested deeper than ``limit`` levels.
+    Return None for any other value: JSON changes or refuses a tuple, a NaN or a key that is not a
+    text. Return None also for a value nested deeper than ``limit`` levels.
     """
     try:
         if orjson is None:
@@ -179,7 +181,7 @@ def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> J
         try:
             text = _standard_dumps(value)
             if _BEYOND_DOUBLE in text.translate(_DIGITS):
-                return None  # it may be beyond the range of double
+                return None  # the value may exceed the range of double
             copy = _standard_parsed(text)
         except (ValueError, TypeError):
             return None
@@ -200,7 +202,7 @@ def _standard_dumps(value: Json) -> bytes:
 
 
 def _written_otherwise(text: bytes) -> bool:
-    # orjson writes null for NaN and infinity, and its own form of the smallest and largest numbers.
+    # orjson writes null for NaN and infinity, and very small and large numbers in its own form.
     if b"null" in text or b"0.0000" in text:
         return True
     return _EXPONENT.search(text.translate(_DIGITS)) is not None
@@ -227,15 +229,15 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as exc:
-        if "set_int_max_str_digits" in str(exc):  # advice for us, not for callers
+        if "set_int_max_str_digits" in str(exc):  # advice for developers, not callers
             raise ValueError("it holds a number of too many digits") from None
         raise
     return value
 
 
 def _flat_object(text: bytes) -> Json | None:
-    # Reads an object of texts, bools and integers, as most requests are, in a third of the time;
-    # None for other texts. If there are as many colons as keys, no key is there twice.
+    # Reads an object of texts, bools and integers (most requests) in a third of the time; returns
+    # None for other texts. With as many colons as keys, no key is repeated.
     if orjson is None or text.count(b"{") != 1 or b"[" in text:
         return None
     if _LONG_NUMBER in text.translate(_DIGITS):
@@ -261,8 +263,8 @@ def _unique(pairs: _Pairs) -> Json:
 
 
 def _fraction(text: str) -> float:
-    # In Python, so that other threads can run in between: a body of 1 MB has 260,000 fractions,
-    # and C would read them all at once.
+    # In Python, so that other threads can run meanwhile: 1 MB of body may have 260,000 fractions,
+    # and C code would read them all without a pause.
     return float(text)
 
 
@@ -279,8 +281,8 @@ _STRICT: Final = json.JSONDecoder(
 
 
 def _check_depth(text: bytes | str, value: Json) -> None:
-    # Most texts have fewer brackets than MAX_DEPTH, and need no walk. A long text has more, and
-    # counting its brackets takes as long as the walk.
+    # Most texts have fewer brackets than MAX_DEPTH, and need no walk. Long texts have more, and
+    # counting their brackets would take as long as the walk.
     if len(text) < _LONG_TEXT:
         if isinstance(text, str):
             few = text.count("[") + text.count("{") <= MAX_DEPTH
@@ -294,10 +296,10 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
-    # As ``deeper_than`` of the value of a text, but several times as fast if it is not deep.
+    # Like ``deeper_than`` for the value of a text, but several times as fast if it is not deep.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # A string leaves a pair of quotes, which are removed, unless it has brackets.
+    # A string without brackets leaves a pair of quotes, which are removed.
     brackets = text.translate(_AS_BRACES, _NO_BRACKETS).replace(b'""', b"")
     if len(brackets) <= 2 * limit:
         return False

@@ -1,4 +1,4 @@
-"""Operations: names, requests and responses of the verbs, and the stored record with its states.
+"""Operations: their names, the verbs' messages, and the stored record with its states.
 
 A record is the server's row for an operation. A change is a pure function from a record to its next
 version, or to None, which removes it. The table of states defines which changes are allowed (spec
@@ -42,10 +42,10 @@ from lro._model.description import (
 )
 
 MAX_NAME: Final = 1024
-"""Most code points of a name (spec §3.1(2))."""
+"""The most code points of a name (spec §3.1(2))."""
 
 MAX_NAMES: Final = 1000
-"""Most names of one call (spec §3.11)."""
+"""The most names in one call (spec §3.11)."""
 
 ID_BYTES: Final = 12
 """Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
@@ -55,7 +55,7 @@ _SHIFTS: Final = range(36, -1, -6)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Runs of
+# Spec §3.1(2). A surrogate is refused too: a proto string cannot have one (spec §1.9). Runs of
 # characters are possessive and every choice has a look-ahead, so no input makes these patterns
 # backtrack far. Groups are not possessive, because Python before 3.11.5 matches those wrongly.
 _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
@@ -105,7 +105,7 @@ def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, .
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
-        InvalidOperationName: A name, whose index ``field`` has, is not valid.
+        InvalidOperationName: A name is not valid; ``field`` has its index.
         InvalidParent: A name is under another parent.
     """
     if not 1 <= len(names) <= MAX_NAMES:
@@ -147,8 +147,8 @@ def join_name(parent: str, unique_id: str) -> str:
     ``parent`` is the result of :func:`normalise_parent`.
 
     Raises:
-        InvalidOperationName: The two do not make a valid name.
-        InvalidParent: They make a valid name under another parent.
+        InvalidOperationName: Parent and id do not make a valid name.
+        InvalidParent: Parent and id make a valid name under another parent.
     """
     name = str(OperationName(parent, unique_id))
     found = parse_name(name).parent
@@ -160,9 +160,9 @@ def join_name(parent: str, unique_id: str) -> str:
 def new_id(random: Callable[[int], bytes], now: datetime) -> str:
     """Return a new id in ``[A-Za-z0-9_-]``: the time and 96 random bits (spec §3.1(4)).
 
-    ``random`` returns that many unpredictable bytes, as ``secrets.token_bytes`` does. Ids of about
-    the same time are close together in the index of a database, so new and expiring records touch
-    few of its pages. The milliseconds repeat after 139 years.
+    ``random`` takes a count, and returns that many unpredictable bytes (``secrets.token_bytes``).
+    Ids of about the same time are close together in the index of a database, so new and expiring
+    records touch few of its pages. The time, in milliseconds, repeats after 139 years.
     """
     millis = (now - _EPOCH) // _MILLISECOND
     made = "".join([_SORTED[millis >> shift & 63] for shift in _SHIFTS])
@@ -170,12 +170,12 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
 
 
 def rerun_request_id(name: str) -> str:
-    """Return a request id for the rerun of an operation, the same each time: it starts once."""
+    """Return the request id for the rerun of an operation: always the same, so it starts once."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun"))
 
 
 def _fault(name: str) -> str | None:
-    # The rule of spec §3.1(2) that the text breaks, as a clause; None if it breaks none.
+    # Returns a clause about the rule of spec §3.1(2) that the text breaks; None if it is valid.
     if len(name) > MAX_NAME:
         return f"it has {len(name)} characters, {MAX_NAME} are allowed"
     for place, segment in enumerate(name.split("/"), start=1):
@@ -201,9 +201,9 @@ T = TypeVar("T")
 class Operation:
     """A long-running operation as callers see it, with the five fields of spec §1.2.
 
-    ``result`` is the one-of: a packed response, an error, or nothing. While ``done`` is false there
-    is none; done without a result is a success without a value (spec §2.5). In the FULL view of
-    Get, BatchGet and List it also has a ``description``, which is empty otherwise (spec §3.11).
+    ``result`` is the one-of: a packed response, an error, or None. It is None while ``done`` is
+    false. If ``done`` is true, None is a success without a value (spec §2.5). In the FULL view of
+    Get, BatchGet and List, an operation also has a ``description``, otherwise empty (spec §3.11).
     """
 
     name: str = ""
@@ -241,7 +241,7 @@ _SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN, _SET_DESCRIPTION
 def operation_of(
     name: str, metadata: AnyMessage | None, done: bool, result: AnyMessage | Status | None
 ) -> Operation:
-    """Make an operation in half the time of the constructor, for each read."""
+    """Make an operation for a read, in half the time that the constructor takes."""
     made = object.__new__(Operation)
     _SET_NAME(made, name)
     _SET_METADATA(made, metadata)
@@ -260,7 +260,7 @@ class MissingOperation:
 
 
 WatchItem: TypeAlias = Operation | MissingOperation
-"""The latest state of a watched operation, or the name of one that is gone."""
+"""The latest state of a watched operation, or the name of one that no longer exists."""
 
 
 def validate(operation: Operation) -> tuple[str, ...]:
@@ -323,7 +323,7 @@ Called batch by batch, so that one batch is freed before the next is read.
 
 @attrs.frozen
 class BatchGetOperationsRequest:
-    """The request for the latest state of 1 to 1000 operations, or to watch them (spec §3.11).
+    """The request to get the latest state of 1 to 1000 operations, or to watch them (spec §3.11).
 
     An extension of this library; google.longrunning has no such message.
     """
@@ -333,7 +333,7 @@ class BatchGetOperationsRequest:
 
 @attrs.frozen
 class BatchGetOperationsResponse:
-    """The operations that exist, in the order of the request, and the names of the others."""
+    """The operations that exist, in the order of the request, and the missing names."""
 
     operations: tuple[Operation, ...] = ()
     missing: tuple[str, ...] = ()
@@ -398,7 +398,7 @@ class State(enum.StrEnum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     HIDDEN = "HIDDEN"
-    """Deleted for callers while its work continues, and keeps its target (spec §2.7, §9.5)."""
+    """Deleted for callers, but the work continues and keeps its target (spec §2.7, §9.5)."""
     GONE = "GONE"
 
     @property
@@ -412,7 +412,7 @@ WEIGHT: Final = 100
 
 
 def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
-    """Return the weight of a record whose stored messages have these numbers of bytes as text."""
+    """Return the weight of a record, given the bytes of its stored messages as text."""
     return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
 
 
@@ -429,13 +429,13 @@ def _bytes_of(message: AnyMessage | Status | None) -> int:
 
 
 _FIELD: Final = 32
-"""An upper bound of the bytes of a JSON number, true, false or null, with quotes and commas."""
+"""The most bytes of a JSON number, true, false or null, with quotes and comma."""
 
 
 def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
     """Return True if an upper bound of a plain message's JSON size is within ``limit``.
 
-    False says nothing: then the message must be written to know its size.
+    False is inconclusive: then the message must be written to know its size.
     """
     payload: Any = packed.payload
     if payload.__class__ is not dict or len(payload) * _FIELD > limit:
@@ -454,14 +454,14 @@ def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
 
 
 SMALL: Final = 64 * 1024
-"""Bytes up to which an event loop itself writes an operation."""
+"""The most bytes of an operation that is written on the event loop."""
 
 _NUMBER: Final = 11
-"""Bytes of a number in a Struct in binary form, which can be longer than in JSON."""
+"""Bytes of a number in a Struct's binary form, which can be longer than in JSON."""
 
 
 def is_small(operation: Operation) -> bool:
-    """Return True if the messages of an operation have about ``SMALL`` bytes at most.
+    """Return True if the messages of an operation have at most about ``SMALL`` bytes.
 
     The walk stops after that many bytes, so it is short for a large operation too.
     """
@@ -469,7 +469,7 @@ def is_small(operation: Operation) -> bool:
     if (metadata is None or fits_by_estimate(metadata, SMALL)) and (
         result is None or (isinstance(result, AnyMessage) and fits_by_estimate(result, SMALL))
     ):
-        return True  # as most are
+        return True  # the usual case
     found: list[Any] = [metadata, result]
     room = SMALL
     while found:
@@ -500,7 +500,7 @@ def is_small(operation: Operation) -> bool:
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 KEPT_FAILURES: Final = 20
-"""Number of failed attempts that a record keeps, the latest ones."""
+"""Number of failed attempts that a record keeps; the oldest are dropped."""
 
 _FAILURE_TEXT: Final = 500
 
@@ -513,23 +513,23 @@ class Record:
     is stored beside the record, because polls must not read megabytes that only a worker needs.
 
     - ``owner``: the worker that has the work; ``lease_until``: the end of its lease. Without an
-      owner the work waits, and is due at ``lease_until``; without both it is done outside.
+      owner the work waits, and is due at ``lease_until``. Without both, the application does it.
     - ``attempt``: counts claims, and fences every write of a worker.
     - ``target``: the exclusive target, if there is one.
-    - ``keys``: a JSON object by which stores find the record, see ``Indexes``.
+    - ``keys``: a JSON object of the indexed keys of the record, see ``Indexes``.
     - ``cancel_time``: when a caller first asked to cancel.
     - ``trace_context``: the W3C traceparent of the start, and after a space its tracestate, if any;
       empty if the start was not traced.
-    - ``notify``: a JSON object that stores and engine only keep: the webhooks of the start, and
-      after the end the pending notifications.
+    - ``notify``: a JSON object that stores and engine do not interpret: the webhooks of the start,
+      and after the end the pending notifications.
     - ``notify_at``: when the next notification is due, or until when a process has claimed it to
       send it. None: none is pending. Only ended operations have pending notifications.
-    - ``rank``: minus the priority; of the work that is due, the lowest rank goes first.
+    - ``rank``: the negated priority; due work with the lowest rank is claimed first.
     - ``lane``: a number for the concurrency key; 0: the method had no key.
-    - ``begin_before``: work that has not begun by then ends; None: it waits without limit.
+    - ``begin_before``: the deadline for the begin of the work; None: there is no deadline.
     - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
-    - ``origin``: what started the operation instead of a caller: ``schedule NAME``, or the name of
-      the operation that was rerun.
+    - ``origin``: empty if a caller started it; else ``schedule NAME``, or the name of the operation
+      that was rerun.
     - ``sent_time``: when the name of waiting work was first sent to a broker. Its workers can claim
       the work at any time, and at ``lease_until`` the name is sent again. None: not sent since the
       work began to wait.
@@ -558,7 +558,7 @@ class Record:
     version: int = 1
     keys: str | None = None
     trace_context: str = ""
-    notify: str = attrs.field(default="", repr=False)  # has secrets
+    notify: str = attrs.field(default="", repr=False)  # it has secrets
     notify_at: datetime | None = None
     rank: int = 0
     lane: int = 0
@@ -569,7 +569,7 @@ class Record:
 
     @property
     def operation(self) -> Operation:
-        """The operation as callers see it, the same object each time."""
+        """The operation as callers see it; always the same object."""
         # Not functools.cached_property, whose lock takes longer than everything else here.
         known: Operation | None = self.__dict__.get("_operation")
         if known is None:
@@ -647,8 +647,8 @@ class Record:
     def edition(self) -> tuple[int, datetime]:
         """The identity of this version of the record.
 
-        The number alone is not enough: a database that was restored to an older state gives the
-        same numbers to other changes.
+        The version number is not enough: after a database is restored to an older state, other
+        changes get the same numbers.
         """
         return self.version, self.update_time
 
@@ -667,7 +667,7 @@ class Record:
 
     def _with(self, changes: dict[str, Any]) -> Record:
         fields = self.__dict__ | changes
-        fields.pop("_operation", None)  # is that of the old record
+        fields.pop("_operation", None)  # it belongs to the old record
         fields.pop("_weight", None)
         return Record.of(fields)
 
@@ -675,8 +675,8 @@ class Record:
     def of(cls, fields: dict[str, Any]) -> Record:
         """Make a record from a dictionary of all its fields, which it keeps.
 
-        The constructor takes twice the time of the rest of a poll. No field has a converter or
-        validator that this skips.
+        The constructor would take twice as long as the rest of a poll. No field has a converter or
+        validator, so none is skipped.
         """
         record = object.__new__(cls)
         object.__setattr__(record, "__dict__", fields)
@@ -701,8 +701,8 @@ def full_operation(
 ) -> Operation:
     """Return an operation in the FULL view: with its description.
 
-    ``renamed`` has the present names of methods, by their aliases. ``place`` is that of the worker;
-    None leaves out all that is only for operators.
+    ``renamed`` maps aliases of methods to their present names. ``place`` is the worker's; None
+    leaves out all fields that are only for operators.
     """
     host, pid = place or NOWHERE
     # Callers must not see the other fields of a record: caller, owner, lease, keys and target.
@@ -782,8 +782,8 @@ _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HID
 Change = Callable[[Record], Record | None]
 """Returns the next version of a record, or None to remove it.
 
-Changes of the hot path are partial functions, because a closure has an object for each name that it
-uses, and the garbage collector visits these until the change is stored.
+On the hot path, changes are partial functions: a closure has a cell for each variable that it uses,
+and the garbage collector visits the cells until the change is stored.
 """
 Stamp = Callable[[Record], Record]
 """Brings the derived fields of a changed record up to date."""
@@ -793,8 +793,8 @@ def next_state(record: Record, event: Event, now: datetime) -> State:
     """Return the state that an event leads to.
 
     Raises:
-        OperationNotFound: A caller asked, but the record is deleted or expired.
-        NotApplied: The event comes too late.
+        OperationNotFound: The event is from a caller, and the record is deleted or expired.
+        NotApplied: The event is too late.
     """
     if event in _CALLER_EVENTS and not record.visible(now):
         raise OperationNotFound(record.name)
@@ -805,7 +805,7 @@ def next_state(record: Record, event: Event, now: datetime) -> State:
 
 
 def lose(attempt: int, due: datetime, now: datetime) -> Change:
-    """Hand work whose worker was lost in this attempt back, due at ``due``."""
+    """Hand back the work of an attempt whose worker was lost; the work is due at ``due``."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.RELEASE, now)
@@ -819,7 +819,7 @@ def lose(attempt: int, due: datetime, now: datetime) -> Change:
 
 
 def if_not_cancelled(change: Change, cancel: Change) -> Change:
-    """Apply ``change``, or ``cancel`` to a record that a caller asked to cancel."""
+    """Apply ``change``; or ``cancel``, if a caller asked to cancel the operation."""
 
     def chosen(record: Record) -> Record | None:
         return (cancel if record.cancel_pending else change)(record)
@@ -828,19 +828,19 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
 
 
 def is_unowned(record: Record, abandoned: Collection[str] = ()) -> bool:
-    """Return True if the work waits, or an owner in ``abandoned`` has it."""
+    """Return True if the work waits, or its owner is in ``abandoned``."""
     return record.waits or (record.lease_until is not None and record.owner in abandoned)
 
 
 def withdraw(
     error: Status, now: datetime, keep_for: timedelta, abandoned: Collection[str] = ()
 ) -> Change:
-    """End work that a caller asked to cancel and that no worker holds.
+    """End work that a caller asked to cancel and that no worker owns.
 
     ``abandoned`` are owners whose work no process continues.
 
     Raises (when applied):
-        LeaseLost: A worker holds the work, or it is done outside.
+        LeaseLost: A worker owns the work, or the application does it.
     """
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
@@ -853,10 +853,10 @@ def withdraw(
 
 
 def claim(owner: str, until: datetime, now: datetime) -> Change:
-    """Begin a new attempt of work that waits.
+    """Begin a new attempt of waiting work.
 
     Raises (when applied):
-        LeaseLost: A worker has the work, or it is done outside.
+        LeaseLost: A worker already owns the work, or the application does it.
     """
 
     def change(record: Record) -> Record:
@@ -900,7 +900,7 @@ def release(attempt: int, now: datetime) -> Change:
 
 
 def due_again(record: Record, now: datetime) -> datetime:
-    """Return the due time of work that had begun, which goes before newer work."""
+    """Return the due time of work that had begun, so that it is claimed before newer work."""
     return min(record.create_time, now)
 
 
@@ -938,7 +938,7 @@ def check_reporting(record: Record, attempt: int) -> None:
 
 
 def request_cancel(now: datetime) -> Change:
-    """Record that a caller asked to cancel; no effect after the end (spec §2.6)."""
+    """Record a caller's request to cancel; no effect after the end (spec §2.6)."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.REQUEST_CANCEL, now)
@@ -969,7 +969,7 @@ def end(
         InvalidArgument: The error's code is not from 1 to 16 (spec §2.3).
 
     Raises (when applied):
-        CancellationNotRequested: No caller asked for the acknowledged cancellation.
+        CancellationNotRequested: ``acknowledge`` is set, but no caller asked to cancel.
     """
     event = Event.COMPLETE
     if isinstance(result, Status):
@@ -1013,9 +1013,9 @@ def _ended(
 def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
     """Remove the record, or hide it while its work continues (spec §2.7).
 
-    ``abandoned`` are owners whose work no process continues, if no live worker declares the method.
-    Work that one of them has, or that waits, then ends with its record; otherwise it could block
-    its target for ever (spec §9.5). Work that waits after a failed attempt ends too.
+    ``abandoned`` are owners whose work no process continues, because no live worker declares the
+    method. Then work of these owners, or work that waits, ends with its record; otherwise it could
+    block its target for ever (spec §9.5). Work that waits after a failed attempt ends too.
     """
 
     def change(record: Record) -> Record | None:
@@ -1064,7 +1064,7 @@ def failure_text(text: str) -> str:
 
 
 def with_lost_attempts(change: Change, lost: int) -> Change:
-    """Make a change also store how many workers the work has lost."""
+    """Make a change also store the number of workers that the work has lost."""
 
     def counted(record: Record) -> Record | None:
         changed = change(record)
@@ -1103,7 +1103,7 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
 def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
     """Make a change that ends a record also mark notifications as pending, if ``sends``.
 
-    A deleted operation has none, because its end removes it.
+    A deleted operation never has any, because its end removes the record.
     """
     return functools.partial(_with_pending, change, sends)
 
@@ -1116,7 +1116,7 @@ def _with_pending(change: Change, sends: Callable[[Record], bool], record: Recor
 
 
 def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:
-    """Store the notifications that are pending after a try, and when the next one is due.
+    """Store the notifications still pending after a delivery, and when the next one is due.
 
     ``claimed`` is the record that ``OutboxStore.claim_due`` returned. A ``notify_at`` of None means
     that none is pending. The update time stays, because callers see no change.
