@@ -53,7 +53,7 @@ STARTS: Final = Metric(
     name="lro.starts",
     kind="counter",
     unit="{operation}",
-    description="Starts that were answered; repeated ones have a request id that is known already.",
+    description="Starts that were answered; a `repeated` one has a known request id.",
     attributes=(METHOD, "lro.start.outcome", _ERROR),
     series="starts",
 )
@@ -61,7 +61,7 @@ ACTIVE: Final = Metric(
     name="lro.operation.active",
     kind="up_down_counter",
     unit="{operation}",
-    description="Operations that this process has: pending ones wait, the others are executing.",
+    description="Operations in this process: `pending` ones wait, `executing` ones run.",
     attributes=(METHOD, "lro.state"),
     observed=True,
 )
@@ -93,7 +93,7 @@ MAX_AGE: Final = Metric(
     name="lro.operation.max_age",
     kind="gauge",
     unit="s",
-    description="Age of the oldest operation that this process has.",
+    description="Age of the oldest operation in this process.",
     attributes=(METHOD,),
     observed=True,
 )
@@ -117,7 +117,7 @@ QUEUE_AGE: Final = Metric(
     name="lro.queue.max_age",
     kind="gauge",
     unit="s",
-    description="How long the first of the operations has been due that wait in the store.",
+    description="How long the first of the waiting operations in the store has been due.",
     attributes=(METHOD, "lro.served"),
     observed=True,
 )
@@ -125,7 +125,7 @@ QUEUE_EXPIRIES: Final = Metric(
     name="lro.queue.expiries",
     kind="counter",
     unit="{operation}",
-    description="Operations that ended, because they had not begun in time.",
+    description="Operations that ended because their work had not begun before their expiry.",
     attributes=(METHOD,),
     series="expiries",
 )
@@ -141,7 +141,7 @@ LOST_ATTEMPTS: Final = Metric(
     name="lro.lost.attempts",
     kind="counter",
     unit="{attempt}",
-    description="Attempts whose worker was lost, by what became of the operation.",
+    description="Attempts whose worker was lost; `lro.decision` is what happened then.",
     attributes=(METHOD, "lro.decision"),
     series="lost",
 )
@@ -149,7 +149,7 @@ REFUSED_WRITES: Final = Metric(
     name="lro.refused.writes",
     kind="counter",
     unit="{write}",
-    description="Writes of workers that were refused, because others have their operations.",
+    description="Writes of workers that were refused: other workers have their operations.",
     attributes=(METHOD,),
     series="refused_writes",
 )
@@ -157,7 +157,7 @@ WAITERS: Final = Metric(
     name="lro.waiter.active",
     kind="up_down_counter",
     unit="{waiter}",
-    description="Calls of Wait and Watch that this process holds.",
+    description="Open calls of Wait and Watch in this process.",
     attributes=("lro.waiter.kind",),
     observed=True,
 )
@@ -179,14 +179,14 @@ LEASE_MARGIN: Final = Metric(
     name="lro.lease.margin",
     kind="histogram",
     unit="s",
-    description="What was left of the lease of this process when it renewed it.",
+    description="Time that was left of the lease of this process when it was renewed.",
     series="lease_margin",
 )
 EXPIRED: Final = Metric(
     name="lro.expired.operations",
     kind="counter",
     unit="{operation}",
-    description="Operations that were removed, because they had expired.",
+    description="Operations that were removed because they had expired.",
     attributes=(METHOD,),
     series="expired",
 )
@@ -229,7 +229,7 @@ name of a ``google.rpc.Code``, and there only on failure.
 
 def table() -> str:
     """The table of the metrics in Markdown: for the docs."""
-    lines = ["| metric | kind, unit | attributes | what it says |", "|---|---|---|---|"]
+    lines = ["| metric | kind, unit | attributes | meaning |", "|---|---|---|---|"]
     for metric in METRICS:
         kind = metric.kind.replace("_", "-") + (", observed" if metric.observed else "")
         attributes = ", ".join(f"`{name}`" for name in metric.attributes) or "–"
