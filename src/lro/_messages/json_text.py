@@ -41,8 +41,7 @@ _LONG_NUMBER: Final = b"0" * 19
 """Digits from which an integer may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
-"""A number with an exponent (digits replaced by 0): here orjson differs from the standard
-library."""
+"""A number with an exponent (digits replaced by 0): orjson reads and writes these differently."""
 MAX_LISTS: Final = 100_000
 """The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
 
@@ -63,8 +62,7 @@ def dumps(value: Json) -> bytes:
     refuses. There is no check, which would take four times as long as writing.
 
     Raises:
-        ValueError: The value is nested too deeply, or has a number or text that is not valid in
-            JSON.
+        ValueError: The value is nested too deeply, or has a number or text that is invalid in JSON.
         TypeError: It contains something that is not a JSON value.
     """
     if orjson is not None:

@@ -1,6 +1,6 @@
 """Structs of msgspec as message classes.
 
-msgspec reports only the first error of a message. So each value is converted by itself, and all
+msgspec reports only the first error of a message. So each value is converted separately, and all
 errors are reported. ``rename`` and ``field(name=...)`` set the names in JSON. A type without a
 proto equivalent is written as msgspec writes it: as text, or as any JSON value.
 """
@@ -51,7 +51,7 @@ def foreign(annotation: object) -> ForeignType | None:
         return None
     try:
         kind = foreign_kind(msgspec.json.schema(annotation))
-    except TypeError:  # it does not know it
+    except TypeError:  # msgspec does not know the type
         return None
 
     def lift(value: Any) -> object:
@@ -64,7 +64,7 @@ def foreign(annotation: object) -> ForeignType | None:
 
 
 def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None:
-    """Return a check of a single value that has a Meta, or None."""
+    """Return a check of a single value by the Meta in its annotation, or None."""
     single = kind not in (Kind.ENUM, Kind.MESSAGE) or bare(annotation) in _TIMES
     if not single or not any(isinstance(one, msgspec.Meta) for one in marks_of(annotation)):
         return None
@@ -150,7 +150,7 @@ def _converted(value: object, annotation: object) -> object:
 
 
 def _whole(value: Json) -> Json:
-    # Whole floats become integers, because the binary form has only doubles.
+    # Convert whole floats to integers, because the binary form has only doubles.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -167,6 +167,6 @@ def _contained(action: Callable[[], T]) -> T:
         msgspec.MsgspecError,
         ValueError,
         TypeError,
-    ) as exc:  # the first is no ValueError in 0.19
+    ) as exc:  # the first is not a ValueError in msgspec 0.19
         text, _, path = str(exc).partition(" - at `$")
         raise InvalidArgument(path.rstrip("`").lstrip("."), text) from None

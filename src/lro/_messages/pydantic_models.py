@@ -1,8 +1,8 @@
 """Models and dataclasses of pydantic 2 as message classes.
 
-A message is read field by field, like one of any class, and then validated by its class, so all
-constraints and validators apply. Aliases are the names in JSON. A type without a proto equivalent
-is written as pydantic writes it: as text, as a number, or as any JSON value.
+Like any message, it is read field by field. Then its class validates it, so all constraints and
+validators apply. Aliases are the names in JSON. A type without a proto equivalent is written as
+pydantic writes it: as text, as a number, or as any JSON value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ: Final = (BeforeValidator, PlainValidator, WrapValidator)
 
 
 def has_fields(cls: Any) -> bool:
-    """Return True if the JSON of a model has its fields, unlike that of a RootModel.
+    """Return True if a model's JSON is an object of its fields, unlike that of a RootModel.
 
     Raises:
         MissingExtra: The version of pydantic is too old.
@@ -57,7 +57,7 @@ def has_fields(cls: Any) -> bool:
 
 
 def declared(cls: Any) -> list[Declared]:
-    """Return the fields, and the computed fields, which are only written."""
+    """Return the fields, including computed fields, which are only written."""
     if not cls.__pydantic_complete__:
         _complete(cls)
     written = _serialized_fields(cls)
@@ -94,7 +94,7 @@ def foreign(annotation: Any) -> ForeignType | None:
 
 
 def rewrites(annotation: object) -> bool:
-    """Return True if a serializer is part of the type."""
+    """Return True if the annotation has a serializer."""
     return any(isinstance(mark, _WRITE) for mark in marks_of(annotation))
 
 
@@ -116,7 +116,7 @@ def maker(cls: Any, shape: Shape) -> Make:
                 if name not in failed:
                     is_map = name in fields and fields[name].label is Label.MAP
                     wrong.append((name, _invalid(one, one["loc"], key=is_map)))
-        except InvalidArgument as exc:  # of a validator
+        except InvalidArgument as exc:  # raised by a validator
             wrong.append(("", exc))
         except (ValueError, TypeError) as exc:
             wrong.append(("", InvalidArgument("", str(exc) or f"is not a valid {cls.__name__}")))
@@ -141,7 +141,7 @@ def _complete(cls: Any) -> None:
 
 def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
     annotation: Any = field.annotation
-    if field.discriminator is not None:  # pydantic keeps it apart from the type
+    if field.discriminator is not None:  # pydantic stores it outside the type
         mark = pydantic.Field(discriminator=field.discriminator)
         annotation = Annotated[annotation, mark]
     if field.metadata:
@@ -180,13 +180,13 @@ def _computed(name: str, field: ComputedFieldInfo) -> Declared:
 
 
 def _config(cls: Any) -> Mapping[str, Any]:
-    # A model has one of the two; a dataclass has the first, if any.
+    # A model has one of the two attributes; a dataclass has at most the first.
     found: Mapping[str, Any] | None = getattr(cls, "__pydantic_config__", None)
     return found or getattr(cls, "model_config", {})
 
 
 def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...]]:
-    # The name in JSON, or an empty text, and all names that are read.
+    # Returns the name in JSON, or an empty text, and all names that are read.
     given = field.validation_alias
     choices = given.choices if isinstance(given, pydantic.AliasChoices) else [given]
     read = tuple(one for one in choices if isinstance(one, str))
@@ -197,13 +197,13 @@ def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...
 
 
 def _serialized_fields(cls: Any) -> dict[str, Json]:
-    # The JSON Schemas of fields for which the model has a serializer method.
+    # Returns the JSON Schemas of fields that have a serializer method.
     own = cls.__pydantic_decorators__.field_serializers.values()
     names = {name for one in own for name in one.info.fields}
     if not names:
         return {}
     schema = pydantic.TypeAdapter(cls).json_schema(mode="serialization", by_alias=False)
-    if "$ref" in schema:  # of a model that contains itself
+    if "$ref" in schema:  # the model contains itself
         schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     found: dict[str, Json] = schema["properties"]
     return {name: one for name, one in found.items() if "*" in names or name in names}
@@ -240,7 +240,7 @@ def _enum_in(annotation: object) -> type[enum.Enum] | None:
 
 
 def _own_readers(cls: Any) -> frozenset[str]:
-    # Fields whose validators get the value as it came, which need not be ProtoJSON.
+    # Returns fields whose validators receive the raw value, which need not be ProtoJSON.
     decorators = cls.__pydantic_decorators__
     if any(one.info.mode != "after" for one in decorators.model_validators.values()):
         return frozenset(cls.__pydantic_fields__)
@@ -277,7 +277,7 @@ def _contained(action: Callable[[], T]) -> T:
 def _invalid(
     error: ErrorDetails, place: Sequence[int | str], *, key: bool = False
 ) -> InvalidArgument:
-    # ``key``: the second part of the place is the key of a map.
+    # ``key`` means that the second part of the location is the key of a map.
     path = ""
     for depth, part in enumerate(place):
         if part == "[key]":

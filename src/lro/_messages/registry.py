@@ -1,4 +1,4 @@
-"""The type registry: full names of message types and how each is packed (spec §1.14)."""
+"""The type registry: message types by full name, and their codecs (spec §1.14)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Codec(Protocol):
-    """How one message class is packed. Write a codec for a class of an unsupported library."""
+    """Packs and reads one message class. Write a codec for classes of an unsupported library."""
 
     @property
     def python(self) -> type:
@@ -96,7 +96,7 @@ class Amending(Protocol):
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Return the binary form with these fields, by JSON names, set to these JSON values."""
+        """Return the binary form with these fields set; the mapping has JSON names and values."""
         ...
 
 
@@ -137,7 +137,7 @@ class ClassCodec:
         return self.draft.writer(self.python)
 
     def payload(self, message: object) -> Json | None:
-        """Return the JSON value of a usual message that is not too deep, otherwise None."""
+        """Return the JSON value of a plain message that is not too deep, otherwise None."""
         try:
             drafted = self.write_draft(message)
         except (InvalidArgument, RecursionError):
@@ -180,7 +180,7 @@ def _misses_empty(field: Field) -> bool:
 def _any_field(
     cls: type, test: Callable[[Field], bool], *, loops: bool, above: tuple[type, ...] = ()
 ) -> bool:
-    # True if a field passes the test, here or below; ``loops`` is the answer for a recursive class.
+    # Tests the fields of a class and of classes in them; returns ``loops`` for a recursive class.
     for field in shape_of(cls).fields:
         inner = field.python
         if test(field) or (loops and inner in (*above, cls)):
@@ -193,7 +193,7 @@ def _any_field(
 
 
 def protobuf_class(cls: type) -> Any:
-    """Return the protobuf class that this is, or that it wraps (proto-plus); otherwise None."""
+    """Return the class if it is of protobuf, or the class that it wraps (proto-plus); or None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
         return cls
@@ -235,7 +235,7 @@ def payload_of(codec: Codec, message: object) -> Json | bytes:
         if isinstance(payload, bytes):
             return payload
         if not isinstance(codec, ClassCodec):
-            payload = dump_json(payload)  # another library may return values that JSON cannot hold
+            payload = dump_json(payload)  # another library may return values that JSON lacks
         too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
     except RecursionError:
         too_deep = True
@@ -255,7 +255,7 @@ class TypeRegistry:
     for classes of other libraries, and come before the built-in ones.
 
     Raises:
-        DeclarationError: A class or a factory cannot be used.
+        DeclarationError: A factory is not a function.
     """
 
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
@@ -276,16 +276,16 @@ class TypeRegistry:
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
         self._renamed: dict[str, str] = {}
-        """Current name of a type by alias."""
+        """The present names of types, by alias."""
         self._of_class: dict[type, Codec] = {}
         self._binary: tuple[int, Binary] | None = None
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
-        """Type URL and codec of classes whose messages need no check of depth."""
+        """Type URL and codec, for classes whose messages need no check of depth."""
         self._by_url: dict[str, Codec] = {}
-        """Codec by type URL, for types whose JSON in an Any is ``@type`` and fields."""
+        """Codecs by type URL, for types whose JSON in an Any is ``@type`` and fields."""
         self._wrapped: dict[str, Codec] = {}
-        """Codec by type URL, for types whose JSON in an Any is under ``value``."""
+        """Codecs by type URL, for types whose JSON in an Any is under ``value``."""
         for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
@@ -296,8 +296,8 @@ class TypeRegistry:
             The full name.
 
         Raises:
-            DeclarationError: The class has no name, is registered under another name, or has a
-                field that no message can have. Or its name or an alias belongs to another class.
+            DeclarationError: The class has no name or another registered name, or a field that
+                no message can have; or its name or an alias belongs to another class.
         """
         check_class("cls", cls)
         if full_name is not None:
@@ -306,7 +306,7 @@ class TypeRegistry:
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
             if not is_message_class(cls):
-                self._make_codec(cls)  # raises if it is not a message class
+                self._make_codec(cls)  # raises an error if it is not a message class
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         check_full_name(name)
         if known == name:
@@ -314,8 +314,8 @@ class TypeRegistry:
         if known is not None:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
         taken = self._codecs.get(name)
-        # protobuf's class of a message that is always registered has the same name, and so has the
-        # class of proto-plus around it.
+        # The protobuf class of a message that is always registered has the same name, and so does
+        # the proto-plus class around it.
         if taken is not None and not _same_message(taken.python, cls, name):
             raise DeclarationError(name, f"is the name of {taken.python!r} already")
         aliases = declared_aliases(cls)
@@ -324,7 +324,7 @@ class TypeRegistry:
         self._codecs.setdefault(name, codec)
         self._renamed.update(dict.fromkeys(aliases, name))
         self._names[cls] = name
-        self._generation += 1  # last: everything made of the classes before is outdated
+        self._generation += 1  # last: results made from the old classes are outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
         if name in WRAPPED_TYPES:
@@ -357,7 +357,7 @@ class TypeRegistry:
         return [alias for alias, name in list(self._renamed.items()) if name == full_name]
 
     def present_name(self, full_name: str) -> str:
-        """Return the current name of a type by an alias; any other name is returned as it is."""
+        """Return the present name for an alias; return any other name unchanged."""
         return self._renamed.get(full_name, full_name)
 
     def knows(self, cls: type) -> bool:
@@ -389,7 +389,7 @@ class TypeRegistry:
     def pack(self, message: object, cls: type | None = None) -> AnyMessage:
         """Pack a message of a registered class; an Any is returned unchanged.
 
-        ``cls`` is the class of the message, by default its own. It is needed for a TypedDict, whose
+        ``cls`` is the message's class, by default its type. It is needed for a TypedDict, whose
         messages are dicts.
 
         Raises:
@@ -420,7 +420,7 @@ class TypeRegistry:
             raise EncodingError(name, exc.field, exc.description) from exc
 
     def unpack(self, packed: AnyMessage, cls: type[M], *, strict: bool = False) -> M:
-        """Return the message inside, as an instance of ``cls``.
+        """Return the message in an Any, as an instance of ``cls``.
 
         Raises:
             InvalidArgument: The Any has another type, or its payload does not fit.
@@ -437,10 +437,10 @@ class TypeRegistry:
         return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
     def unpack_request(self, packed: AnyMessage, cls: type[M]) -> M:
-        """Return the message inside a stored request, on which a method is about to act.
+        """Return the message in a stored request, for a method that is about to act on it.
 
-        Unknown fields are dropped, as by :meth:`unpack`. But an unknown enum value and a missing
-        required field are refused, because the method would act on another request.
+        Unknown fields are dropped, as by :meth:`unpack`. But unknown enum values and missing
+        required fields are refused, because the method would act on a different request.
 
         Raises:
             InvalidArgument, UnknownType: As for :meth:`unpack`.
@@ -451,11 +451,11 @@ class TypeRegistry:
         return cast(M, self._complete.load(packed.payload, cls))
 
     def unpack_any(self, packed: AnyMessage, *, strict: bool = False) -> object:
-        """Return the message inside, of any registered type.
+        """Return the message in an Any of any registered type.
 
         Raises:
-            UnknownType: Its type is not registered.
-            InvalidArgument: Its payload does not fit the type.
+            UnknownType: The type of the Any is not registered.
+            InvalidArgument: The payload does not fit the type.
         """
         name = packed.type_name
         return self._load(self.codec(name), name, packed.payload, strict=strict)
@@ -477,7 +477,7 @@ class TypeRegistry:
         """Return the JSON form of an Any, with its ``@type``.
 
         Raises:
-            EncodingError: It has no JSON form.
+            EncodingError: The Any has no JSON form.
         """
         try:
             return self._shown(packed)
@@ -527,7 +527,7 @@ class TypeRegistry:
             if isinstance(shown, bytes):
                 return self.binary.to_json(self._names[cls], shown)
             return shown
-        except (UnknownType, MissingExtra):  # of another library, whose payload is bytes
+        except (UnknownType, MissingExtra):  # a class of another library, with a binary payload
             raise EncodingError(cls.__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(cls.__qualname__, exc.field, exc.description) from exc
@@ -592,11 +592,11 @@ class TypeRegistry:
     def status_of(self, error: LroError, domain: str) -> Status:
         """Return the status of an error for a caller, with its details (spec §6.3).
 
-        The class of the error may be the application's. Only this method calls it, once. Its
-        exceptions pass, except those that would stop a server, such as SystemExit.
+        The error's class may be the application's. Only this method calls it, once. Errors
+        of that call propagate, except those that would stop a server, such as SystemExit.
 
         Raises:
-            DeclarationError: Its ``status_code`` is not a Code.
+            DeclarationError: The error's ``status_code`` is not a Code.
             HookFailed: The error raised an exception that would stop a server.
             EncodingError, UnknownType: A detail cannot be packed.
         """
@@ -605,7 +605,7 @@ class TypeRegistry:
         return Status(int(code), text, tuple(self.pack(detail) for detail in details))
 
     def details_of(self, status: Status) -> tuple[object, ...]:
-        """Return the details of a status as messages; those that cannot be read stay packed."""
+        """Return the details of a status as messages; unreadable ones stay packed."""
         return tuple(self._unpacked(detail) for detail in status.details)
 
     def _unpacked(self, packed: AnyMessage) -> object:
@@ -615,7 +615,7 @@ class TypeRegistry:
             return packed
 
     def readable(self, packed: AnyMessage) -> AnyMessage:
-        """Return the Any with its bytes as a JSON value, if they can be read."""
+        """Return the Any with a binary payload converted to JSON, if it can be read."""
         if not isinstance(packed.payload, bytes):
             return packed
         try:
@@ -655,7 +655,7 @@ class TypeRegistry:
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
-        # Refuses a field that no message can have, also in the classes of fields.
+        # Refuses a field that no message can have, even in classes of fields.
         return ClassCodec(
             cls, self._strict, self._lenient, self._draft, open_ended(cls), misses_empty(cls)
         )
@@ -696,8 +696,8 @@ _SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
 
 
 def _sayable(said: Any) -> Any:
-    # Replaces lone surrogates, which no reply can hold (spec §1.9); the name of a file may have
-    # some. Details of the application's classes stay as they are.
+    # Replaces lone surrogates, which file names may have and replies cannot (spec §1.9). Details of
+    # the application's classes stay unchanged.
     if isinstance(said, str):
         return str.encode(said, "utf-8", "backslashreplace").decode()
     if isinstance(said, tuple):

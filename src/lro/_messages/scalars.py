@@ -129,10 +129,10 @@ def _whole(value: Json) -> int | None:
         if not _NUMBER_TEXT.fullmatch(value) or len(value) > _LONGEST:
             return None
         try:
-            exact = Decimal(value)  # a float would change digits of long numbers
-        except InvalidOperation:  # an exponent of twenty digits
+            exact = Decimal(value)  # a float would lose digits of long numbers
+        except InvalidOperation:  # an exponent of 20 digits
             return None
-        # A larger number is out of every range, and too long to write out.
+        # A larger number exceeds every range, and is too long to write out.
         small = exact.adjusted() < _LONGEST
         return int(exact) if small and exact == exact.to_integral_value() else None
     if isinstance(value, float) and value.is_integer():
@@ -183,7 +183,7 @@ def _single(number: float) -> float:
 
 
 def _shortest(single: float) -> float:
-    # The fewest decimal digits that give the same 32-bit number back, as protobuf prints it.
+    # The fewest decimal digits that identify the 32-bit number, as printed by protobuf.
     for digits in (6, 7, 8):
         short = float(f"{single:.{digits}g}")
         if _single(short) == single:
@@ -214,7 +214,7 @@ DUMPERS: Final[Mapping[Kind, Dumper]] = {
 
 
 def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:
-    """Return members by proto number: the value of an int enum, else the place in the class."""
+    """Return members by proto number: the value of an int enum, else the position in the class."""
     if issubclass(cls, int):
         return {int(member.value): member for member in cls}
     return dict(enumerate(cls))

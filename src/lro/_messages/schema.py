@@ -35,7 +35,7 @@ def check_full_name(full_name: object) -> None:
     """Check the full name of a message type.
 
     Raises:
-        DeclarationError: It is not a full name.
+        DeclarationError: The value is not a full name.
     """
     if isinstance(full_name, str) and _FULL_NAME.fullmatch(full_name):
         return
@@ -52,7 +52,7 @@ def message(
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 
     Put this class decorator above ``@attrs.frozen`` or ``@dataclass``, or directly above a pydantic
-    model, a msgspec Struct or a TypedDict. Every Any that packs such a message has the name in its
+    model, a msgspec Struct or a TypedDict. Every Any with such a message has the name in its
     ``@type``, so client and server must agree on the name.
 
     ``aliases`` are the full names that the class had in earlier releases. A stored message with
@@ -74,8 +74,8 @@ def checked_aliases(
     ``full_name`` is empty if the name is not known yet.
 
     Raises:
-        DeclarationError: They are not a tuple or list of names, or one is given twice or is the
-            name itself.
+        DeclarationError: The aliases are not a tuple or list of names, or one is given twice or
+            is the name itself.
     """
     fine = isinstance(aliases, (tuple, list)) and all(isinstance(one, str) for one in aliases)
     check("aliases", aliases, "a tuple of full names", fine=fine)
@@ -182,7 +182,7 @@ class Field:
 
     @property
     def has_zero(self) -> bool:
-        """True if the zero of its kind is one of its values."""
+        """True if the kind's zero is a valid value of the field."""
         return self.kind is not Kind.MESSAGE and self.lower is None
 
     @property
@@ -205,7 +205,7 @@ class Shape:
         by_json = {field.json_name: field for field in self.fields}
         by_name = {field.name: field for field in self.fields}
         aliases = {alias: field for field in self.fields for alias in field.aliases}
-        # The JSON name goes last and wins, because it is the one that is written.
+        # The JSON name comes last and wins, because it is the name that is written.
         object.__setattr__(self, "spellings", {**by_name, **aliases, **by_json})
 
 
@@ -218,7 +218,7 @@ def json_name(name: str) -> str:
 def docstring(thing: object) -> str:
     """Return the docstring of a class or function as Markdown, or an empty text."""
     text = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
-    # A dataclass without a docstring describes itself by its signature.
+    # Python gives a dataclass without a docstring its signature as docstring.
     if not text or (isinstance(thing, type) and text.startswith(f"{thing.__name__}(")):
         return ""
     return inspect.cleandoc(text).replace("``", "`")
@@ -289,9 +289,9 @@ class Library:
     ``declared`` returns the fields of a class. It raises DeclarationError for a field that no
     message can have, and NameError for an annotation with an undefined name. ``maker`` returns the
     function that makes messages. ``foreign`` returns how a type without a proto equivalent is
-    stored, or None. ``rewrites`` is True for a type that the library writes in a form of its own,
-    although proto has such a type. ``constraint`` returns a check of a single value, if the class
-    does not check it.
+    stored, or None. ``rewrites`` returns True for a type that proto has, but that the library
+    writes in its own form. ``constraint`` returns a check of a single value, if the class does not
+    check it.
     """
 
     declared: Callable[[typing.Any], list[Declared]]
@@ -302,7 +302,7 @@ class Library:
 
 
 def simple_name(cls: type) -> str:
-    """Return the name of a message class in its package; for ``Page[Item]`` it is Page_Item."""
+    """Return the name of a message class in its package: Page_Item for ``Page[Item]``."""
     name = cls.__name__
     return name if name.isidentifier() else re.sub(r"\W+", "_", name).strip("_")
 
@@ -344,7 +344,7 @@ _JSON_KINDS: Final = {
 def foreign_kind(schema: Mapping[str, typing.Any]) -> Kind | None:
     """Return the kind that a JSON Schema describes: a scalar, or MESSAGE for any JSON value.
 
-    None for a secret, which its library does not write.
+    Return None for a secret, which its library does not write.
     """
     if schema.get("writeOnly"):
         return None

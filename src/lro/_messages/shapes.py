@@ -1,7 +1,7 @@
 """Reads message classes as shapes: their fields in proto's terms.
 
 The JSON codec, the filters and (with the extra ``protobuf``) the binary form use the same shape.
-pydantic, msgspec and TypedDicts have a module each that knows their classes.
+Separate modules read the classes of pydantic and msgspec, and TypedDicts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
 def library_of(cls: type) -> Library | None:
     """Return the library of a message class: pydantic, msgspec, typing (for a TypedDict), or None.
 
-    A library is imported only for a class of it.
+    A library is imported only for one of its classes.
     """
     if "__pydantic_fields__" in vars(cls):
         from lro._messages import pydantic_models
@@ -105,7 +105,7 @@ def _is_dataclass(cls: type) -> bool:
 
 
 def no_message(annotation: object) -> str:
-    """Return why this is not a message class, and what to write instead."""
+    """Return the reason why this is not a message class, and an alternative."""
     kind = typing.get_origin(annotation) or annotation
     if kind in _MAPS:
         return "is not a message class; lro.Struct is the one for any JSON object"
@@ -126,7 +126,7 @@ def shape_of(cls: type) -> Shape:
     """Return the shape of a message class.
 
     Raises:
-        DeclarationError: It is not a message class, or a field has a type without a proto form.
+        DeclarationError: ``cls`` is not a message class, or a field's type has no proto form.
     """
     if not is_message_class(cls):
         raise DeclarationError(_label(cls), no_message(cls))
@@ -166,8 +166,8 @@ class _Unsupported(Exception):
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    # protobuf reserves 19,000 to 19,999. Two numbers are for the fields that a start has beside its
-    # request (``lro._messages.protobuf.binary``).
+    # protobuf reserves 19,000 to 19,999. Two numbers are for the option fields of a start
+    # (``lro._messages.protobuf.binary``).
     free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
     return free and value not in (2046, 2047)
 

@@ -17,12 +17,12 @@ _MIN_TIME: Final = -62_135_596_800
 _MAX_TIME: Final = 253_402_300_799
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TWO: Final = tuple(f"{number:02}" for number in range(60))
-"""Two-digit texts. ``isoformat`` takes twice as long, and adds an offset."""
+"""Two-digit texts, because ``isoformat`` takes twice as long, and adds an offset."""
 _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
 _PLAIN_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
 )
-"""The form that this module writes, which the standard library reads with the same meaning."""
+"""Matches the form that this module writes, which the standard library reads correctly."""
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
@@ -33,7 +33,7 @@ _TIMESTAMP: Final = re.compile(
 @named("google.protobuf.Duration")
 @attrs.frozen(order=True)
 class Duration:
-    """``google.protobuf.Duration``: a span of time, whose validity is checked when it is used.
+    """``google.protobuf.Duration``: a span of time. It is validated when it is used.
 
     ``seconds`` and ``nanos`` have the same sign; see :attr:`valid` (spec §1.11(1)).
     """
@@ -59,7 +59,7 @@ class Duration:
 
     @classmethod
     def from_timedelta(cls, span: timedelta) -> Duration:
-        """Make the exact equal of a timedelta."""
+        """Make a Duration that exactly equals a timedelta."""
         micros = span // timedelta(microseconds=1)
         sign = -1 if micros < 0 else 1
         seconds, rest = divmod(abs(micros), 1_000_000)
@@ -85,7 +85,7 @@ class Timestamp:
 
     @classmethod
     def from_datetime(cls, moment: datetime) -> Timestamp:
-        """Make the exact equal of a datetime with a time zone.
+        """Make a Timestamp that exactly equals a datetime with a time zone.
 
         Raises:
             ValueError: The datetime has no time zone.
@@ -119,7 +119,7 @@ def parse_duration(value: object) -> Duration:
     if found is None:
         raise InvalidArgument("", f"must be a duration such as '1.5s', got {_short(value)}")
     sign = -1 if found[1] else 1
-    # More digits are out of range, and int() of thousands of digits is slow or raises.
+    # More digits are out of range, and int() with thousands of digits is slow or fails.
     whole = found[2].lstrip("0") or "0"
     seconds = int(whole) if len(whole) <= 12 else _MAX_SECONDS + 1
     span = Duration(sign * seconds, sign * _nanos(found[3]))
@@ -195,7 +195,7 @@ def parse_datetime(value: object) -> datetime:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            pass  # no such day or hour: the error is raised below
+            pass  # an invalid day or hour: the error is raised below
     return parse_timestamp(value).to_datetime()
 
 

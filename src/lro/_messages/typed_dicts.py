@@ -26,7 +26,7 @@ _MARKS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
 def declared(cls: type) -> list[Declared]:
-    """Return the keys as fields; ``NotRequired`` counts also in annotations that are texts."""
+    """Return the keys as fields; ``NotRequired`` is also honoured in string annotations."""
     needed: frozenset[str] = cls.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     found = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
@@ -58,7 +58,7 @@ LIBRARY: Final = Library(declared=declared, maker=maker)
 
 def _unmarked(hint: object) -> tuple[object, set[str]]:
     marks = set()
-    # typing_extensions has marks that typing has not, in some versions of Python.
+    # In some versions of Python, typing lacks marks that typing_extensions has.
     while (name := getattr(typing.get_origin(hint), "_name", None)) in _MARKS:
         marks.add(str(name))
         hint = typing.get_args(hint)[0]

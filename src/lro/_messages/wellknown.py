@@ -166,7 +166,7 @@ def dump_json(value: object) -> Json:
     """Convert plain Python data to a JSON value; containers are copied.
 
     Raises:
-        InvalidArgument: It contains what a Value cannot: NaN, bytes, keys that are not texts.
+        InvalidArgument: The data has NaN, bytes or keys that are not texts, as no Value can.
     """
     if isinstance(value, (dict, list)):
         copy = plain_copy(value)
@@ -186,7 +186,7 @@ def _uncopied(value: object) -> Json:
 
 
 UNCOPIED: Final[Mapping[object, Dumper]] = {dict: _uncopied_object, object: _uncopied}
-"""Writers that copy and check nothing, for messages that are then copied as a whole."""
+"""Writers without copies and checks, for messages that are copied as a whole afterwards."""
 
 
 def _dump_object(value: object) -> Json:
@@ -229,7 +229,7 @@ def _check_finite(value: float) -> None:
 
 
 def load_any(value: Json, *, strict: bool) -> AnyMessage:
-    """Read the JSON form of an Any, and keep its payload as it came (spec §1.10).
+    """Read the JSON form of an Any, and keep its payload unchanged (spec §1.10).
 
     Unless ``strict``, keys beside the ``value`` of a special type are dropped.
 
@@ -261,7 +261,7 @@ def dump_any(packed: object) -> Json:
     """Return the JSON form of an Any whose payload is a JSON value.
 
     Raises:
-        InvalidArgument: It is not an Any, or its payload is in binary form.
+        InvalidArgument: The value is not an Any, or its payload is in binary form.
     """
     if not isinstance(packed, AnyMessage):
         raise InvalidArgument("", f"must be an Any, got {got(packed)}")

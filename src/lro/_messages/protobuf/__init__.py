@@ -1,1 +1,1 @@
-"""The binary form of messages, by the protobuf library: imported when it is first needed."""
+"""The binary form of messages, by the protobuf library; imported only when needed."""

@@ -56,7 +56,7 @@ _VALUES: Final = frozenset(
     one.DESCRIPTOR.full_name for one in (struct_pb2.Value, struct_pb2.ListValue, struct_pb2.Struct)
 )
 _EXACT: Final = 2**53
-"""The largest number up to which every whole number is an exact double."""
+"""Up to this number, every whole number is exact as a double."""
 
 _KEPT: Final = 1024
 _KEPT_BYTES: Final = 4096
@@ -65,8 +65,8 @@ _KEPT_BYTES: Final = 4096
 class Binary:
     """The binary form of the messages of one registry.
 
-    ``shapes`` has the shapes of its attrs classes and dataclasses by full name, ``names`` the full
-    names of all its classes, ``classes`` its protobuf classes, ``renamed`` present names by alias.
+    ``shapes`` maps full names to the shapes of attrs classes and dataclasses. ``names`` has the
+    full names of all classes. ``classes`` are the protobuf classes. ``renamed``: names by alias.
 
     Raises:
         DeclarationError: Proto cannot express one of the classes.
@@ -114,7 +114,7 @@ class Binary:
             try:
                 present = self._renamed.get(full_name, full_name)
                 descriptor = self.pool.FindMessageTypeByName(present)
-            except (KeyError, TypeError):  # TypeError: a name that is not a text
+            except (KeyError, TypeError):  # TypeError: the name is not a text
                 raise UnknownType(full_name) from None
             if descriptor.GetOptions().map_entry:
                 raise UnknownType(full_name)
@@ -163,16 +163,16 @@ class Binary:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool, with_empty=with_empty)
             value = self._whole_numbers(value, cast(Descriptor, message.DESCRIPTOR))
-            # protobuf returns other classes of dictionaries in some places.
+            # In some places protobuf returns dictionaries of other classes.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
-                    self._written = {}  # one assignment, because several threads may be here
+                    self._written = {}  # one assignment, because several threads may run this
                 self._written[key] = text
-        return reread(text.decode())  # a new value for each caller, who may change it
+        return reread(text.decode())  # a new value for each call: callers may change it
 
     def _whole_numbers(self, value: Any, descriptor: Descriptor) -> Any:
-        # Whole numbers in a Value become 1, not 1.0.
+        # Whole numbers in a Value are written as 1, not 1.0.
         name = descriptor.full_name
         if name in _VALUES:
             return _whole(value)
@@ -197,9 +197,9 @@ class Binary:
         return value
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
-        # Adds the declarations of a file and its imports, and returns the files that have them.
-        # Leaves out a declaration that another file already has: ``protoc`` and ``buf`` put the
-        # imports of an API into its set, so the same file can come in several editions.
+        # Adds the declarations of a file and its imports, and returns the files that have them. A
+        # declaration that another file already has is left out: ``protoc`` and ``buf`` include the
+        # imports of an API in its descriptor set, so a file may arrive in several editions.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -244,7 +244,7 @@ class Binary:
     def _put(self, said: FileDescriptorProto) -> None:
         try:
             self.pool.AddSerializedFile(said.SerializeToString())
-        except TypeError as exc:  # raised by the protobuf library for any fault
+        except TypeError as exc:  # the protobuf library raises it for any fault
             raise DeclarationError(said.name, f"is not a valid proto file: {exc}") from exc
 
 
@@ -265,7 +265,7 @@ def _full_name(said: FileDescriptorProto, one: Any) -> str:
 
 
 def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
-    # Full names of messages and nested messages, except map entries.
+    # Returns the full names of messages and nested messages, except map entries.
     found = []
     for descriptor in descriptors:
         if not descriptor.GetOptions().map_entry:
@@ -299,11 +299,11 @@ _WIDTHS: Final = {
     FieldDescriptor.TYPE_STRING: 0,
     FieldDescriptor.TYPE_BYTES: 0,
 }
-"""Bytes of each value in a packed field, at least one for other types; 0 is a single value."""
+"""The fewest bytes of each value in a packed field; 0 means that the field has a single value."""
 
 
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
-    """Refuse a message in binary form with more than ``most`` values, by default the limit of JSON.
+    """Refuse a binary message with more than ``most`` values (by default the limit of JSON).
 
     ``descriptor`` describes the message. A message or a text counts as three, as in JSON. The
     payload of an Any is not counted.
@@ -313,7 +313,7 @@ def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> Non
     """
     if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
         return
-    with contextlib.suppress(IndexError, KeyError):  # broken; the parser raises the error
+    with contextlib.suppress(IndexError, KeyError):  # invalid; the parser raises the error
         if any(count > most for count in _count_values(payload, descriptor)):
             raise InvalidArgument("", f"it holds more than {most} values")
 
@@ -423,7 +423,7 @@ class ProtobufCodec:
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Set fields in a binary form; return the same bytes if they are set already."""
+        """Set fields in a binary form; return the same bytes if the values stay the same."""
         try:
             message = parsed(self.python, payload)
         except InvalidArgument:  # reading the payload raises the error
@@ -466,7 +466,7 @@ class ProtoPlusCodec:
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Do :meth:`ProtobufCodec.amend`."""
+        """Do the same as :meth:`ProtobufCodec.amend`."""
         return self.inner.amend(payload, unless_set, always)
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Any:
@@ -476,12 +476,12 @@ class ProtoPlusCodec:
 
 REQUEST_ID: Final = 2046
 VALIDATE_ONLY: Final = 2047
-"""The field number; these two are the highest whose tags take two bytes."""
+"""Field numbers of the options: the two highest whose tags take two bytes."""
 
 
 @attrs.frozen
 class StartOptions:
-    """The request id (a UUID, or empty); with ``validate_only``, a start only checks."""
+    """Options of a start: a request id (a UUID, or empty), and if the start must only validate."""
 
     request_id: str = ""
     validate_only: bool = False
@@ -498,7 +498,7 @@ def add_fields(message: DescriptorProto) -> Sequence[FieldDescriptorProto]:
 
 
 def write_options(options: StartOptions) -> bytes:
-    """Return the bytes that carry these options after a request in binary form."""
+    """Return these options as bytes to append to a request in binary form."""
     made = _MESSAGE()
     for name in _FIELDS:
         setattr(made, name, getattr(options, name))

@@ -55,7 +55,7 @@ def file_name(package: str) -> str:
 
 @attrs.frozen
 class _Place:
-    """The place of a declaration: its package, and its name there, with dots for nesting."""
+    """The location of a declaration: its package, and its name there, with dots for nesting."""
 
     package: str
     path: str
@@ -68,8 +68,8 @@ class _Place:
 class ProtoFiles:
     """The proto files of message classes and of the classes in their fields.
 
-    ``shapes`` has the shapes of the named classes, ``known`` the file of each message that already
-    has a descriptor elsewhere, and ``names`` the full names of classes.
+    ``shapes`` has the shapes of the named classes, and ``names`` the full names of classes.
+    ``known`` has the file of each message that already has a descriptor elsewhere.
 
     Raises:
         DeclarationError: Proto cannot express one of the classes.
@@ -119,7 +119,7 @@ class ProtoFiles:
         return self._shapes
 
     def within(self, full_name: str) -> set[str]:
-        """Return the messages of these files that a message contains, and itself."""
+        """Return the message and all messages of these files that it contains."""
         found: set[str] = set()
         left = [full_name]
         while left:
@@ -185,7 +185,7 @@ class ProtoFiles:
     def message_package(self, name: str) -> str:
         """Return the package of a message."""
         package = name.rpartition(".")[0]
-        while _is_message(package):  # the message is nested in that one
+        while _is_message(package):  # the message is nested in it
             package = package.rpartition(".")[0]
         return package
 
@@ -215,7 +215,7 @@ class ProtoFiles:
                 said.label = FieldDescriptorProto.LABEL_REPEATED
             elif field.label is Label.OPTIONAL and field.kind is not Kind.MESSAGE:
                 said.proto3_optional = True
-        for said in made.field:  # these one-ofs must come after all others
+        for said in made.field:  # synthetic one-ofs must follow all others
             if said.proto3_optional:
                 said.oneof_index = len(made.oneof_decl)
                 made.oneof_decl.add(name=f"_{said.name}")

@@ -63,7 +63,7 @@ NULL_VALUE: Final = "google.protobuf.NullValue"
 
 @attrs.frozen
 class ProtoField:
-    """A field of a descriptor; ``value`` describes one value, such as a list's or a map's."""
+    """A field of a descriptor; ``value`` describes a single value, as of a list or map."""
 
     field: FieldDescriptor
     value: FieldDescriptor
@@ -84,7 +84,7 @@ class ProtoField:
 
 def fields_of(descriptor: Descriptor) -> list[ProtoField]:
     """Return the fields of a message, in declared order."""
-    said = DescriptorProto()  # has labels in every version of the library
+    said = DescriptorProto()  # the copy has labels in every version of protobuf
     descriptor.CopyToProto(said)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     many = [field.label == repeated for field in said.field]
@@ -139,7 +139,7 @@ _LIST_VALUE: Final = "google.protobuf.ListValue"
 _SPECIAL: Final[Mapping[str, Loader]] = {
     f"google.protobuf.{cls.__name__}": SPECIAL[cls][0] for cls in MESSAGES if cls in SPECIAL
 }
-"""Readers of the well-known types with a special JSON form, which return Python values."""
+"""Readers that return Python values, for well-known types with a special JSON form."""
 _INT32: Final = range(-(2**31), 2**31)
 
 
@@ -163,7 +163,7 @@ class ProtoReader:
         try:
             message: typing.Any = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
         except (RecursionError, DecodeError, EncodeError):
-            # Merging goes through the binary form, which has its own limit of depth.
+            # The merge uses the binary form, which has its own limit of depth.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
         if not message.IsInitialized():  # of proto2
             raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
@@ -213,7 +213,7 @@ class ProtoReader:
     def _rows(self, descriptor: Descriptor) -> Callable[[str], Row | None]:
         fields = [(one.field, self._row(one)) for one in fields_of(descriptor)]
         by_name = {field.name: row for field, row in fields}
-        # The JSON name comes last, so that it wins: it is the name in our JSON.
+        # The JSON name comes last and wins, because it is the name that is written.
         rows = {**by_name, **{field.json_name: row for field, row in fields}}
         if not descriptor.is_extendable:
             return rows.get
@@ -271,7 +271,7 @@ def _maker(cls: type[Message]) -> Callable[[dict[str, object], Violations], Mess
 
 
 def _extension(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
-    """Return the extension of a message that JSON calls ``[its.full.name]``, or None."""
+    """Return the extension for the JSON key ``[its.full.name]``, or None."""
     if key[:1] != "[" or key[-1:] != "]" or not key.isascii():
         return None
     try:
