@@ -122,8 +122,7 @@ class Pattern:
         return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
-        """Return True if the whole text matches; one pass finds each piece at its first
-        position."""
+        """Return True if the whole text matches: one pass, each piece at its first position."""
         head, *middle = self.pieces
         if not middle:
             return text == head

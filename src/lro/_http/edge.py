@@ -253,8 +253,7 @@ class OperationsEdge:
         self._verbs = self._exchanges()
 
     def _exchanges(self) -> Mapping[str, Callable[[HttpRequest, str, str], Exchange]]:
-        """Return the function that answers each verb, from the request, the path's name and the
-        caller."""
+        """Return the functions that answer the verbs: of request, name in the path, and caller."""
         return {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -416,8 +415,7 @@ class OperationsEdge:
     def _start_reply(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
-        """Return the operation, and the reply to its start as requested by ``Prefer`` (RFC
-        7240)."""
+        """Return the operation, and the reply to its start that ``Prefer`` requests (RFC 7240)."""
         applied, accepted = [], self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])

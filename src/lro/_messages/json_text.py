@@ -41,7 +41,7 @@ _LONG_NUMBER: Final = b"0" * 19
 """Digits from which an integer may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
-"""A number with an exponent (digits replaced by 0): orjson reads and writes these differently."""
+"""A number with an exponent (digits replaced by 0): orjson treats these differently."""
 MAX_LISTS: Final = 100_000
 """The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
 

@@ -131,8 +131,7 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of operations running in this process, and no limit: it can send any
-        number."""
+        """The number of operations running in this process, with no limit to those it sends."""
         return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(
