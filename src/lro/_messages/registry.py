@@ -255,7 +255,7 @@ class TypeRegistry:
     for classes of other libraries, and come before the built-in ones.
 
     Raises:
-        DeclarationError: A factory is not a function.
+        DeclarationError: A class or a factory is not usable.
     """
 
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:

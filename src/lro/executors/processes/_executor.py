@@ -216,7 +216,7 @@ def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Att
 
 _GRACE: Final = timedelta(seconds=5)
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
-"""Errors of a start that may succeed later: too many open files, or too little memory."""
+"""Errors of a start that may succeed later: too many files or processes, or too little memory."""
 _RETRY_SECONDS: Final = 0.5
 """Seconds until a start is retried."""
 
