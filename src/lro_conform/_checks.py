@@ -49,10 +49,10 @@ class Citation:
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One rule that a peer is judged by.
+    """One rule by which a peer is judged.
 
     ``id`` is an area and words, such as ``pages.negative-size``. ``says`` is the rule in one
-    sentence. With ``optional`` it is about something that a peer may leave out.
+    sentence. With ``optional`` the rule concerns a feature that a peer may leave out.
     """
 
     id: str
@@ -102,7 +102,7 @@ class ConformanceReport:
 
     @property
     def unjudged(self) -> str:
-        """The reason why the target may not conform though nothing failed; empty if it does."""
+        """The reason why a run without failures does not prove conformance; empty if it does."""
         if self.cut:
             return f"was not judged whole: {self.cut}"
         if not any(one.verdict in (Verdict.PASSED, Verdict.FAILED) for one in self.outcomes):

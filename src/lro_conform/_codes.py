@@ -1,6 +1,6 @@
 """The canonical codes of errors, and the HTTP statuses that they are mapped to.
 
-This is a second copy from ``code.proto``: the table of ``lro`` would hide its own mistakes.
+This is a second copy from ``code.proto``: with the table of ``lro``, its mistakes would not show.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RpcCode(enum.IntEnum):
 
 
 CODES: Final = [code.name for code in RpcCode]
-"""The names of the codes, each at its number."""
+"""The names of the codes; the index is the number."""
 
 HTTP_STATUSES: Final[Mapping[str, int]] = dict(
     zip(
@@ -42,4 +42,4 @@ HTTP_STATUSES: Final[Mapping[str, int]] = dict(
         strict=True,
     )
 )
-"""The HTTP status of each code, by its name, as the comments of ``code.proto`` have it."""
+"""The HTTP status of each code by its name, from the comments of ``code.proto``."""

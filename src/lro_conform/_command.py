@@ -1,4 +1,4 @@
-"""The command ``lro conform``: judges servers, and by ``lro conform client`` clients."""
+"""The command ``lro conform``, which judges servers, and ``lro conform client`` for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that ``lro conform`` has for servers and for clients alike."""
+"""The options of ``lro conform`` that are the same for servers and clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reporting:
     verbose: bool
 
     def chosen(self, checks: Iterable[Check]) -> list[Check]:
-        """The checks that are wanted.
+        """Return the selected checks.
 
         Raises:
             click.UsageError: ``--only`` names no check.
@@ -59,10 +59,10 @@ class Reporting:
             raise click.UsageError(str(exc)) from exc
 
     def list(self, checks: Iterable[Check]) -> int:
-        """Print the wanted checks, and return the exit status.
+        """Print the selected checks, and return the exit status.
 
         Raises:
-            click.UsageError: ``--only`` names no check, or the format is JUnit's.
+            click.UsageError: ``--only`` names no check, or the format is JUnit.
         """
         if self.format == "junit":
             raise click.UsageError("--list prints human or json")
@@ -71,16 +71,16 @@ class Reporting:
         return 0
 
     def check_output(self) -> None:
-        """See that the file can be written, before minutes are spent on what is to be in it.
+        """Check that the output file can be written, before a run that may take minutes.
 
         Raises:
-            UnusableInput: It cannot.
+            UnusableInput: The file cannot be written.
         """
         if self.output is not None:
             try:
                 new = not self.output.exists()
                 self.output.open("a").close()
-                if new:  # an empty file would be left where the run gives no report
+                if new:  # if the run fails, no empty file must be left
                     self.output.unlink()
             except OSError as exc:
                 raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
@@ -115,7 +115,7 @@ def _plain() -> bool:
 def run_judging(judging: Coroutine[Any, Any, T]) -> T:
     """Run a judge, and return its result.
 
-    SIGTERM ends it as Ctrl-C does: with the processes that it has started, and the status 143.
+    SIGTERM ends it as Ctrl-C does, with all processes that it started; the exit status is 143.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(judging)
@@ -124,7 +124,7 @@ def run_judging(judging: Coroutine[Any, Any, T]) -> T:
 
 async def _until_terminated(judging: Coroutine[Any, Any, T]) -> T:
     task, loop = asyncio.ensure_future(judging), asyncio.get_running_loop()
-    # An exception of a handler could come where a process has begun and is not yet known.
+    # If the handler raised here, a process that has just started might not be known yet.
     loop.add_signal_handler(signal.SIGTERM, task.cancel, _TERMINATED)
     try:
         return await task
@@ -146,8 +146,8 @@ _OPTIONS = (
         show_default=True,
         help="Judge by checks down to this level.",
     ),
-    click.option("--only", multiple=True, metavar="ID", help="Judge by these alone; or an area."),
-    click.option("--list", "listing", is_flag=True, help="List the checks, and judge nothing."),
+    click.option("--only", multiple=True, metavar="ID", help="Run only these checks or areas."),
+    click.option("--list", "listing", is_flag=True, help="List the checks, but do not run them."),
     click.option(
         "--format", type=click.Choice(FORMATS), default="human", show_default=True, help="Output."
     ),
@@ -157,8 +157,8 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, path_type=Path),
         help="Write to this file.",
     ),
-    click.option("--strict", is_flag=True, help="Let failed shoulds count like failed musts."),
-    click.option("-v", "--verbose", is_flag=True, help="Show also what did not fail."),
+    click.option("--strict", is_flag=True, help="Failed shoulds also fail the run."),
+    click.option("-v", "--verbose", is_flag=True, help="Also show checks that did not fail."),
 )
 
 
@@ -166,7 +166,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def report_options(function: F) -> F:
-    """Give a command the options of :class:`Reporting`, as its argument ``reporting``."""
+    """Add the options of :class:`Reporting`, and pass them as the argument ``reporting``."""
 
     @functools.wraps(function)
     def called(*args: Any, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Commands of users: hooks that start operations, and clients. They may flood, hang or fork."""
+"""Run the user's commands (start hooks and clients), which may print endlessly, hang or fork."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STDOUT: Final = 1
 _LINGER_SECONDS: Final = 0.2
 """Seconds to read output after the command ended, if daemons still have it open."""
 _KILLED_SECONDS: Final = 5.0
-"""Seconds to read output after these were killed, too."""
+"""Seconds to read output after the daemons were killed too."""
 
 
 @attrs.define(eq=False)
 class RunningCommand(asyncio.SubprocessProtocol):
-    """A command in a session of its own, and the last ``most`` bytes that it has printed."""
+    """A command in its own session, and the last ``most`` bytes of its output."""
 
     most: int
     last_output: float = 0.0
@@ -43,12 +43,12 @@ class RunningCommand(asyncio.SubprocessProtocol):
 
     @property
     def output(self) -> bytes:
-        """The end of what came on standard output until now."""
+        """The end of the standard output so far."""
         return bytes(self._kept.get(_STDOUT, b""))
 
     @property
     def errors(self) -> bytes:
-        """The end of what came on standard error until now, if that is not inherited."""
+        """The end of the standard error so far, unless it is inherited."""
         return bytes(self._kept.get(2, b""))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,7 +80,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
         return status or 0
 
     def kill(self) -> None:
-        """End the command, and what it has started that is still in its session's first group."""
+        """Kill the command, and its children that are still in its process group."""
         self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._number, signal.SIGKILL)
@@ -89,12 +89,12 @@ class RunningCommand(asyncio.SubprocessProtocol):
 async def run_command(
     words: Sequence[str], variables: Mapping[str, str], *, most: int, errors: bool = False
 ) -> RunningCommand:
-    """Start a command with these environment variables beside those of this process.
+    """Start a command with the environment of this process and these variables.
 
-    It has no standard input. Its standard error is this process's, or kept with ``errors``.
+    It has no standard input. It inherits standard error unless ``errors`` is true; then it is kept.
 
     Raises:
-        OSError: It cannot be run.
+        OSError: The command cannot be run.
         ValueError: A word has a null character.
     """
     starting = asyncio.get_running_loop().subprocess_exec(
@@ -109,7 +109,7 @@ async def run_command(
     began = asyncio.ensure_future(starting)
     try:
         _, command = await asyncio.shield(began)
-    except asyncio.CancelledError:  # asyncio would hang, or leave a process that is half begun
+    except asyncio.CancelledError:  # asyncio would hang, or leave a process behind
         _, command = await began
         command.kill()
         await command.wait()

@@ -1,4 +1,4 @@
-"""Reports and lists of checks as text: for people, as JSON, and as JUnit for CI."""
+"""Reports and lists of checks: as text for people, as JSON, and as JUnit for CI."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NOT_XML: Final = re.compile(r"[^\t\n -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]
 def select(
     checks: Iterable[Check], *, level: Level = Level.INFO, only: Sequence[str] = ()
 ) -> list[Check]:
-    """The checks down to a level: musts, with SHOULD also shoulds, with INFO all.
+    """Return the checks down to a level: musts, with SHOULD also shoulds, with INFO all.
 
-    ``only`` are ids, areas or patterns such as ``pages.*``; empty for all.
+    ``only`` has ids, areas or patterns such as ``pages.*``; if it is empty, all are returned.
 
     Raises:
-        ValueError: Something of ``only`` names no check.
+        ValueError: An item of ``only`` matches no check.
     """
     known = list(checks)
     wanted = set()
@@ -49,7 +49,7 @@ def _names(pattern: str, check: Check) -> bool:
 def as_text(
     report: ConformanceReport, *, strict: bool = False, verbose: bool = False, styled: bool = False
 ) -> str:
-    """The report for people: each failure with its facts, then counts.
+    """Return the report for people: each failure with its facts, then counts.
 
     With ``verbose`` every check is shown. With ``styled`` failures are in colour.
     """
@@ -99,7 +99,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def as_json(report: ConformanceReport, *, strict: bool = False) -> str:
-    """The report as one JSON object; ``status`` is the exit status of the command."""
+    """Return the report as a JSON object; ``status`` is the exit status of the command."""
     counts = {
         str(level): {str(verdict): report.number(level)[verdict] for verdict in Verdict}
         for level in _RANK
@@ -134,9 +134,9 @@ def _described(check: Check) -> dict[str, Any]:
 
 
 def as_junit(report: ConformanceReport, *, strict: bool = False) -> str:
-    """The report as JUnit's XML: a suite for each transport and area, a case for each check.
+    """Return the report as JUnit XML: a suite for each transport and area, a case for each check.
 
-    What failed and does not count stands in ``system-out`` of a case that passed.
+    A failure that does not count is a passed case, with the facts in ``system-out``.
     """
     suites: dict[str, list[Outcome]] = {}
     for one in report.outcomes:
@@ -150,7 +150,7 @@ def as_junit(report: ConformanceReport, *, strict: bool = False) -> str:
         for one in outcomes:
             _add_case(suite, name, one, strict)
     Xml.indent(root)
-    # The module would name the encoding of the locale, whatever the file is written in.
+    # Written here, because the XML module would name the locale's encoding instead of the file's.
     return f"<?xml version='1.0' encoding='UTF-8'?>\n{Xml.tostring(root, 'unicode')}\n"
 
 
@@ -177,7 +177,7 @@ def _xml(text: str) -> str:
 
 
 def list_as_text(checks: Iterable[Check]) -> str:
-    """The checks for people: two lines each."""
+    """Return the checks as text for people, two lines each."""
     return "".join(
         f"{one.id} ({one.level}{', optional' if one.optional else ''}; "
         f"{', '.join(sorted(one.transports))}; {_sources(one)})\n    {one.says}\n"
@@ -186,6 +186,6 @@ def list_as_text(checks: Iterable[Check]) -> str:
 
 
 def list_as_json(checks: Iterable[Check]) -> str:
-    """The checks as a JSON array."""
+    """Return the checks as a JSON array."""
     found = [{**_described(one), "transports": sorted(one.transports)} for one in checks]
     return json.dumps(found, indent=2) + "\n"

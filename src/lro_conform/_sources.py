@@ -1,4 +1,4 @@
-"""The documents that rules come from, as citations with their addresses."""
+"""The documents that the rules are based on, as citations with addresses."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def grpc_doc(place: str = "", file: str = "PROTOCOL-HTTP2.md") -> Citation:
 
 
 def system_parameters(name: str) -> Citation:
-    """The query parameters that Google's APIs have in common, and their generated clients send."""
+    """The common query parameters of Google's APIs, which their generated clients send."""
     url = "https://cloud.google.com/apis/docs/system-parameters"
     return Citation("System parameters", name, url)

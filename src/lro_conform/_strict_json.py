@@ -1,4 +1,4 @@
-"""JSON of others, read strictly and shown safely."""
+"""Read untrusted JSON strictly, and show it safely."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def shown(value: object) -> str:
 
 
 def repeated(texts: Iterable[str]) -> list[str]:
-    """The texts that occur more than once, in the order of their first occurrence."""
+    """Return the texts that occur more than once, in the order of their first occurrence."""
     return [text for text, count in Counter(texts).items() if count > 1]
 
 
 def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
-    """The value of a JSON text, and what is wrong with it that does not keep it from being read.
+    """Return the value of a JSON text, and its defects that do not prevent reading it.
 
-    Fields that are null are left out: ProtoJSON takes these for fields that are not set.
+    Null fields are left out, because in ProtoJSON they mean fields that are not set.
 
     Raises:
-        ValueError: It is not JSON in UTF-8, has unpaired surrogates, or is nested too deeply.
+        ValueError: The text is not JSON in UTF-8, has unpaired surrogates, or is nested too deeply.
     """
     notes: list[str] = []
 
@@ -62,7 +62,7 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _depth(value) > _MOST_LEVELS:  # which Python could not compare or print
+    if _depth(value) > _MOST_LEVELS:  # Python could not compare or print it
         raise ValueError("it is nested too deeply")
     try:
         json.dumps(value, ensure_ascii=False).encode()

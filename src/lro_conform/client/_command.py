@@ -16,9 +16,7 @@ from lro_conform.client._running import CLIENT_CHECKS, judge_client
 @click.command("client", context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--http", "http", is_flag=True, help="Judge the client over HTTP (the default).")
-@click.option(
-    "--grpc", "grpc", is_flag=True, help="Judge the client over gRPC; with --http over both."
-)
+@click.option("--grpc", "grpc", is_flag=True, help="Judge it over gRPC; with --http over both.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),

@@ -1,7 +1,7 @@
-"""Answers of a server: replies of both transports in one form, read strictly.
+"""Answers of a server: replies over both transports in the same form, read strictly.
 
-Nothing of the server is trusted: a reply that cannot be read is a fact to report, never an error
-of the judge.
+The server is not trusted: an unreadable reply is reported as a fact, and never raises an error
+in the judge.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ BY_HTTP_STATUS: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""The code that an HTTP status stands for where the body names none."""
+"""The code for an HTTP status if the body has no code."""
 
 DEFECTS: Final = ("UNKNOWN", "INTERNAL", "DATA_LOSS")
-"""Codes by which a server says that it is at fault."""
+"""Codes that mean a fault of the server."""
 
 
 @attrs.frozen(kw_only=True)
 class WireReply:
-    """A reply of HTTP as it came, its body as far as it was read; headers are in lower case."""
+    """A raw HTTP reply, with the part of the body that was read; header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -51,11 +51,11 @@ class WireReply:
 class Answer:
     """The result of a call.
 
-    ``code`` is the name of the canonical code, empty if there was no reply with one. ``body``
-    is the reply's message in JSON's terms, ``error`` the ``google.rpc.Status`` of a refusal so.
-    ``fault`` says why there is no readable reply, ``lost`` that there was no reply at all.
-    ``foreign`` marks a request that is none of the interface's, such as one of an unknown path.
-    ``began`` and ``ended`` are seconds of one clock.
+    ``code`` is the name of the canonical code, or empty if no reply had a code. ``body`` is the
+    reply's message as JSON, ``error`` the ``google.rpc.Status`` of a refusal as JSON. ``fault`` is
+    the reason why there is no readable reply; ``lost`` is true if there was no reply at all.
+    ``foreign`` marks a request outside the interface, such as one with an unknown path. ``began``
+    and ``ended`` are seconds of the same clock.
     """
 
     call: str
@@ -68,7 +68,7 @@ class Answer:
     foreign: bool = False
     http: WireReply | None = None
     size: int = 0
-    """Number of bytes of the unpacked reply."""
+    """Size of the decompressed reply in bytes."""
     trailer: str = ""
     """Defect of gRPC's ``grpc-status-details-bin``; empty if there is none."""
     notes: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def redirected(self) -> bool:
-        """True if a request outside of the interface was redirected."""
+        """True if a request outside the interface was redirected."""
         return self.foreign and self.http is not None and 300 <= self.http.status < 400
 
     @property
@@ -98,7 +98,7 @@ class Answer:
 
     @property
     def done(self) -> bool:
-        """True for an operation that is done."""
+        """True if the answer is an operation that is done."""
         return self.ok and self.body.get("done") is True
 
     def __str__(self) -> str:

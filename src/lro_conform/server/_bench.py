@@ -30,19 +30,19 @@ RPCS: Final = {
 
 
 class NotOffered(Exception):
-    """The server does not offer an optional feature."""
+    """Raised if the server does not offer an optional feature."""
 
 
 class NotJudged(Exception):
-    """A check cannot be judged; the text says why."""
+    """Raised if a check cannot be judged; the message is the reason."""
 
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """Times of a run, in seconds, and how often races are run.
+    """Times of a run in seconds, and the number of races.
 
-    ``end`` is how long operations that end soon may take, ``slack`` how late a reply may be that
-    has a time, and ``hold`` how long the checks of waiting let a server wait.
+    ``end`` is the maximum duration of operations that should end soon, ``slack`` the maximum delay
+    of a reply that is due at a certain time, ``hold`` the timeout of waits in checks.
     """
 
     end: float = 30.0
@@ -69,19 +69,19 @@ class Bench:
     starts: list[Answer] = attrs.field(factory=list)
     subjects: dict[str, str] = attrs.field(factory=dict)
     ended_alone: list[str] = attrs.field(factory=list)
-    """The ends of operations that ended as cancelled, though no call cancelled them."""
+    """Reports of operations that ended as cancelled although no call cancelled them."""
     _kept: dict[str, Answer | NotJudged | NotOffered] = attrs.field(factory=dict)
     _long: str = ""
     _running: list[str] = attrs.field(factory=list)
 
     @property
     def http(self) -> HttpTarget:
-        """The target, for checks of HTTP alone."""
+        """The target, for checks that apply only to HTTP."""
         return cast(HttpTarget, self.target)
 
     @property
     def grpc(self) -> GrpcTarget:
-        """The target, for checks of gRPC alone."""
+        """The target, for checks that apply only to gRPC."""
         return cast("GrpcTarget", self.target)
 
     def note(self, fact: str) -> None:
@@ -89,7 +89,7 @@ class Bench:
         self.notes.append(fact)
 
     def seen(self) -> list[tuple[Answer, Mapping[str, Any]]]:
-        """Every operation in the replies so far, with the answer that it stands in."""
+        """Return every operation in the replies so far, with the answer that contains it."""
         found: list[tuple[Answer, Mapping[str, Any]]] = []
         for answer in self.log:
             if answer.ok and answer.rpc in ("get", "wait", "start"):
@@ -99,22 +99,22 @@ class Bench:
         return found
 
     def bodies(self) -> list[Mapping[str, Any]]:
-        """Every operation in the replies so far."""
+        """Return every operation in the replies so far."""
         return [body for _, body in self.seen()]
 
     async def start(self, kind: StartKind) -> str:
-        """The name of a new operation.
+        """Start an operation, and return its name.
 
         Raises:
-            NotJudged: There is no hook for it, or it gave no name.
+            NotJudged: There is no hook for the kind, or the start returned no name.
         """
         return str((await self.started_as(kind)).body["name"])
 
     async def started_as(self, kind: StartKind) -> Answer:
-        """The answer of a start, whose body has a name.
+        """Return the answer to a start, whose body has a name.
 
         Raises:
-            NotJudged: There is no hook for it, or it gave no name.
+            NotJudged: There is no hook for the kind, or the start returned no name.
         """
         if not self.starter.offers(kind):
             raise NotJudged(f"there is no hook that starts the kind {kind}")
@@ -132,7 +132,7 @@ class Bench:
         return answer
 
     def keep_long(self, answer: Answer) -> None:
-        """Take the operation of a start, if it is one, for that of :meth:`long`."""
+        """Use the operation of a start for :meth:`long`, if the answer has one."""
         self.starts.append(answer)
         name = answer.body.get("name")
         if isinstance(name, str) and name:
@@ -140,7 +140,7 @@ class Bench:
             self.started.append(name)
 
     async def release(self, *, everything: bool = False) -> None:
-        """Cancel what the last check left in progress: a server may run only a few at once."""
+        """Cancel operations that the last check left in progress: servers may run only a few."""
         names = [one for one in self._running if everything or one != self._long]
         if everything and self._long:
             names.append(self._long)
@@ -151,15 +151,15 @@ class Bench:
 
     @property
     def slack(self) -> float:
-        """Longest delay of a reply with a deadline; longer for slow servers."""
+        """The maximum delay of a reply with a deadline; longer for slow servers."""
         usual = [one.seconds for one in self.log if one.rpc == "get" and one.ok]
         return self.pace.slack + (statistics.median(usual) if usual else 0.0)
 
     async def running(self) -> str:
-        """A new operation in progress.
+        """Return the name of a new operation in progress.
 
         Raises:
-            NotJudged: It cannot be had.
+            NotJudged: No operation stays in progress.
         """
         name = await self.start(StartKind.LONG)
         if (await self.target.get(name)).done:
@@ -167,10 +167,10 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """The first answer of GetOperation that is done; its name is the one that was asked for.
+        """Poll with GetOperation, and return the first answer that is done, for the same name.
 
         Raises:
-            NotJudged: It is not done in time, or the calls fail.
+            NotJudged: The operation is not done in time, or the calls fail.
         """
         limit, pause = time.monotonic() + self.pace.end, 0.01
         while True:
@@ -185,10 +185,10 @@ class Bench:
             pause = min(pause * 1.5, 0.5)
 
     async def long(self) -> str:
-        """An operation in progress, the same for all checks, none of which ends it.
+        """Return an operation in progress that all checks share, and none ends.
 
         Raises:
-            NotJudged: It cannot be had.
+            NotJudged: No operation stays in progress.
         """
         if self._long:
             answer = await self.target.get(self._long)
@@ -201,10 +201,10 @@ class Bench:
         return self._long
 
     async def ended(self, kind: StartKind) -> Answer:
-        """The first answer that is done of an operation of this kind, the same for all checks.
+        """Return the first answer that is done for an operation of this kind, shared by all checks.
 
         Raises:
-            NotJudged: It cannot be had.
+            NotJudged: No operation of this kind ends.
         """
         return await self._once(kind, lambda: self._end(kind))
 
@@ -212,10 +212,10 @@ class Bench:
         return await self.until_done(await self.start(kind))
 
     async def finished(self) -> Answer:
-        """The first answer that is done of any operation: of one that succeeded if possible.
+        """Return the first answer that is done for any operation, if possible a successful one.
 
         Raises:
-            NotJudged: None can be had.
+            NotJudged: No operation ends.
         """
         for kind in (StartKind.SOON, StartKind.FAIL):
             if self.starter.offers(kind):
@@ -229,19 +229,19 @@ class Bench:
             raise NotJudged(f"there is no operation that is done: {exc}") from exc
 
     async def cancelled(self) -> Answer:
-        """The first answer that is done of an operation that was cancelled while it ran.
+        """Return the first answer that is done for an operation that was cancelled while it ran.
 
         Raises:
-            NotJudged: It does not end, or CancelOperation does not work.
+            NotJudged: The operation does not end, or CancelOperation does not work.
             NotOffered: CancelOperation is not supported.
         """
         await self.need("cancel")
         return await self._once("cancelled", lambda: self.until_done(self.subjects["cancel"]))
 
     async def first(self, rpc: str) -> Answer:
-        """The answer of the first call of a method, of an operation that exists.
+        """Return the answer to the first call of a method, for an operation that exists.
 
-        Those of a cancel and a delete have operations of their own, whose names are ``subjects``.
+        Cancel and delete each get their own operation; ``subjects`` has their names.
         """
         return await self._once(f"first {rpc}", lambda: self._first(rpc))
 
@@ -260,7 +260,7 @@ class Bench:
         return await self.target.cancel(name)
 
     async def whole_page(self) -> Answer:
-        """The answer of a list that leaves the size of the page to the server."""
+        """Return the answer to a list without a page size."""
 
         async def make() -> Answer:
             await self.need("list")
@@ -269,7 +269,7 @@ class Bench:
         return await self._once("whole page", make)
 
     async def disposable(self) -> str:
-        """A new operation to delete: done if possible, as some servers delete no others."""
+        """Return a new operation to delete; done if possible, as some servers require that."""
         if not self.starter.offers(StartKind.SOON):
             return await self.start(StartKind.LONG)
         name = await self.start(StartKind.SOON)
@@ -280,8 +280,8 @@ class Bench:
         """Check that the server supports these methods.
 
         Raises:
-            NotOffered: One of them is not supported, as it may.
-            NotJudged: One of them does not work.
+            NotOffered: A method is not supported, which is allowed.
+            NotJudged: A method does not work.
         """
         for rpc in rpcs:
             answer = await self.first(rpc)
@@ -291,11 +291,11 @@ class Bench:
                 raise NotJudged(f"{RPCS[rpc]} does not work (see calls.{rpc})")
 
     async def left_out(self, answer: Answer) -> bool:
-        """Return True if a method answers as an unsupported one.
+        """Return True if an answer means that a method is not supported.
 
-        Over HTTP a path may have no such method (405, whatever code the body names). There may be
-        no path at all for WaitOperation, for which ``operations.proto`` has none, and for a list:
-        then the answer is the one to any path that is not there.
+        Over HTTP a path may lack the HTTP method (405, whatever code the body has). WaitOperation,
+        which has no path in ``operations.proto``, and lists may have no path at all: then the
+        answer is the same as for any unknown path.
         """
         said = answer.code == "UNIMPLEMENTED"
         if answer.http is None or (said and answer.error):
@@ -306,7 +306,7 @@ class Bench:
             return said
         else:
             absent = await self._no_route(answer, answer.http.status)
-        if absent and answer in self.log:  # it is the answer of a framework around the server
+        if absent and answer in self.log:  # a framework around the server answered
             self.log[self.log.index(answer)] = attrs.evolve(answer, foreign=True)
         return absent
 
@@ -325,25 +325,25 @@ class Bench:
         return reasons(unknown) == reasons(answer)
 
     async def deleted(self) -> str:
-        """The name of an operation that was deleted.
+        """Return the name of a deleted operation.
 
         Raises:
             NotJudged: DeleteOperation does not work.
-            NotOffered: It is not supported.
+            NotOffered: DeleteOperation is not supported.
         """
         await self.need("delete")
         return self.subjects["delete"]
 
     async def parent_name(self) -> str:
-        """The parent whose operations are listed: the given one, or that of what was started."""
+        """Return the parent of lists: the given one, or the parent of a started operation."""
         if self.parent is not None:
             return self.parent
         return parent_of(self.started[0] if self.started else await self.long())
 
     async def unknown(self) -> str:
-        """A name of the form that the server's names have, which it has not given.
+        """Return an unknown name that has the form of the server's names.
 
-        Digits stand for digits and letters for letters up to f, so that a UUID gives a UUID.
+        Digits are replaced by digits, and letters up to f by such letters, so a UUID stays a UUID.
         """
         name = self.started[0] if self.started else await self.start(StartKind.LONG)
         start, slash, id_ = name.rpartition("/")
@@ -355,7 +355,7 @@ class Bench:
         if key not in self._kept:
             try:
                 self._kept[key] = await make()
-            except (NotJudged, NotOffered) as exc:  # which another try would only repeat
+            except (NotJudged, NotOffered) as exc:  # a retry would give the same result
                 self._kept[key] = exc
         kept = self._kept[key]
         if isinstance(kept, Answer):
@@ -364,7 +364,7 @@ class Bench:
 
 
 _SHORT: Final = 8
-"""An id of so few characters might be another's if it were changed; so it is made longer."""
+"""An id this short is made longer, because a changed one could belong to another operation."""
 _CHANGED: Final = 4
 _MORE: Final = "90417263"
 
@@ -382,13 +382,13 @@ def parent_of(name: str) -> str:
 
 
 def operations_in(answer: Answer) -> list[Mapping[str, Any]]:
-    """The operations of a page, as far as they are JSON objects."""
+    """Return the operations of a page that are JSON objects."""
     found = answer.body.get("operations", [])
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def reasons(answer: Answer) -> list[object]:
-    """The reasons that a refusal gives in its details."""
+    """Return the reasons in the details of a refusal."""
     details = answer.error.get("details")
     found = details if isinstance(details, list) else []
     return [one["reason"] for one in found if isinstance(one, Mapping) and "reason" in one]
@@ -400,7 +400,7 @@ def _same_text(answer: Answer, other: Answer) -> bool:
 
 
 def expect(answer: Answer, *codes: str) -> Iterable[str]:
-    """A fact if a call was not answered with one of these codes."""
+    """Yield a fact if a call was not answered with one of these codes."""
     if answer.fault or answer.code not in codes:
         yield f"{answer}; expected was {' or '.join(codes)}"
 
@@ -419,7 +419,7 @@ class JudgedRule:
 
 @attrs.frozen
 class RuleBook:
-    """The rules of a module, in order: calling it gives the decorator that adds one."""
+    """The rules of a module, in order. Calling it returns a decorator that adds a rule."""
 
     transports: frozenset[str] = frozenset({HTTP, GRPC})
     rules: list[JudgedRule] = attrs.field(factory=list)

@@ -1,4 +1,4 @@
-"""A server asked over gRPC: raw bytes by grpcio, parsed here. Needs the extra ``grpc``."""
+"""Call a server over gRPC: grpcio carries bytes, parsed here. Needs the extra ``grpc``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except ImportError as exc:
     raise MissingExtra("judging over gRPC", "grpc") from exc
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""Most bytes of a reply that are read."""
+"""Maximum size of a reply in bytes."""
 
 _SERVICE: Final = "/google.longrunning.Operations/"
 _DETAILS: Final = "grpc-status-details-bin"
@@ -84,14 +84,14 @@ class GrpcTarget:
         return await self._ask("wait", name=name, **wait_fields(timeout))
 
     async def get_with(self, name: str, more: bytes) -> Answer:
-        """Ask GetOperation, with these bytes behind the request."""
+        """Call GetOperation, with these bytes appended to the request."""
         payload = pb.GetOperationRequest(name=name).SerializeToString() + more
         return await self.ask("GetOperation", payload, rpc="get", reply=pb.Operation)
 
     async def wait_within(self, name: str, *, timeout: float, seconds: float) -> Answer:
-        """Ask WaitOperation with a timeout, within a deadline of these seconds.
+        """Call WaitOperation with a timeout, and with a deadline of ``seconds``.
 
-        It is not in the log: that it is not answered in so short a time may be the network's fault.
+        The call is not in the log: the network may cause a missing reply after so short a time.
         """
         request = pb.WaitOperationRequest(name=name, **wait_fields(timeout))
         found = await self.ask(
@@ -132,7 +132,7 @@ class GrpcTarget:
     ) -> Answer:
         """Call a method of the service with these bytes, within a deadline.
 
-        ``reply`` is the class of its reply, of which None is that of an empty one.
+        ``reply`` is the class of its reply; None means an empty message.
         """
         limit = seconds if seconds is not None else self.call_seconds
         caller: Any = self._channel.unary_unary(_SERVICE + method)
@@ -159,12 +159,12 @@ _LONGEST: Final = 200
 
 
 def wait_fields(timeout: float | None) -> dict[str, Any]:
-    """The fields of a WaitOperationRequest beside the name; seconds may be negative."""
+    """Return the fields of a WaitOperationRequest without the name; seconds may be negative."""
     if timeout is None:
         return {}
     request = pb.WaitOperationRequest()
     micros = round(timeout * 1e6)
-    seconds = int(micros / 1_000_000)  # towards zero, as a Duration's parts have one sign
+    seconds = int(micros / 1_000_000)  # towards zero: a Duration's parts have the same sign
     request.timeout.seconds = seconds
     request.timeout.nanos = (micros - seconds * 1_000_000) * 1000
     return {"timeout": request.timeout}
@@ -184,10 +184,10 @@ def _read(payload: bytes, kind: type[Message] | None) -> dict[str, Any]:
 
 
 def _operation(message: Any) -> dict[str, Any]:
-    """An Operation in JSON's terms, with the bytes of what is packed in it.
+    """Return an Operation as JSON, with the bytes of its packed messages.
 
-    Maps have no order in binary form, so that equal messages may differ in it: the bytes are
-    sorted, which leaves equal what is equal.
+    Maps have no order in binary form, so equal messages may differ in the order of their bytes. The
+    bytes are sorted, so that equal messages stay equal.
     """
     found: dict[str, Any] = {"name": message.name, "done": message.done}
     for field in ("metadata", "response"):
@@ -236,7 +236,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 
 _LOCAL: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-"""Codes that grpcio also makes itself, where no reply came: no version of it says which it was."""
+"""Codes that grpcio also sets itself if there was no reply; it does not tell which case it is."""
 
 
 def _details(packed: list[Any], number: int, message: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A server asked over HTTP: raw requests by httpx, replies read within bounds."""
+"""Call a server over HTTP: raw requests with httpx, and replies of limited size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lro_conform._strict_json import read_json, shown
 from lro_conform.server._answers import BY_HTTP_STATUS, Answer, WireReply
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""Most bytes of a reply that are read."""
+"""Maximum size of a reply in bytes."""
 
 _JSON: Final = "application/json"
 _GZIP: Final = zlib.MAX_WBITS | 16
@@ -32,18 +32,18 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
 def encoded(name: str) -> str:
-    """A name as it stands in a path: only unreserved characters and slashes are kept."""
+    """Percent-encode a name for a path, except unreserved characters and slashes."""
     return quote(name, safe="/-_.~")
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a Duration of ProtoJSON."""
+    """Return seconds as a Duration of ProtoJSON."""
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 @attrs.define(kw_only=True)
 class HttpTarget:
-    """A server at a URL, with the path before the names of operations.
+    """A server at a URL, with the path prefix of operation names.
 
     ``call_seconds`` is how long a call may take in all, from connecting to the reply's last byte.
     """
@@ -68,7 +68,7 @@ class HttpTarget:
         )
 
     def path(self, name: str, verb: str = "") -> str:
-        """The path of an operation, or of a method on it."""
+        """Return the path of an operation, or of a custom method on it."""
         return f"{self.prefix}/{encoded(name)}{verb}"
 
     async def get(self, name: str) -> Answer:
@@ -87,7 +87,7 @@ class HttpTarget:
         return await self.ask("GET", self.list_path(parent), query=query, rpc="list")
 
     def list_path(self, parent: str) -> str:
-        """The path of the operations of a parent."""
+        """Return the path of the operations of a parent."""
         return self.path(f"{parent}/operations" if parent else "operations")
 
     async def cancel(self, name: str) -> Answer:
@@ -117,8 +117,8 @@ class HttpTarget:
     ) -> Answer:
         """Send a request, and read the reply as one of the interface.
 
-        The path is sent as it is. ``body`` is sent as JSON, ``content`` as it is. A request without
-        ``rpc`` is none of the interface's. An ``anonymous`` one is sent without the given headers.
+        The path and ``content`` are sent unchanged, ``body`` as JSON. A request without ``rpc`` is
+        outside the interface. An ``anonymous`` request is sent without the user's headers.
         """
         if query:
             path += "?" + "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in query.items())
@@ -179,7 +179,7 @@ class HttpTarget:
                 while left and len(body) <= MAX_REPLY:
                     if unpacks.eof:  # another member follows (RFC 1952 §2.2)
                         unpacks = zlib.decompressobj(_GZIP)
-                    # Never more at once than may be kept: httpx itself would unpack a bomb whole.
+                    # Limit each piece: httpx itself would decompress a gzip bomb completely.
                     body += unpacks.decompress(left, MAX_REPLY + 1 - len(body))
                     left = unpacks.unused_data
                 if len(body) > MAX_REPLY:

@@ -1,4 +1,4 @@
-"""The run: every chosen rule against one server, over one transport or both."""
+"""Judge a server by all selected rules, over one transport or both."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _LOST_AT_MOST: Final = 3
 _PARTING_SECONDS: Final = 5.0
 _UNJUDGED: Final = (Verdict.ABSENT, Verdict.SKIPPED)
 _MOST_BYTES: Final = 128 * 1024 * 1024
-"""Most bytes of all replies, which are kept for the rules that read them."""
+"""Maximum size of all replies in bytes, which are kept for the rules that read them."""
 
 
 class ServerUnreachable(Exception):
-    """The server could not be judged at all; the text says why."""
+    """Raised if the server cannot be judged at all; the message is the reason."""
 
 
 async def judge(
@@ -67,12 +67,12 @@ async def judge(
     parent: str | None = None,
     required: Collection[Check] = (),
 ) -> ConformanceReport:
-    """Judge a server by these checks, as far as they are meant for the target's transport.
+    """Judge a server by those of these checks that apply to the target's transport.
 
-    ``required`` ones fail where what they are about is absent, or they cannot be judged.
+    ``required`` checks fail if their feature is absent, or if they cannot be judged.
 
-    ``log`` is where the target keeps its answers. Operations that were started are cancelled and
-    deleted at the end, also where the run itself is cancelled, as by Ctrl-C.
+    The target keeps its answers in ``log``. Operations that were started are cancelled and deleted
+    at the end, even if the run itself is cancelled, for example by Ctrl-C.
 
     Raises:
         ServerUnreachable: The first start fails: there is no server, or it refuses the request.
@@ -129,7 +129,7 @@ async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
         except TimeoutError:
             verdict = Verdict.SKIPPED if verdict is Verdict.PASSED else verdict
             facts.append(_cut(bench, 0))
-        except (NotOffered, NotJudged) as exc:  # what was found before stands
+        except (NotOffered, NotJudged) as exc:  # failures found before still count
             if verdict is Verdict.PASSED:
                 absent = isinstance(exc, NotOffered)
                 verdict = Verdict.ABSENT if absent else Verdict.SKIPPED
@@ -159,7 +159,7 @@ def _gone(log: list[Answer]) -> bool:
 
 
 async def _clean(bench: Bench) -> None:
-    """Cancel and delete what was started, as far as the server does it in a few seconds."""
+    """Cancel and delete the started operations, as far as that succeeds in a few seconds."""
     if not _gone(bench.log):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PARTING_SECONDS):
@@ -168,7 +168,7 @@ async def _clean(bench: Bench) -> None:
 
 
 def merged(reports: Iterable[ConformanceReport]) -> ConformanceReport:
-    """One report of several, such as those of both transports."""
+    """Merge several reports into one, such as those of both transports."""
     given = list(reports)
     return attrs.evolve(
         given[0],

@@ -1,4 +1,4 @@
-"""Rules of gRPC alone."""
+"""Rules that apply only to gRPC."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def grpc_deadline(bench: Bench) -> Facts:
         return await bench.grpc.wait_within(name, timeout=2 * slack + 10, seconds=seconds)
 
     answer = await answer_within(3 * hold)
-    # On a busy machine a reply may be late by chance; a slow network may need the longer one.
+    # On a busy machine a reply may be late by chance; a slow network may need the longer deadline.
     for seconds in (*[3 * hold] * bench.pace.rounds, hold + slack):
         if answer.lost:
             answer = await answer_within(seconds)

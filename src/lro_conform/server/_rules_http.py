@@ -1,4 +1,4 @@
-"""Rules of HTTP alone: routes, query and body forms, methods of HTTP, and JSON."""
+"""Rules that apply only to HTTP: routes, queries, bodies, HTTP methods and JSON."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ UNKNOWN_PATH: Final = "/lro-conform/unknown"
 
 
 def _refusal(answer: Answer) -> Iterator[str]:
-    """A fact if a request was not refused, or only by the server's own defect."""
+    """Yield a fact if a request was not refused, or only because of a server fault."""
     if not answer.refused and not answer.redirected:
         yield f"{answer}; expected was a refusal that is not the server's defect"
 
 
 def _tolerance(answer: Answer) -> Iterator[str]:
-    """A fact if a request neither succeeded nor was refused as the caller's mistake."""
+    """Yield a fact if a request neither succeeded nor was refused with INVALID_ARGUMENT."""
     if not answer.ok and answer.code != "INVALID_ARGUMENT":
         yield f"{answer}; expected was success or INVALID_ARGUMENT"
 
@@ -456,7 +456,7 @@ async def json_metadata_names(bench: Bench) -> Facts:
 
 
 def _metadata(bench: Bench) -> Iterator[tuple[str, object]]:
-    """The fields of all metadata so far, but for a Struct's, which are named freely."""
+    """Yield the fields of all metadata so far, except those of a Struct, which has any names."""
     for body in bench.bodies():
         metadata = body.get("metadata")
         if isinstance(metadata, Mapping) and "value" not in metadata:

@@ -33,9 +33,9 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 _MOST_PAGES: Final = 300
 _LARGE: Final = 100_000
-"""Above the maximum of most servers. Some make room for as many as are asked for."""
+"""A page size above the maximum of most servers. Some servers allocate memory for all of it."""
 _AT_LEAST: Final = 3
-"""Least number of operations in a list that is walked."""
+"""Minimum number of operations in a list that is read page by page."""
 
 
 async def _list(bench: Bench, **given: Any) -> Answer:
@@ -50,7 +50,7 @@ async def _have_pages(bench: Bench) -> None:
 
 
 async def _token(bench: Bench, **given: Any) -> str:
-    """The token of a first page of one, of a list that has more."""
+    """Return the page token after a first page with one operation."""
     await _have_pages(bench)
     answer = await _list(bench, page_size=1, **given)
     token = answer.body.get("nextPageToken")
@@ -302,7 +302,7 @@ async def pages_unknown_parent(bench: Bench) -> Facts:
         yield f"{answer}, though there is no such parent"
     if not answer.ok and not answer.refused:
         yield f"{answer}; expected was an empty list, or a refusal"
-    if answer.code == "NOT_FOUND":  # by a framework around it, which has no route for this parent
+    if answer.code == "NOT_FOUND":  # a framework may have no route for this parent
         bench.log[bench.log.index(answer)] = attrs.evolve(answer, foreign=True)
 
 
@@ -335,10 +335,10 @@ async def pages_deleted(bench: Bench) -> Facts:
 
 
 async def _filters(bench: Bench) -> None:
-    """Go on only if the server knows filters.
+    """Check that the server supports filters.
 
     Raises:
-        NotOffered: It refuses the simplest one.
+        NotOffered: The server refuses the simplest filter.
     """
     answer = await _list(bench, filter="done = true")
     if answer.code in ("UNIMPLEMENTED", "INVALID_ARGUMENT"):

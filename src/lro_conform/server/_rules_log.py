@@ -1,4 +1,4 @@
-"""Rules that every reply of a run is held against, when all others have been judged."""
+"""Rules for every reply of a run, judged after all other rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 
 async def _some_calls(bench: Bench) -> None:
-    """See to it that the log has operations in progress and done, a page, and a refusal.
+    """Make sure that the log has operations in progress and done, a page, and a refusal.
 
-    Where other rules are judged as well it has them already.
+    If other rules were judged before, the log already has these.
     """
     lists, waits = (functools.partial(bench.need, rpc) for rpc in ("list", "wait"))
     for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
-        with contextlib.suppress(NotJudged, NotOffered):  # whatever else there is, is judged
+        with contextlib.suppress(NotJudged, NotOffered):  # the rest of the log is judged anyway
             await ask()
     if not any(one.refused and not one.foreign for one in bench.log):
         with contextlib.suppress(NotJudged):
@@ -37,10 +37,10 @@ async def _some_calls(bench: Bench) -> None:
 
 
 async def _errors(bench: Bench, foreign: bool = False) -> list[Answer]:
-    """The refusals, of calls of the interface or of all requests.
+    """Return the refusals of calls of the interface, or with ``foreign`` of all requests.
 
     Raises:
-        NotJudged: There is none.
+        NotJudged: No call was refused.
     """
     await _some_calls(bench)
     found = [
@@ -408,7 +408,7 @@ async def errors_mapping(bench: Bench) -> Facts:
 
 
 _OWN_STATUSES: Final = frozenset({405, 413, 414, 415, 431})
-"""Statuses of HTTP itself, which do not belong to a code."""
+"""Statuses of HTTP itself, which no code is mapped to."""
 
 
 @HTTP_RULES(

@@ -1,4 +1,4 @@
-"""Rules of the five methods: what each answers, waiting, cancelling, deleting, and races."""
+"""Rules of the five methods: their replies, waiting, cancelling, deleting, and races."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 
 async def _call(bench: Bench, rpc: str) -> Facts:
-    """A fact if a method of an existing operation neither succeeds nor is left out."""
+    """Yield a fact if a method neither succeeds for an existing operation nor is left out."""
     answer = await bench.first(rpc)
     if await bench.left_out(answer):
         raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
@@ -239,7 +239,7 @@ async def wait_beside_others(bench: Bench) -> Facts:
     waits = [asyncio.ensure_future(bench.target.wait(name, timeout)) for _ in range(4)]
     await asyncio.sleep(bench.pace.hold / 4)
     answer = await bench.target.get(name)
-    await bench.target.cancel(name)  # which ends the waits, where it is supported
+    await bench.target.cancel(name)  # ends the waits, if it is supported
     await asyncio.gather(*waits)
     if answer.fault or answer.seconds > bench.slack:
         yield f"{answer} after {answer.seconds:.1f} s, beside four waits"
@@ -485,7 +485,7 @@ async def delete_no_other(bench: Bench) -> Facts:
 )
 async def delete_running(bench: Bench) -> Facts:
     await bench.need("delete")
-    # What is deleted cannot be cancelled any more, and keeps its worker until its own end.
+    # A deleted operation cannot be cancelled any more, so it occupies a worker until it ends.
     kind = StartKind.SOON if bench.starter.offers(StartKind.SOON) else StartKind.LONG
     for fact in expect(await bench.target.delete(await bench.start(kind)), "OK"):
         yield fact

@@ -1,4 +1,4 @@
-"""Hooks that start operations: the one thing that differs from service to service."""
+"""Hooks that start operations: only this differs from service to service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lro_conform.server._http import HttpTarget
 
 
 class StartKind(enum.StrEnum):
-    """The behaviour that checks want of a new operation."""
+    """The behaviour that a check needs from a new operation."""
 
     LONG = "long"
     """It runs until it is cancelled, or for some minutes."""
@@ -29,7 +29,7 @@ class StartKind(enum.StrEnum):
 
 
 class StartFailed(Exception):
-    """The hook has started nothing; the text says why."""
+    """Raised if the hook has started nothing; the message is the reason."""
 
 
 class OperationStarter(Protocol):
@@ -40,10 +40,10 @@ class OperationStarter(Protocol):
         ...
 
     async def start(self, kind: StartKind) -> Answer:
-        """Start an operation: the answer's body is an Operation, or has only its name.
+        """Start an operation, and return an answer whose body is an Operation or only its name.
 
         Raises:
-            StartFailed: None was started.
+            StartFailed: No operation was started.
         """
         ...
 
@@ -51,7 +51,7 @@ class OperationStarter(Protocol):
 _TEMPLATE: Final = re.compile(r"(POST|PUT|PATCH|DELETE)\s+(/[!-~]*)(?:\s+(.*))?", re.DOTALL)
 _UNIQUE: Final = "$UUID"
 _MOST_PRINTED: Final = 64 * 1024
-"""Most bytes that a command may print."""
+"""Maximum number of bytes that a command may print."""
 _SHOWN: Final = 200
 
 
@@ -68,7 +68,7 @@ class RequestTemplate:
         """Read ``METHOD /PATH [JSON]``.
 
         Raises:
-            ValueError: It is not of this form, or the body is not JSON.
+            ValueError: The text does not have this form, or the body is not JSON.
         """
         found = _TEMPLATE.fullmatch(text.strip())
         if found is None:
@@ -84,7 +84,7 @@ class RequestTemplate:
 
 @attrs.frozen
 class HttpStarter:
-    """Start operations by requests to the server."""
+    """Starts operations with requests to the server."""
 
     target: HttpTarget
     templates: Mapping[StartKind, RequestTemplate]
@@ -104,10 +104,10 @@ class HttpStarter:
 
 @attrs.frozen
 class CommandStarter:
-    """Start operations by a command, which prints a name or an Operation as JSON.
+    """Starts operations with a command that prints a name, or an Operation as JSON.
 
-    It finds the kind in ``LRO_CONFORM_KIND``, and the server in ``LRO_CONFORM_TARGET``. One that
-    prints nothing and succeeds does not offer the kind.
+    The command gets the kind in ``LRO_CONFORM_KIND`` and the server in ``LRO_CONFORM_TARGET``. If
+    it succeeds without output, it does not offer the kind.
     """
 
     words: Sequence[str]
@@ -148,10 +148,10 @@ class CommandStarter:
 
 
 def printed_answer(printed: bytes) -> Answer:
-    """The answer that a command printed: an Operation as JSON, or a name.
+    """Return the answer that a command printed: an Operation as JSON, or a name.
 
     Raises:
-        StartFailed: It is neither.
+        StartFailed: The output is neither.
     """
     text = printed.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
@@ -163,7 +163,7 @@ def printed_answer(printed: bytes) -> Answer:
             value, _ = read_json(printed)
         except ValueError as exc:
             raise StartFailed(f"the command printed what is not JSON: {shown(str(exc))}") from None
-        assert isinstance(value, dict)  # of a text that begins so
+        assert isinstance(value, dict)  # the text begins with a brace
         if operation_problem(value):
             raise StartFailed(f"the command printed no Operation: {operation_problem(value)}")
         body = value
@@ -172,7 +172,7 @@ def printed_answer(printed: bytes) -> Answer:
 
 @attrs.frozen
 class FunctionStarter:
-    """Start operations by a coroutine function of this program, which returns their names."""
+    """Starts operations with a coroutine function that returns their names."""
 
     function: Callable[[StartKind], Awaitable[str]]
     kinds: frozenset[StartKind] = frozenset(StartKind)

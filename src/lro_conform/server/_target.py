@@ -1,4 +1,4 @@
-"""The port over which a server is asked: five methods, and raw replies."""
+"""The interface with which a server is called: five methods that return raw replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lro_conform.server._answers import Answer
 
 
 class Target(Protocol):
-    """A server, asked over one transport. No method raises for anything that the server does."""
+    """A server, called over one transport. Whatever the server does, no method raises."""
 
     transport: str
     address: str
@@ -25,7 +25,7 @@ class Target(Protocol):
         page_token: str | None = None,
         filter: str | None = None,
     ) -> Answer:
-        """Ask ListOperations; what is None is not sent."""
+        """Call ListOperations; arguments that are None are not sent."""
         ...
 
     async def cancel(self, name: str) -> Answer:
@@ -37,7 +37,7 @@ class Target(Protocol):
         ...
 
     async def wait(self, name: str, timeout: float | None = None) -> Answer:
-        """Ask WaitOperation; without a timeout none is sent. Seconds may be negative."""
+        """Call WaitOperation; a timeout of None is not sent. Seconds may be negative."""
         ...
 
     async def aclose(self) -> None:
