@@ -104,7 +104,7 @@ def test_objects_belong_together() -> None:
 
 def test_times_of_the_stop_fit_into_the_grace_period() -> None:
     """The table adds up, and its numbers are those of the manifest, the module and the code."""
-    *parts, (said, whole, _) = rows(PAGE, "what")
+    *parts, (said, whole, _) = rows(PAGE, "step")
     seconds = [int(cells[1]) for cells in parts]
     drain = re.search(r"drain=timedelta\(seconds=(\d+)\)", text_of(PAGE))
     assert drain is not None
