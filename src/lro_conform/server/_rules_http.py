@@ -156,7 +156,7 @@ async def routes_options(bench: Bench) -> Facts:
 
 @RULES(
     "forms.empty-body",
-    "A POST without a body is one with an empty message.",
+    "A POST without a body means an empty message.",
     SHOULD,
     http_proto("HttpRule.body"),
 )

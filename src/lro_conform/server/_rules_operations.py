@@ -183,7 +183,7 @@ async def result_failure(bench: Bench) -> Facts:
 
 @RULES(
     "states.repeated-gets",
-    "An operation that is done is read alike again and again.",
+    "An operation that is done is the same each time it is read.",
     MUST,
     operations_proto("Operation.done"),
 )

@@ -227,7 +227,7 @@ async def wait_unknown(bench: Bench) -> Facts:
 
 @RULES(
     "wait.beside-others",
-    "Waits hold up no other call.",
+    "Waits do not delay other calls.",
     SHOULD,
     operations_proto("WaitOperation"),
     optional=True,
@@ -426,7 +426,7 @@ async def delete_empty(bench: Bench) -> Facts:
 
 @RULES(
     "delete.gone",
-    "What was deleted answers NOT_FOUND: to get, cancel, wait, and delete.",
+    "A deleted operation answers NOT_FOUND to get, cancel, wait and delete.",
     MUST,
     aip(135, "Errors"),
     operations_proto("DeleteOperation"),
@@ -493,7 +493,7 @@ async def delete_running(bench: Bench) -> Facts:
 
 @RULES(
     "delete.stays-gone",
-    "What was deleted does not come back when its work ends.",
+    "A deleted operation does not come back when its work ends.",
     MUST,
     operations_proto("DeleteOperation"),
     optional=True,
