@@ -68,7 +68,7 @@ def test_page_names_its_markdown(built: Path) -> None:
 def test_markdown_of_the_reference_has_signatures_and_docstrings(built: Path) -> None:
     text = (built / "reference" / "api" / "lro.md").read_text("utf-8")
     assert "\n## lro.Service\n" in text
-    assert "\nService(store: Store, executor: Executor | None, *, " in text
+    assert "\nService(store: Store, executor: Executor | None, **options: " in text
     assert "\nOptions(*, concurrency: int | None = None, time_limit: timedelta | None" in text
     assert "\n### lro.Service.wait\n" in text
     assert "Long-running methods over a store" in text

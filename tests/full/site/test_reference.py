@@ -89,7 +89,7 @@ def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path)
         page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
         assert "_LEASE" not in page
         assert "_DRAIN" not in page
-    assert "`lease` (15 s)" in page
+    assert "``lease`` (15 s)" in page
     adapters = (built / "reference" / "api" / "lro.adapters.md").read_text("utf-8")
     assert "scan: int = 500, max_bytes: int = 1024 * 1024" in adapters
 

@@ -386,7 +386,7 @@ def test_nothing_that_shows_a_store_shows_its_password(make: Make, passwords: Pa
 FORKER: Final = """
 import os, sys
 from datetime import UTC, datetime
-from lro import Any
+from lro import AnyMessage
 from lro.adapters import Record
 from lro.stores.postgres import PostgresStore
 
@@ -399,7 +399,7 @@ def password():
 def use(store, name):
     now = datetime.now(UTC)
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
-    assert store.insert(record, Any(), None).fresh
+    assert store.insert(record, AnyMessage(), None).fresh
 
 store = PostgresStore(sys.argv[1], password=password, schema=sys.argv[2], connections=1)
 use(store, "operations/parent")

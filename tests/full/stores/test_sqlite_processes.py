@@ -18,12 +18,12 @@ from tests.waiting import PATIENCE
 PRELUDE = """
 import os, sqlite3, sys, threading, time
 from datetime import UTC, datetime, timedelta
-from lro import Any
+from lro import AnyMessage
 from lro.adapters import Record
 from lro.errors import Unavailable
 from lro.stores.sqlite import SQLiteStore
 
-def insert(store, unique_id, request=Any()):
+def insert(store, unique_id, request=AnyMessage()):
     now = datetime.now(UTC)
     name = f"operations/{unique_id}"
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
