@@ -1,4 +1,4 @@
-"""What ends a command from outside, in this process; test_client_pipes has it in one of its own."""
+"""Interrupts and closed outputs end a command in this process; test_client_pipes uses a child."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raising(error: BaseException) -> Any:
 def test_interrupt_names_the_operation(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Quoted for the shell, if something was waited for."""
+    """The message has the name, quoted for the shell, if the command was waiting."""
     name = started(harness)
     with monkeypatch.context() as patch:
         patch.setattr(Group, "as_completed", raising(KeyboardInterrupt()))
@@ -62,7 +62,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unexpected_error_is_raised(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that is none of a call is raised as it is."""
+    """An exception that is not an error of a call is raised unchanged."""
     names = [started(harness) for _ in range(2)]
     send = HttpTransport.send
     calls: list[Any] = []
@@ -82,7 +82,7 @@ def test_unexpected_error_is_raised(
 def test_output_that_is_no_text_stream(
     asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command can be called by others, as click's test runner does, with streams of theirs."""
+    """Other code, such as click's test runner, can call the command with its own streams."""
     name = over(harness, ResizeMetadata(40), ResizeResponse())
     found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
     assert (found.exit_code, name in found.output) == (0, True)
@@ -91,7 +91,7 @@ def test_output_that_is_no_text_stream(
 
 
 def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before there is anything to say: while modules are loaded, and between them."""
+    """An interrupt while modules are loaded, or just after, prints nothing."""
     quiet = (Exit.INTERRUPTED, "", "")
     for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
         with monkeypatch.context() as patch:
@@ -136,7 +136,7 @@ def test_interrupted_after_the_start(
 def test_command_without_output_asks_nothing(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command asks nothing when it has no output."""
+    """If standard output is closed, the command sends no request."""
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list"]) == Exit.MISUSED
     assert capsys.readouterr().err == "lro: standard output is closed\n"

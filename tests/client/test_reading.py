@@ -314,7 +314,7 @@ def test_header_that_cannot_be_sent_is_not_shown(
     http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
     with (
         sockets.serving(sockets.silent) as url,
-        pytest.raises(CallError, match="such as the newline of a file") as caught,
+        pytest.raises(CallError, match="such as the newline at the end of a file") as caught,
     ):
         face.client(url, http=http).get(NAME)
     shown = "".join(traceback.format_exception(caught.value))

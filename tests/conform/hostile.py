@@ -51,7 +51,7 @@ LOST: Final[dict[str, Behaviour]] = {
     "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
     "drips a body": drips(reply(b"", length=1_000_000), b" "),
 }
-"""What is no reply at all: the server counts as one that is not there."""
+"""Behaviours without any valid reply: the server counts as unreachable."""
 
 HOSTILE: Final[dict[str, Behaviour]] = {
     "endless": drips(reply(b"", length=1 << 40), b" " * 65536, 0),

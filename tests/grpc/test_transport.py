@@ -76,7 +76,7 @@ def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
 
 
 def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
-    """Metadata of the user, the routing header, the message; a name without odd characters."""
+    """A call has the user's metadata, a routing header with the encoded name, and the message."""
     said = pb.Operation(name=NAME).SerializeToString()
     odd, client = asking(
         *[sending(said)] * 4, sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]}
@@ -107,7 +107,7 @@ def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
 
 @pytest.mark.parametrize("target", ["acme.v1.Images.Resize", "/acme.v1.Images/Resize"])
 def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
-    """A method goes by its full name or its path; id and validate_only go beside the message."""
+    """A method is called by full name or path; id and validate_only are added as fields."""
     odd, client = asking(replying(name=NAME))
     for options in ({}, {"request_id": ID}, {"validate_only": True}):
         client.start(target, ResizeRequest(source="a"), **TYPES, **options)
@@ -121,20 +121,20 @@ def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
 @lro.message("acme.v1.HalfRequest")
 @attrs.frozen
 class HalfRequest:
-    """A request with one of them."""
+    """A request with ``validate_only``, but without ``request_id``."""
 
     validate_only: bool = False
 
 
 @attrs.frozen
 class OddRequest:
-    """A request whose field of this name is something else."""
+    """A request whose field ``request_id`` is not a text."""
 
     request_id: int = 0
 
 
 def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
-    """A class that has them gets them there; what the message says itself stays."""
+    """Fields of the class hold the id and validate_only; values that the message has are kept."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)
@@ -208,7 +208,7 @@ def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> N
 
 
 def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
-    """They are mapped one to one; two may come from the connection if there are no details."""
+    """Without details, two of the codes may come from the connection, so they count as passing."""
     codes = [code for code in Code if code is not Code.OK]
     answers = []
     for code in codes:
@@ -234,7 +234,7 @@ def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
 
 
 def test_call_without_server_is_unavailable(face: Face) -> None:
-    """A connection that is refused is UNAVAILABLE, and passes."""
+    """A refused connection is UNAVAILABLE, which is a passing (transient) error."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         address = f"{HOST}:{probe.getsockname()[1]}"
@@ -244,14 +244,14 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
 
 
 def test_port_without_tls_is_final(asking: Asking) -> None:
-    """As a certificate that is not trusted: no retry can cure it."""
+    """Like an untrusted certificate, this is an error that no retry can cure."""
     _, client = asking(send={"credentials": grpc.ssl_channel_credentials()})
     error = failure(client)
     assert (error.code, error.passing) == (lro.Code.FAILED_PRECONDITION, False)
 
 
 def test_a_call_has_a_deadline(asking: Asking) -> None:
-    """A server that does not answer is given up; it knows when, so it may give up too."""
+    """The client stops waiting at the deadline; the server knows it, and may stop too."""
     over, left = threading.Event(), []
 
     def hang(context: Any) -> bytes:
@@ -284,9 +284,9 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
 
 
 def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
-    """Bytes that are no such message are UNKNOWN, and do not pass; nor is a start without a name.
+    """Bytes that are not the expected message are UNKNOWN, and the error is not passing.
 
-    It would be polled for ever.
+    So is a start in progress without a name, because it would be polled for ever.
     """
     _, client = asking(sending(b"\xff"), sending(b"\xff"), sending(b""))
     for call, why in (
@@ -308,7 +308,8 @@ def test_a_reply_that_is_too_large(asking: Asking) -> None:
     error = failure(client)
     assert isinstance(error, UnreadableReply)
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
-    with pytest.raises(UnreadableReply, match="the reply is too large"):  # and not for ten minutes
+    # At once, without retries for ten minutes.
+    with pytest.raises(UnreadableReply, match="the reply is too large"):
         client.operation(NAME, **TYPES).result()
 
 
@@ -363,7 +364,7 @@ def test_a_transport_that_was_closed_says_so(face: Face) -> None:
 
 
 def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
-    """After one call without a reply; an idle one before the gateways on its way forget it."""
+    """After one call without a reply; an idle connection, before gateways can drop it."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))
@@ -379,7 +380,7 @@ def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
 
 
 def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
-    """The server was slow, and its connection was well."""
+    """The server was only slow: the replaced connection still works."""
     over = threading.Event()
 
     def hold(context: Any) -> bytes:
@@ -419,7 +420,7 @@ def test_credentials_are_those_of_the_channel(face: Face) -> None:
 
 
 def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
-    """The call raises an error of ours; the task, which was not cancelled, is not reported so."""
+    """The call raises a CallError, not CancelledError, because nobody cancelled the task."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     channel = face.run(lambda: module.insecure_channel("127.0.0.1:1"))
     made = transport(face, channel)
@@ -461,7 +462,7 @@ def test_a_call_that_ends_with_the_channel() -> None:
 
 
 def test_ok_without_a_message_says_nothing() -> None:
-    """It is asked again like an empty body over HTTP; a cancel has no message to read."""
+    """Like an empty body over HTTP, this leads to another call; a cancel needs no message."""
     coder = GrpcCoder((), lro.TypeRegistry())
     with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:
         coder.decode(Call(request=lro.wire.GetOperationRequest(NAME), budget=1.0), None)

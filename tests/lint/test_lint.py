@@ -40,7 +40,7 @@ def codes(found: list[Finding]) -> list[str]:
 
 
 def said(method: Declared, *messages: str, **more: object) -> str:
-    """The only sentence about a method of a file with these messages, beside Google's own."""
+    """The message of the only finding for this method, in a set with Google's files too."""
     book = proto(method, messages=messages, imports=["google/protobuf/empty.proto"])
     (found,) = lint(packed(book, empty_file(), interface_file()))
     return found.message
@@ -92,7 +92,7 @@ def test_a_finding_has_the_facts(method: Declared, wanted: str) -> None:
 
 
 def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
-    """However many the set has: a few names, in order of likeness."""
+    """The error names only the few most similar files, even if the set has many."""
     names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
     with pytest.raises(InvalidArgument) as refused:
@@ -133,7 +133,8 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
         (b"syntax = 'proto3';", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),
         (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # cut off
         (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # no text
-        (packed(proto(GOOD, name="")), None, "a file without a name"),  # of other bytes by chance
+        # Other data may parse as such a set by chance.
+        (packed(proto(GOOD, name="")), None, "a file without a name"),
         (
             packed(proto(BARE)) + packed(proto(GOOD)),
             None,
@@ -155,7 +156,7 @@ def test_what_cannot_be_examined_is_refused(
         ("BatchDeleteBooks", EMPTY, []),
         ("DeleteBook", EMPTY, []),
         ("BatchCreateBooks", EMPTY, ["response-type-empty"]),
-        ("BatchDeleteBooks", "BatchDeleteBooksResponse", []),  # it can be taken back (AIP-235)
+        ("BatchDeleteBooks", "BatchDeleteBooksResponse", []),  # a soft delete (AIP-235)
     ],
 )
 def test_a_delete_of_many_or_one_may_respond_with_empty(
@@ -169,13 +170,13 @@ def test_a_delete_of_many_or_one_may_respond_with_empty(
 
 
 def test_the_same_file_may_come_twice() -> None:
-    """As when sets with imports are put together; where it stands does not matter."""
+    """As when sets with imports are joined; different source positions do not matter."""
     assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
         "missing-operation-info"
     ]
 
 
-def test_public_imports_of_the_missing_are_skipped() -> None:
+def test_public_imports_of_missing_files_are_skipped() -> None:
     """A set may lack imports, and have indexes that point nowhere (spec §8.3(4))."""
     far = proto(name="far.proto", package="far", messages=["Far"])
     via = proto(name="via.proto", package="via", messages=[], imports=["far.proto", "gone.proto"])
@@ -203,7 +204,7 @@ def test_the_registry_is_filled_from_a_set() -> None:
 
 
 def test_a_method_is_declared_once() -> None:
-    """Two files with one method are no registry."""
+    """Two files that declare the same method are refused."""
     files = proto(GOOD), proto(GOOD, name="again.proto")
     with pytest.raises(DeclarationError, match="declared twice"):
         operation_infos(packed(*files))
@@ -248,7 +249,7 @@ def facts_of(finding: Finding, *names: str) -> dict[str, object]:
 
 
 def names_of(info: OperationInfo) -> dict[str, str]:
-    """The names that there are."""
+    """The type names of a declaration that are not empty."""
     named = {"response_type": info.response_type, "metadata_type": info.metadata_type}
     return {field: name for field, name in named.items() if name}
 

@@ -1,4 +1,4 @@
-"""What pydantic, msgspec and TypedDict say of their classes beyond what attrs classes can."""
+"""What classes of pydantic and msgspec and TypedDicts can declare, but attrs classes cannot."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def known(cls: type, name: str = "acme.v1.Made") -> lro.TypeRegistry:
 
 
 def both_ways(message: Any, cls: Any = None) -> Any:
-    """The JSON of a message, which comes back from JSON and from the binary form."""
+    """The JSON of a message, checked to load as the same message from JSON and in binary form."""
     cls = cls or type(message)
     types = known(cls)
     packed = types.pack(message, cls)
@@ -96,7 +96,7 @@ def test_a_field_without_default_is_required_of_a_request_and_always_written(
     # A server that leaves zeros out is understood.
     assert known(cls).load({}, cls, strict=False) == empty
     outer = msgspec.defstruct("Outer", [("inner", cls), ("uid", uuid.UUID)])
-    # What has no zero must be there in an answer, too: a message, and a text that is not any.
+    # A type without a zero is required in a reply too: a message, or a text of a fixed form.
     assert violations(outer, {}, strict=False) == dict.fromkeys(["inner", "uid"], "is required")
 
 
@@ -113,7 +113,7 @@ class Whole(typing_extensions.TypedDict, total=False):
 
 
 def test_a_typed_dict_has_the_keys_that_it_must_have() -> None:
-    """Those of a request that are missing are zero; those of a message are not made up."""
+    """Keys that a request lacks become zero; a message to be written must have them."""
 
     types = known(Whole)
     assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
@@ -199,7 +199,7 @@ def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
     assert lro.TypeRegistry().register(named) == "acme.v1.Named"
     named = lro.message("acme.v1.Named")(TypedDict("Named", {"name": str}))
     assert lro.TypeRegistry(named).pack({"name": "a"}, named).type_name == "acme.v1.Named"
-    assert simple_name(Page[int]) == "Page_int"  # which proto has, as it has not Page[int]
+    assert simple_name(Page[int]) == "Page_int"  # Page[int] is not a valid name in proto
     assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
 
 
@@ -288,10 +288,10 @@ MSGSPEC = [
         *((struct(("a", kind)), *rest) for kind, *rest in BOTH + MSGSPEC),
     ],
 )
-def test_type_that_proto_has_not_is_written_as_its_library_writes_it(
+def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """As a scalar where that is one, else as any JSON value; what is not set has no JSON."""
+    """As a scalar if the library writes one, else as any JSON value; an unset field is left out."""
     assert both_ways(cls(a=value)) == {"a": shown}
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
@@ -313,7 +313,7 @@ def test_type_that_proto_has_not_is_written_as_its_library_writes_it(
 def test_wrong_value_of_such_a_type_is_named_by_its_path(
     cls: Any, wrong: Any, paths: set[str]
 ) -> None:
-    """What the library says is wrong, too."""
+    """This includes errors that the library itself reports."""
     assert violations(cls, {"a": wrong}).keys() == paths
 
 
@@ -329,7 +329,7 @@ class Bag(TypedDict):
     models: list[Needy]
 
 
-def test_messages_of_every_kind_stand_in_each_other() -> None:
+def test_messages_of_every_kind_may_contain_each_other() -> None:
     needy = Needy(count=1, tags=["a"], labels={}, note="", stage=Stage.COPYING)
     both_ways({"struct": Holder(needy, Point(1)), "models": [needy]}, Bag)
     wrong = {"struct": {"model": {}, "point": {"x": "y"}}, "models": [{"count": 1}]}
@@ -424,7 +424,7 @@ def test_an_excluded_field_is_not_part_of_the_message() -> None:
     assert known(cls).load({"hidden": "b"}, cls, strict=False).hidden == "default"
 
 
-def test_a_model_of_its_own_form_may_stand_in_a_field() -> None:
+def test_a_model_with_custom_json_may_be_the_type_of_a_field() -> None:
     cls = model(root=(Rooted, Rooted([])), own=(OwnForm | None, None))
     assert both_ways(cls(root=Rooted([1]))) == {"root": [1]}
     assert known(cls).dump(cls(own=OwnForm(a=3))) == {"root": [], "own": "3"}
@@ -504,7 +504,7 @@ def test_every_violation_of_a_model_is_named() -> None:
     assert violations(Checked, {"low": 10}) == {"low": "must not be above high"}
     assert known(Checked).load({"codes": "1,2"}, Checked).codes == [1, 2]
     assert "codes" in str(violations(Checked, {"codes": "1,b"}))
-    # A stored message of another version of the class, whatever its configuration.
+    # A stored message of another class version is read, whatever the configuration forbids.
     assert known(Checked).load({"odd": 1, "uid": str(ID)}, Checked, strict=False) == Checked(uid=ID)
 
 
@@ -529,7 +529,7 @@ def sized(name: str, mode: str) -> Any:
 
 @pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
 def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
-    """It may understand what ProtoJSON does not; its TypeError is a violation, as of attrs."""
+    """It may understand what ProtoJSON does not; its TypeError is a violation, as with attrs."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
     assert "is no size" in violations(cls, {"size": 7}).popitem()[1]
@@ -589,7 +589,7 @@ class AllWritten(BaseModel):
 
 
 def test_serializers_and_computed_fields_of_a_model_count() -> None:
-    """What is computed is written alone; enums are written by name, also where values are kept."""
+    """Computed fields are written, not read; enums are written by name, even if kept as values."""
     message = Written(
         stage=Stage.COPYING,
         stages=[Stage.WAITING],
@@ -726,7 +726,7 @@ def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
     shown = types.dump(instance)
     assert shown == {"name": "a", "memorySizeGb": 3}
     assert types.load(shown, redis_v1.Instance) == instance
-    types.register(redis_v1.Instance.pb())  # the message inside is no other one
+    types.register(redis_v1.Instance.pb())  # the wrapped protobuf class counts as the same class
     with pytest.raises(EncodingError, match="must be a Instance, got 5"):
         types.pack(5, redis_v1.Instance)
 
@@ -735,7 +735,7 @@ def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
 
 
 def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that has a newer one."""
+    """The error names the extra that installs a newer one."""
     monkeypatch.setattr(pydantic_models.pydantic, "VERSION", "2.10.6")
     with pytest.raises(MissingExtra, match=r"lro\[pydantic\]"):
         known(type("Fresh", (Needy,), {"__module__": __name__}))
@@ -783,7 +783,7 @@ class Drawing(BaseModel):
 
 
 def test_discriminator_of_a_field_chooses_the_class() -> None:
-    """As pydantic does: also where several classes would take it; others are refused."""
+    """As in pydantic, also where several classes would accept the value; other tags are refused."""
     value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
     drawing = known(Drawing).load(value, Drawing)
     assert drawing == Drawing.model_validate(value)

@@ -71,7 +71,7 @@ def rows() -> dict[str, list[str]]:
 ROWS: Final = rows()
 BOUNDS: Final = {what: int(row[0]) for what, row in ROWS.items()}
 MAX_TEXT: Final = BOUNDS["message of an error's reply, and each text in its details, characters"]
-MAX_DETAILS: Final = BOUNDS["details of an error's reply, bytes"]
+MAX_DETAILS: Final = BOUNDS["details of an error, bytes"]
 
 
 def test_the_table_has_the_defaults_of_the_code() -> None:
@@ -320,10 +320,10 @@ ELSEWHERE: Final = {
     "page of a list, bytes",
     "page of a list over gRPC, bytes",
     "operations of a page",
-    "steps of a filter in one operation",  # tests/filters/test_hostile.py
+    "steps of evaluating a filter on one operation",  # tests/filters/test_hostile.py
     "operations that wait in the store for a worker; 0: none",  # tests/engine/test_starting.py
     "message of an error's reply, and each text in its details, characters",
-    "details of an error's reply, bytes",
+    "details of an error, bytes",
     "message of an error over gRPC, bytes",  # tests/grpc/test_server.py
     "code, message and details of an error over gRPC, bytes",  # tests/grpc/test_server.py
     "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py

@@ -2,7 +2,7 @@
 
 ``python -m tests.full.client.hostile TRANSPORT ADDRESS`` asks a server, which is another process,
 for each reply and prints one line of JSON: for each reply, the peak in megabytes over idle and what
-the client raised. The peak of a process can be set back only on Linux.
+the client raised. The peak of a process can be reset only on Linux.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLLECTION: Final = "operations"
 
 
 def _zeros(times: int, wbits: int = 31) -> bytes:
-    """600 MB of zeros, packed so many times."""
+    """600 MB of zeros, compressed ``times`` times."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     found = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
     for _ in range(times - 1):
@@ -38,7 +38,7 @@ def _zeros(times: int, wbits: int = 31) -> bytes:
 
 
 def _list(piece: str, values: int = 0) -> bytes:
-    """A JSON list of pieces: as large as a reply may be, or of about as many values."""
+    """A JSON list of the largest size of a reply, or, with ``values``, of the most values."""
     encoded = piece.encode()
     times = (values and 1_999_000 // values) or (MAX_REPLY - 9) // len(encoded)
     return b"[" + encoded * times + b"0]"
@@ -134,7 +134,7 @@ def over_idle(ask: Callable[[], object]) -> tuple[float, str]:
 
 
 def ask(transport: str, url: str, name: str) -> None:
-    """Ask for a reply, each with a client of its own."""
+    """Ask for a reply, with a new client for each reply."""
     base_url = f"{url}/{EVERY.index(name)}"
     wanted = WatchOperationsRequest(COLLECTION, ("operations/a",))
     watch = Call(request=wanted, budget=60.0)
@@ -180,7 +180,7 @@ def main() -> None:
     ask_for, small = partial(ask, transport, address), "zstd"
     if transport == "grpc":
         names, ask_for, small = BINARY, partial(ask_binary, address), ""
-    over_idle(partial(ask_for, small))  # loads what is loaded once
+    over_idle(partial(ask_for, small))  # loads modules before the measurements
     print(json.dumps({name: over_idle(partial(ask_for, name)) for name in names}))
 
 

@@ -31,16 +31,16 @@ CONSTANTS: Final = {
     "request of a webhook, seconds": options.TIMEOUT_SECONDS,
     "reply to a webhook, bytes": transport.MAX_BODY,
     "Retry-After of a receiver, hours": schedule.LONGEST_SECONDS / 3600,
-    "webhooks under way in a process": options.CONNECTIONS,
+    "webhooks being sent by a process": options.CONNECTIONS,
     "days that a record stays after its expiry because webhooks are pending": DEBT_LIFE
     / timedelta(days=1),
-    "call held for an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
+    "wait of a call by an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
     "body of an MCP request, bytes": DEFAULT_MAX_REQUEST_BODY_SIZE,
     "body of a call by A2A, bytes": _served.DEFAULT_MAX_REQUEST,
     "values in a call by A2A; an object, a list and a text count as two more": _served.MAX_VALUES,
     "tasks of a page in A2A": _handler.MAX_PAGE,
     "`totalSize` of a list in A2A": _handler.MAX_COUNTED,
-    "push notification configs of a task in A2A, from others than who started it": _push.MAX_OTHERS,
+    "push notification configs of a task in A2A, from other callers": _push.MAX_OTHERS,
     "id of a push notification config in A2A, characters": _push.MAX_ID,
 }
 
