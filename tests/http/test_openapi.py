@@ -349,6 +349,7 @@ def test_path_that_is_served_already_is_refused(path: str) -> None:
     "make",
     [
         lambda: OperationsEdge(build().service, openapi=5),  # type: ignore[arg-type]
+        lambda: OperationsEdge(build().service, openapi="/x.json"),  # type: ignore[arg-type]
         lambda: Document(path="openapi.json"),
         lambda: Document(path="/{x}"),
         lambda: Document(servers="/api"),

@@ -116,8 +116,9 @@ class ExtraPage(Protocol):
         ...
 
 
-def _page_route(routes: Sequence[Route], path: object) -> Route:
-    check("openapi", path, "an lro.openapi.Document", fine=isinstance(path, str))
+def _page_route(routes: Sequence[Route], page: object) -> Route:
+    path = getattr(page, "path", None)
+    check("openapi", page, "an lro.openapi.Document", fine=isinstance(path, str))
     route = Route(method="GET", template=str(path), rpc=_PAGE)
     other = rpc_at(RouteTable(routes), "GET", route.template)
     if other is not None:
@@ -246,8 +247,7 @@ class OperationsEdge:
         )
         routes = [*self.verb_routes, *self.start_routes]
         if given.openapi is not None:
-            path = getattr(given.openapi, "path", given.openapi)
-            routes.append(_page_route(self.verb_routes, path))
+            routes.append(_page_route(self.verb_routes, given.openapi))
         self._routes = RouteTable(routes)
         self._own_starts: dict[str, StartHandler[Any]] = {}
         self._verbs = self._exchanges()

@@ -85,12 +85,12 @@ class WebhookOptions:
     """
 
     lookup: Lookup | None = None
-    secrets: Sequence[str] = ()
+    secrets: Sequence[str] = attrs.field(default=(), repr=False)
     on_disabled: Callable[[EndpointDisabled], object] | None = None
     allow_private: bool = False
     allow_http: bool = False
     ports: Collection[int] | None = (443,)
-    proxy: str | None = None
+    proxy: str | None = attrs.field(default=None, repr=False)
     ssl_context: ssl.SSLContext | None = None
     resolve: Resolve = system_addresses
     formats: Mapping[str, Format] | None = None

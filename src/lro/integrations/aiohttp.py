@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
+from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -27,9 +27,6 @@ try:
     from aiohttp import web
 except ImportError as _exc:
     raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from _exc
-
-if TYPE_CHECKING:
-    pass
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -26,9 +26,6 @@ try:
     from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 except ImportError as _exc:
     raise MissingExtra("lro.integrations.flask", "flask") from _exc
-
-if TYPE_CHECKING:
-    pass
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")

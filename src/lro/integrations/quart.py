@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, TypeAlias, TypeVar, Unpack, cast
 
 from lro import Method
 from lro.asgi import Scope, raw_path, request_of
@@ -35,9 +35,6 @@ try:
     from werkzeug.exceptions import HTTPException
 except ImportError as _exc:
     raise MissingExtra("the integration into Quart", "quart") from _exc
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["QuartOperations"]
 

@@ -6,7 +6,7 @@ Needs the extra ``starlette``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
 
 import attrs
@@ -39,9 +39,6 @@ try:
     from starlette.routing import BaseRoute, NoMatchFound, Route
 except ImportError as _exc:
     raise MissingExtra("the integration into Starlette", "starlette") from _exc
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["StarletteOperations"]
 
