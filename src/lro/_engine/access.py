@@ -57,8 +57,8 @@ class Hook:
     def __init__(self, name: str, function: Callable[..., object]) -> None:
         check_function(name, function)
         self.name = name
-        self.awaited = is_coroutine_function(function)
-        self.needs_native = needs(function, 2)
+        self.awaited: bool = is_coroutine_function(function)
+        self.needs_native: bool = needs(function, 2)
         self._function: Callable[..., Any] = function
 
     def ask(self, *arguments: object) -> Flow[object]:

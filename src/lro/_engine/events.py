@@ -408,7 +408,7 @@ class EventDispatch:
         self.renamed: dict[str, str] = {}
         """The present names of methods, by their aliases."""
         self.reach = reach
-        self.tracer = Tracer() if tracer is None else tracer
+        self.tracer: Tracer = Tracer() if tracer is None else tracer
         self._handlers: dict[str, tuple[Callable[[Any], object], ...]]
         self._handlers = dict.fromkeys(_HANDLERS, ())
         for observer in observers:

@@ -165,7 +165,7 @@ class Write(_HandedOver):
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.blocks = store.writes_block
+        self.blocks: bool = store.writes_block
 
 
 class InsertWrite(Write):

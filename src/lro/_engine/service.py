@@ -45,7 +45,7 @@ from lro._engine.flow import (
 )
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
-from lro._engine.limits import ByteBudget
+from lro._engine.limits import ByteBudget, Limits
 from lro._engine.listing import BASIC, BasicView, Batch, CheckedList, FullView, Listing
 from lro._engine.live_workers import live, served_methods, stranded
 from lro._engine.maintenance import Background
@@ -122,16 +122,16 @@ class EdgeView:
     """
 
     def __init__(self, service: Service, executor: Executor, given: ServiceOptions) -> None:
-        self.store = service.store
-        self.domain = given.domain
-        self.limits = given.limits
-        self.maintained = given.maintenance
+        self.store: Store = service.store
+        self.domain: str = given.domain
+        self.limits: Limits = given.limits
+        self.maintained: bool = given.maintenance
         self.max_wait: timedelta = given.max_wait
         """The longest that any wait lasts."""
         self.webhooks: Notifications | None = given.webhooks
         """Notifies others of ends; None if nothing does."""
         traces = None if given.telemetry is False else _telemetry_of(given.telemetry, executor)
-        self.runtime = _runtime_of(service, executor, given, traces)
+        self.runtime: Runtime = _runtime_of(service, executor, given, traces)
         store = self.runtime.store
         self.types: TypeRegistry = self.runtime.types
         self.access: Access = Access(
@@ -151,12 +151,12 @@ class EdgeView:
         )
         self.work: Workers = self.background.workers
         backlog = Backlog(store, given.limits.backlog, given.clock)
-        self.starter = Starter(self.runtime, self.background, self.access, backlog)
+        self.starter: Starter = Starter(self.runtime, self.background, self.access, backlog)
         self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
         self.waiters: Waiters = Waiters(
             self.runtime.updater, self.background.change_listener, given.limits, self.replies
         )
-        self.calls = HandleCalls(store, self.work, self.waiters)
+        self.calls: HandleCalls = HandleCalls(store, self.work, self.waiters)
         self.gauges: Gauges = Gauges(self.runtime, self.specs, self.work, self.waiters)
         if traces is not None:
             traces.gauges = self.gauges
@@ -326,8 +326,8 @@ class Service(PerProcess):
         check_keywords("Service", options, ServiceKeywords)
         given = ServiceOptions(**options)
         self.store = store
-        self.domain = given.domain
-        self.drain = given.drain
+        self.domain: str = given.domain
+        self.drain: timedelta = given.drain
         self.statistics: Statistics | None = None
         """Counts the events of each minute; None if the store keeps no statistics."""
         if given.statistics and keeps_statistics(store):

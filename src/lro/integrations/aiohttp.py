@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any, Final, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -50,7 +50,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
         DeclarationError: As for ``OperationsEdge``.
     """
 
-    refusal = web.HTTPException
+    refusal: ClassVar[type[Exception]] = web.HTTPException
     _operation: web.Resource | None = None
 
     def arguments(self, native: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -46,7 +46,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         DeclarationError: As for ``OperationsEdge``; or ``caller`` is not a plain function.
     """
 
-    refusal = HTTPException
+    refusal: ClassVar[type[Exception]] = HTTPException
     nobody = "lambda: None"
     blocking = "a WSGI application"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack, cast
 
 from lro import Method
 from lro.asgi import Scope, raw_path, request_of
@@ -60,7 +60,7 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
     """
 
     _prefix = ""
-    refusal = HTTPException
+    refusal: ClassVar[type[Exception]] = HTTPException
     nobody = "lambda: None"
 
     def arguments(self, native: Any) -> tuple[Any, ...]:  # noqa: ARG002 - Quart has it in a context

@@ -6,7 +6,7 @@ Needs the extra ``starlette``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
 
 import attrs
@@ -61,7 +61,7 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
             no ``caller``.
     """
 
-    refusal = HTTPException
+    refusal: ClassVar[type[Exception]] = HTTPException
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
         """Return the request."""

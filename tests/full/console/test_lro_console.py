@@ -508,7 +508,7 @@ def test_what_is_no_request_of_the_page_gets_no_other_page(
     ("arguments", "text"),
     [
         ([], "no server is known"),
-        (["--server", "grpc://localhost:1"], "over HTTP only"),
+        (["--server", "grpc://localhost:1"], "needs a server with HTTP"),
         (["--server", "localhost"], "a server is http://HOST"),
         (["--server", "http://x", "--parent", "a/../b"], "is not a parent"),
         (["--server", "http://x", "--port", "70000"], "70000"),
