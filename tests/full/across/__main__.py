@@ -92,7 +92,7 @@ def records(options: argparse.Namespace) -> None:
     from tests.full.across.test_records import run_traces
 
     with timed("all", "stores"):
-        run_traces(options.examples, derandomize=False, database=None)
+        run_traces(options.examples, derandomize=options.fixed, database=None)
         print(f"{options.examples} traces", end="")
 
 
@@ -120,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument(option, type=int, default=number)
         command.add_argument("--store", nargs="*", default=STORES, choices=STORES)
         command.add_argument("--look-again", type=float, default=LOOK_AGAIN_SECONDS)
+        command.add_argument("--fixed", action="store_true", help="the same traces in each run")
         command.add_argument("--executor", nargs="*", default=METHODS, choices=METHODS)
     options = parser.parse_args(arguments)
     logging.getLogger("lro").setLevel(logging.ERROR)

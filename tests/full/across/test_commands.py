@@ -26,7 +26,7 @@ def loud():
         # Cancelled means stopped; of cancellation and completion one wins (spec §2.6, §2.8).
         ("cancel --count 80", "'CANCELLED'", 9),
         ("wait --rounds 1 --look-again 0.2", "every announcement lost", 2),
-        ("records --examples 2", "2 traces", 1),
+        ("records --examples 2 --fixed", "2 traces", 1),
     ],
 )
 def test_a_long_form_in_short(command, said, times, capsys):

@@ -148,7 +148,8 @@ class WorkClaims:
             numbers = sorted(lock_number("lro claim", schema, method) for method in locked)
             first = statements.LOCK_METHODS, (sql_array(numbers),)
         if not claim.owner:
-            put_off = statements.PUT_OFF_IN_TURN if bound else statements.PUT_OFF
+            in_order = statements.PUT_OFF_IN_TURN if bound else statements.PUT_OFF
+            put_off = statements.PUT_OFF_ONLY if claim.only else in_order
             return self._connections.rows(put_off, (*values, until, now, now, now), first=first)
         with self._lock:
             if len(self._alone) >= _KEPT:

@@ -576,6 +576,7 @@ CLAIM_IN_TURN: Final = _claim(_IN_TURN, _BEGIN, noted=_NOTED)
 CLAIM_ONLY: Final = _claim(_WANTED, _BEGIN, only=True, noted=_NOTED)
 PUT_OFF: Final = _claim(_PLAIN, _PUT_OFF)
 PUT_OFF_IN_TURN: Final = _claim(_IN_TURN, _PUT_OFF)
+PUT_OFF_ONLY: Final = _claim(_WANTED, _PUT_OFF, only=True)
 
 CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (
