@@ -1,4 +1,4 @@
-"""What tests of the engine have in common: methods, an executor that keeps its tasks, and parts."""
+"""Helpers of the engine's tests: methods, fake executors and workers, and maintenance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
 def method_of(service: Service, body: Any = None, **options: Any) -> Any:
-    """A method that returns what the body does, or else the text of the request."""
+    """Register a method that returns the body's result, or else the text of the request."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         found = None if body is None else body(request, job)
@@ -36,13 +36,13 @@ def method_of(service: Service, body: Any = None, **options: Any) -> Any:
 
 
 def declared(service: Service, name: str = NAME, **options: Any) -> Any:
-    """A method whose work the test does."""
+    """Declare a method without a function: the test reports and ends its operations."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     return service.declare(name, **{**classes, **options})
 
 
 def totals(service: Service, method: str = WORK) -> dict[str, float]:
-    """The counts of a method in all minutes, with what this service has counted."""
+    """Return a method's counts over all minutes, after flushing those of this service."""
     assert service.statistics is not None
     assert service.statistics.flush()
     store: Any = service.store
@@ -50,7 +50,7 @@ def totals(service: Service, method: str = WORK) -> dict[str, float]:
 
 
 def counted(store: Any) -> dict[str, dict[str, float]]:
-    """The counts of all minutes in a store, by method."""
+    """Return the counts of all minutes in a store, by method."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for one in store.read_counts(datetime(1970, 1, 1, tzinfo=UTC)):
         sums[one.method].update(one.counts)
@@ -58,7 +58,7 @@ def counted(store: Any) -> dict[str, dict[str, float]]:
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """A function that raises it, whatever it is given."""
+    """Return a function that takes any arguments and raises this error."""
 
     def act(*_: object, **__: object) -> Any:
         raise error
@@ -67,7 +67,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
-    """Have this done before the next call of a method, or after it, with its arguments."""
+    """Call ``act`` once, with the same arguments, before (or after) the next call of a method."""
     whole = getattr(part, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -83,7 +83,7 @@ def once(part: Any, name: str, act: Callable[..., object], *, after: bool = Fals
 
 
 class Held(InlineExecutor):
-    """Has a free worker, which keeps its tasks for the test to run; or none, if ``busy``."""
+    """An executor with a free worker (none if ``busy``), which leaves its tasks to the test."""
 
     def __init__(self, *, busy: bool = False) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Held(InlineExecutor):
 
     @property
     def task(self) -> Any:
-        """The last one."""
+        """The latest task."""
         return self.tasks[-1]
 
     def reserve(self) -> Any:
@@ -106,7 +106,7 @@ class Held(InlineExecutor):
 
 
 class FakeWorkers:
-    """The work of a process: the names that the test puts in, and the requests to cancel."""
+    """The workers of a process: holds the names that the test gives and records cancel requests."""
 
     owner = "us"
     left: frozenset[str] = frozenset()
@@ -127,10 +127,10 @@ class FakeWorkers:
         self.cancelled.append(name)
 
     def release_abandoned(self) -> None:
-        """Nothing was given up."""
+        """Do nothing: no work was given up."""
 
     def work_waits(self) -> None:
-        """Nobody claims it."""
+        """Do nothing: nobody claims work."""
 
 
 def maintenance_over(
@@ -140,7 +140,7 @@ def maintenance_over(
     held: Iterable[str] = (),
     methods: Iterable[str] = (),
 ) -> Maintenance:
-    """The maintenance of a store by a process that holds this work."""
+    """Create the maintenance of a process that holds the given operations."""
     runtime = Runtime(
         store=store,
         first_use=FirstUse(store),
@@ -155,4 +155,4 @@ def maintenance_over(
         name: types.SimpleNamespace(full_name=name, function=print, **plain) for name in methods
     }
     workers: Any = FakeWorkers(store.now, held)
-    return Maintenance(runtime, workers, specs)  # no more is asked of them
+    return Maintenance(runtime, workers, specs)  # maintenance uses nothing else of the specs

@@ -1,4 +1,4 @@
-"""Functions as methods: how they end, and how cancellation and limits reach them."""
+"""Methods that run a function: how they end, and how cancellation and limits reach them."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def service(request, clock, tmp_path, make_service):
 
 @pytest.fixture
 def quick(make_service):
-    """A service in memory that does the work at once."""
+    """A service with a memory store, whose starts run the function before they return."""
     return make_service(executor=InlineExecutor())
 
 
 def reports(found, result):
-    """Yield what a body reports, if it is a generator; its result goes into ``result``."""
+    """Yield the reports of `found` if it is a generator; its return value goes into ``result``."""
     result.append((yield from found) if inspect.isgenerator(found) else found)
 
 
 def method_of(service, colour, body, **options):
-    """A method whose function calls ``body(request, job)``, in either colour.
+    """Register a sync or async method whose function calls ``body(request, job)``.
 
-    It reports what a body yields that is a generator.
+    If the body is a generator, the function reports each metadata that it yields.
     """
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -79,7 +79,7 @@ def method_of(service, colour, body, **options):
 
 @EACH
 def test_function_result_becomes_the_response(service, colour):
-    """The result is the response, the reports are the metadata, and the job has both names."""
+    """The return value is the response, the reports are the metadata, and the job has a name."""
     jobs = []
 
     def body(request, job):
@@ -101,7 +101,7 @@ def test_function_result_becomes_the_response(service, colour):
 
 
 class Odd(BaseException):
-    """An exception that no code expects."""
+    """An exception that is not an `Exception`, so ``except Exception`` lets it pass."""
 
 
 @EACH
@@ -109,7 +109,7 @@ class Odd(BaseException):
     "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
 )
 def test_function_that_raises_ends_with_internal(service, colour, error, caplog):
-    """Only this operation fails; the error is in the log and nowhere else."""
+    """Only this operation fails; the error is logged and not shown to callers."""
     method = method_of(service, colour, raising(error))
     with caplog.at_level(logging.INFO, "lro"):
         operation = method.start(WorkRequest())
@@ -137,21 +137,21 @@ LINK = Help((HelpLink("more", "https://example.test"),))
         (PermissionDenied("no"), (Code.PERMISSION_DENIED, "PERMISSION_DENIED"), "no"),
         (Unavailable("later"), (Code.UNAVAILABLE, "UNAVAILABLE"), "later"),
         (
-            StatusError(Code.OK, "fine"),  # which is no error
+            StatusError(Code.OK, "fine"),  # OK is not an error code
             (Code.INTERNAL, "METHOD_FAILED"),
             "the method failed with an internal error",
         ),
     ],
 )
 def test_lro_error_of_a_function_is_the_result(quick, colour, error, wanted, text):
-    """An error of ours is returned with its code, text and details."""
+    """A `StatusError` that the function raises reaches callers with its code, text and details."""
     found = method_of(quick, colour, raising(error)).start(WorkRequest()).operation
     assert (reason(found), found.error.message) == (wanted, text)
     assert (LINK in map(quick.types.unpack_any, found.error.details)) == ("picture" in text)
 
 
 class Odder(StatusError):
-    """Raises what it was given, or gives it as its code, when it is asked what it says."""
+    """An error whose ``details`` or ``status_code`` raises, or whose ``status_code`` is invalid."""
 
     def __init__(self, part, given):
         super().__init__(Code.ABORTED, "no")
@@ -180,7 +180,7 @@ class Odder(StatusError):
     ],
 )
 def test_error_that_cannot_be_described_is_internal(make_service, colour, part, given, caplog):
-    """Whatever its methods raise, the operation ends, and the worker lives."""
+    """If the error's own methods raise, the operation still ends, and the worker keeps working."""
     service = make_service()
     method = method_of(service, colour, raising(Odder(part, given)))
     found = ended(service, method.start(WorkRequest()))
@@ -190,7 +190,7 @@ def test_error_that_cannot_be_described_is_internal(make_service, colour, part, 
 
 
 def test_error_details_with_surrogates_are_escaped():
-    """Also in the name of the wrong field: the caller gets INVALID_ARGUMENT, not INTERNAL."""
+    """Surrogates in the field name, too: the caller gets INVALID_ARGUMENT, not INTERNAL."""
     description = "no file \\udcff.png"
     error = InvalidArgument("half\ud800", "no file \udcff.png")
     types = TypeRegistry()
@@ -204,7 +204,7 @@ def test_error_details_with_surrogates_are_escaped():
 
 @EACH
 def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(service, colour):
-    """In every store; by a reporter it is refused, and the work goes on."""
+    """This holds in every store. A reporter refuses such an error, and the operation stays open."""
     odd = StatusError(
         Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]
     )
@@ -235,7 +235,7 @@ def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(servic
     ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
 )
 def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body, caplog):
-    """Only this operation fails."""
+    """Only this operation fails, and the log does not show the value."""
     method = method_of(service, colour, body)
     with caplog.at_level(logging.ERROR, "lro"):
         operation = method.start(WorkRequest())
@@ -249,7 +249,7 @@ def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body,
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
 def test_result_that_cannot_be_written_ends_with_internal(make_service, error, caplog):
-    """If only this write fails, the operation still ends, and the error does not blame callers."""
+    """If only the write of the result fails, the operation still ends with an internal error."""
 
     class Picky(MemoryStore):
         def update(self, name, change):
@@ -273,7 +273,7 @@ def test_result_that_cannot_be_written_ends_with_internal(make_service, error, c
 
 
 def test_reports_after_the_end_are_dropped(service):
-    """They raise nothing: the work cannot use the news (spec §2.10)."""
+    """A late report raises nothing: the function could not do anything about it (spec §2.10)."""
     jobs = []
 
     def body(request, job):
@@ -291,7 +291,7 @@ def test_reports_after_the_end_are_dropped(service):
 
 @pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep", "sleep for ever"])
 def test_cancel_reaches_a_plain_function(service, way, step):
-    """At its next report, check or pause."""
+    """The function's next report, check or pause raises."""
 
     def body(request, job):
         if way.startswith("sleep"):
@@ -315,7 +315,7 @@ def test_cancel_reaches_a_plain_function(service, way, step):
 
 
 def test_cancel_reaches_a_coroutine_once(service):
-    """As CancelledError at its await, once, however often callers cancel."""
+    """Its ``await`` raises CancelledError once, however often callers cancel."""
     begun, tidied = threading.Event(), []
 
     @service.method(NAME)
@@ -341,7 +341,7 @@ def test_cancel_reaches_a_coroutine_once(service):
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("by", ["itself", "another"])
 def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
-    """It ends at once in any process, because no process has it."""
+    """Any process can end it at once, because no worker has claimed it."""
     service, step, calls = make_service(store, ThreadExecutor(1)), Step(), []
 
     def body(request, job):
@@ -369,7 +369,7 @@ def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
 
 @pytest.mark.parametrize("way", ["report", "sleep", "raise_if_cancelled"])
 def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
-    """It ends with DEADLINE_EXCEEDED at its next report, check or pause."""
+    """It ends with DEADLINE_EXCEEDED at the function's next report, check or pause."""
 
     def body(request, job):
         clock.advance(9.999)
@@ -392,7 +392,7 @@ def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
 
 @pytest.mark.parametrize("way", ["stop", "return", "raise"])
 def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
-    """At its await. A result that comes late counts; an error that comes late does not."""
+    """Its ``await`` is cancelled. A late result is still stored; a late error is not."""
     service = make_service(executor=AsyncioExecutor(loop="running"))
 
     @service.method(NAME, time_limit=timedelta(seconds=2))
@@ -430,7 +430,7 @@ def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
     ],
 )
 def test_final_metadata_is_stored_with_the_end(service, body, state):
-    """The hook gets the present metadata and the final state, and its result is stored."""
+    """The hook gets the latest metadata and the final state; its return value is stored."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
@@ -450,7 +450,7 @@ def test_final_metadata_is_stored_with_the_end(service, body, state):
 
 
 def settled(metadata, state):
-    """Metadata that say how the operation ended."""
+    """Return metadata that say how the operation ended."""
     return WorkMetadata(percent=100, note=state.value)
 
 
@@ -466,7 +466,7 @@ def settled(metadata, state):
 def test_cancellation_that_no_function_sees_has_final_metadata(
     make_service, store, clock, between, settle, meanwhile
 ):
-    """Where it waits, as it is handed back, after a loss and after a failure; or just then."""
+    """The operation waits, is handed back, is lost or failed; or the cancel comes just then."""
     executor = Held()
     service = make_service(store, executor)
     other = make_service(store, Held(busy=True))
@@ -514,7 +514,7 @@ def test_cancellation_that_no_function_sees_has_final_metadata(
     ids=["raises", "unencodable", "class", "unavailable", "lease", "cancelled", "exit", "ctrl-c"],
 )
 def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
-    """The error is logged, and the metadata of the last report stays."""
+    """The hook's error is logged, and the metadata of the last report stay."""
 
     def body(request, job):
         job.report(WorkMetadata(40))
@@ -531,7 +531,7 @@ def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
 
 
 def test_final_metadata_is_computed_again_after_a_change(service):
-    """A cancel request changes the metadata while the hook runs."""
+    """A cancel request changes the metadata while the hook runs, so the hook is called again."""
     calls, names, step = [], [], Step()
 
     def settle(metadata, state):
@@ -552,11 +552,11 @@ def test_final_metadata_is_computed_again_after_a_change(service):
     assert answer(service, found) == "in time"
 
 
-# -- the store goes away --------------------------------------------------------------------------
+# -- the store is unavailable ----------------------------------------------------------------------
 
 
 class Failing(MemoryStore):
-    """A store that cannot be reached for so many writes, of those it would else make."""
+    """A store whose next ``failures`` updates raise Unavailable."""
 
     failures = 0
     writes_block = True
@@ -570,7 +570,7 @@ class Failing(MemoryStore):
 
 @pytest.fixture
 def no_patience(monkeypatch):
-    """Asks the store again at once; a close waits for work that gives up."""
+    """Retry the store without a pause, and let a close wait for workers that give up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("lro._engine.workers._LAST_SECONDS", PATIENCE)
 
@@ -580,7 +580,7 @@ def no_patience(monkeypatch):
 def test_result_is_retried_until_the_store_is_available(
     make_service, kind, colour, no_patience, monkeypatch
 ):
-    """So are the claim before it and a report."""
+    """The claim before it and a report are retried, too."""
     store = Failing()
     service = make_service(store, EXECUTORS[kind]())
 
@@ -601,7 +601,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """It is handed back, or recovered when the lease has expired; the function is stopped."""
+    """The function is stopped; the work is handed back, or recovered once the lease has expired."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -614,7 +614,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
             raise caught.value
         return WorkResponse()
 
-    # With a limit it is stored as work that has not begun.
+    # A method with a concurrency limit stores its work unclaimed.
     method = method_of(service, "sync", body, concurrency=1 if failing == "claim" else None)
     if failing == "claim":
         monkeypatch.setattr(Failing, "failures", 10**9)
@@ -639,7 +639,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
-    """The metadata of the start; None if it is not of the method's class."""
+    """``job.metadata`` is the start's metadata, or None if that is not of the method's class."""
     seen = []
 
     def body(request, job):
@@ -651,7 +651,7 @@ def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
 
 
 def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch):
-    """Its lease expires, and another process recovers it."""
+    """The worker lets the work go: its lease expires, and another process recovers it."""
     tried = threading.Event()
 
     def no_loop(coroutine):
@@ -669,7 +669,7 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):
-    """Executors that wait for work elsewhere use it; it is not called after a pause has ended."""
+    """Executors that run work elsewhere rely on it. The end of a pause does not call it."""
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

@@ -1,4 +1,4 @@
-"""BatchGet, Watch and the FULL view of a service, over every store (spec §3.11)."""
+"""BatchGet, Watch and the FULL view of a service, on every store (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
 
 class Harness:
-    """A service with a method whose work is done by the test."""
+    """A service with a method that has no function: the test reports and ends the operations."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -59,7 +59,7 @@ class Harness:
 
 @pytest.fixture
 def harness(store, make_service):
-    """Services on each store."""
+    """A harness on each store."""
     return Harness(make_service(store, InlineExecutor()))
 
 
@@ -85,7 +85,7 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
     ],
 )
 def test_invalid_names_are_refused(make_service, call, names, error, field, words):
-    """The error says which of them and why, before any hook is called."""
+    """The error names the invalid entry and the reason, before any hook is called."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
@@ -94,7 +94,7 @@ def test_invalid_names_are_refused(make_service, call, names, error, field, word
 
 
 class Guard:
-    """Refuses what is secret, and notes what it was asked."""
+    """An ``authorize`` hook that refuses names ending in "secret" and records its calls."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -121,7 +121,7 @@ def test_hook_is_called_for_each_name(make_service, call):
 
 
 class Embargoed(PermissionDenied):
-    """An error of an application's own."""
+    """A subclass of PermissionDenied that an application defines."""
 
     reason = "EMBARGOED"
 
@@ -138,7 +138,7 @@ def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
 
 @EACH_STORE
 def test_other_peoples_operations_are_missing(store, make_service):
-    """Where operations belong to the caller who started them; they count for no limit."""
+    """With ``owner_only``, operations of other callers are missing and use up no byte limit."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
     harness = Harness(service)
@@ -164,7 +164,7 @@ def test_other_peoples_operations_are_missing(store, make_service):
 
 @EACH_STORE
 def test_batch_get_returns_operations_in_order(harness, clock):
-    """Each once, in both views; deleted, expired and unknown ones are missing."""
+    """Each comes once, in both views; deleted, expired and unknown ones are missing."""
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -188,7 +188,7 @@ def test_batch_get_returns_operations_in_order(harness, clock):
 
 
 def test_the_extensions_can_be_switched_off(make_service):
-    """Each by its name; they are offered unless the service is made without them."""
+    """BatchGet and Watch are on by default; ``verbs`` can leave out each of them."""
     assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
@@ -205,7 +205,7 @@ def test_the_extensions_can_be_switched_off(make_service):
 
 
 async def two_of(service: Service, names: list[str], **options: Any) -> list[Any]:
-    """The first two sightings."""
+    """Return the first two results of a watch."""
     stream = aiter(await service.watch(names, **options))
     found = [await anext(stream) for _ in range(2)]
     await stream.aclose()
@@ -214,7 +214,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 @EACH_STORE
 def test_watch_reports_snapshots_progress_and_ends(harness):
-    """On every store; it ends after the last operation has ended."""
+    """The stream ends after the last operation has ended."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -243,7 +243,7 @@ def test_watch_reports_snapshots_progress_and_ends(harness):
 
 @SHARED
 def test_unavailable_store_fails_the_watch_at_once(harness):
-    """Before the stream begins."""
+    """``watch`` itself raises, before there is a stream."""
     name = harness.start()
     harness.service.store.close()
     with pytest.raises(Unavailable):
@@ -266,7 +266,7 @@ async def test_closing_the_service_ends_watches(harness):
 
 @SHARED
 def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, clock):
-    """Progress, an end and a removal that another service on the store writes."""
+    """Another service on the same store reports progress, ends one operation and deletes one."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
@@ -310,7 +310,7 @@ def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, 
 
 @EACH_STORE
 def test_description_follows_life_of_operation(store, make_service, clock):
-    """From the start to the end, each time by the store's clock."""
+    """Its fields change with each event, and its times are read from the store's clock."""
     service = make_service(store, InlineExecutor())
     began = clock()
     started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
@@ -339,7 +339,7 @@ def test_description_follows_life_of_operation(store, make_service, clock):
 
 
 def test_description_survives_restart(tmp_path, make_service, clock):
-    """It is made of what the store keeps; the next process need not even know the method."""
+    """It is read from the stored record, so the new process need not even know the method."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     name = method_of(service).start(WorkRequest("x")).name
@@ -353,7 +353,7 @@ def test_description_survives_restart(tmp_path, make_service, clock):
 
 @EACH_STORE
 def test_event_loop_gets_the_same(store, make_service):
-    """Of one, of many, and of a list."""
+    """The async forms of Get, BatchGet and List return the same as the blocking ones."""
     service = make_service(store, InlineExecutor())
     name = declared(service).start(WorkRequest()).name
 
@@ -377,7 +377,7 @@ FOR_OPERATORS = "failures worker_host worker_pid"
 
 
 def test_nothing_else_of_record_is_shown(make_service):
-    """Not the caller, the owner of the lease, the keys, the target or the request."""
+    """The caller, the owner of the lease, keys, target and request are not shown."""
     service = make_service()
     name = method_of(service).start(WorkRequest("secret"), caller="ann").name
     found = service.get(name, view="FULL", caller="ann").description
@@ -385,7 +385,7 @@ def test_nothing_else_of_record_is_shown(make_service):
 
 
 def test_large_operations_are_refused_together(make_service):
-    """Messages and descriptions both count; one operation alone is always shown."""
+    """Messages and descriptions both count, but a single operation is always returned."""
     service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]
@@ -400,7 +400,7 @@ def test_large_operations_are_refused_together(make_service):
 
 
 def test_page_of_full_view_is_bounded(make_service):
-    """Descriptions count for the bytes of a page."""
+    """The bytes of descriptions count towards the size of a page."""
     service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]
@@ -412,7 +412,7 @@ def test_page_of_full_view_is_bounded(make_service):
 
 @pytest.mark.parametrize("view", ["full", "", None, 2])
 def test_view_that_does_not_exist_is_refused(make_service, view):
-    """Before any hook is asked."""
+    """An invalid view is refused before any hook is called."""
     service = make_service(authorize=Guard(AssertionError()))
     for call in (
         lambda: service.get("operations/a", view=view),

@@ -1,4 +1,4 @@
-"""A method that is called as its function: for tests of the function alone."""
+"""Methods called like plain functions, in unit tests of the function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "acme.v1.Works.Work"
 
 @pytest.fixture
 def service(make_service):
-    """A service that nothing is started on."""
+    """A service on which the test starts no operation."""
     service = make_service()
     yield service
     assert service.list(lro.wire.ListOperationsRequest()).operations == ()
@@ -40,7 +40,7 @@ def test_call_of_a_method_returns_the_function_result(service):
 
 
 def test_function_without_job_is_called_as_by_a_start(service):
-    """None becomes the empty response; metadata begin as an operation's do."""
+    """A None result becomes the empty response; the metadata begin as an operation's do."""
 
     @service.method("acme.v1.Works.Pass")
     def passing(request: WorkRequest) -> None: ...
@@ -84,7 +84,7 @@ def test_a_method_without_a_function_cannot_be_called(service):
 
 
 def test_method_given_to_another_service_is_declared_with_its_function(service, make_service):
-    """And with its classes, also where no annotation names them, but with no option."""
+    """It keeps its message classes, even without annotations, but none of its options."""
 
     @service.method(NAME, request=WorkRequest, metadata=WorkMetadata, validate=lambda _: False)
     def work(request, job) -> WorkResponse:
@@ -100,11 +100,11 @@ def test_method_given_to_another_service_is_declared_with_its_function(service, 
 
 
 def passing(request: WorkRequest) -> None:
-    """A function with the default metadata, and an empty response."""
+    """Take the default metadata and return an empty response."""
 
 
 def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
-    """The sentence says what to do."""
+    """The error names the method and the reason."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     outside = service.declare("acme.v1.Works.Outside", **classes)
     known = r"AsOwn: was given the method acme\.v1\.Works\.Outside, whose work is done outside"
@@ -114,7 +114,7 @@ def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
 
 @on_a_loop
 async def test_job_for_tests_passes_reports_to_a_function():
-    """It begins with the given metadata and shows the last report; on a loop it is awaited."""
+    """It begins with the given metadata and shows the last report; it also works on a loop."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
@@ -129,7 +129,7 @@ async def test_job_for_tests_passes_reports_to_a_function():
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
 def test_pause_that_is_no_number_of_seconds_is_refused(seconds, error):
-    """Other durations of the library are timedeltas, so this is an easy mistake."""
+    """The library's other durations are timedeltas, so passing one here is an easy mistake."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):
         job.sleep(seconds)
@@ -138,7 +138,7 @@ def test_pause_that_is_no_number_of_seconds_is_refused(seconds, error):
 
 
 def test_pause_without_asyncio_does_not_import_it(monkeypatch):
-    """No event loop runs where nothing has imported it, and the import is slow."""
+    """If nothing has imported asyncio, no loop can be running, and the import is slow."""
     monkeypatch.delitem(sys.modules, "asyncio")
     testing.job(print).sleep(0)
     assert "asyncio" not in sys.modules

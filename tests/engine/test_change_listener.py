@@ -1,4 +1,4 @@
-"""The change listener: what reaches a process, and what it asks the store meanwhile."""
+"""The change listener: notifications it receives, and store reads it makes between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Shared(MemoryStore):
-    """A store that others write to; its subscriptions give the changes that the test says."""
+    """A store shared with other processes; the test decides which changes are notified."""
 
     shared = True
 
@@ -47,7 +47,7 @@ class Shared(MemoryStore):
 
 
 class Subscription:
-    """Gives what the test has said, within the time."""
+    """Returns the changes that the test has queued, or none after the timeout."""
 
     def __init__(self, said):
         self.said = said
@@ -68,13 +68,13 @@ class Subscription:
 
 
 class Process:
-    """A service on a shared store, another one that works on it unheard, and operations."""
+    """A service on a shared store with its operations, and a second service that never listens."""
 
     def __init__(self, make_service):
         self.store = Shared()
         self.here = make_service(self.store)
         self.there = make_service(self.store, InlineExecutor())
-        self.there.edges.work.held = frozenset  # so that it never listens
+        self.there.edges.work.held = frozenset  # so that its listener never starts
         self.begin, self.method = Step(), declared(self.here)
         self.work = work(self.here, self.body, "acme.v1.Works.Held")
         declared(self.there)
@@ -86,7 +86,7 @@ class Process:
         job.raise_if_cancelled()
 
     def held(self):
-        """The name of work that has begun here."""
+        """Return the name of an operation whose function is running in this service."""
         name = self.work.start(WorkRequest()).name
         self.begin.reached()
         return name
@@ -95,11 +95,11 @@ class Process:
         self.there.reporter(name).complete(WorkResponse())
 
     def wait(self, name):
-        with contextlib.suppress(Unavailable):  # if the service is closed
+        with contextlib.suppress(Unavailable):  # raised if the service is closed
             self.here.wait(name)
 
     def waiting(self, *names):
-        """Threads that wait for these operations, and have looked at them."""
+        """Start threads that wait for these operations; return once all of them are waiting."""
         before = listeners(self.here)
         threads = [threading.Thread(target=self.wait, args=(name,)) for name in names]
         for thread in threads:
@@ -118,12 +118,12 @@ def process(make_service):
 
 @pytest.fixture
 def listening():
-    """What lists the threads of this test that listen."""
+    """A function that lists the listener threads of this test."""
     return threads_from_now("lro-listener")
 
 
 def test_named_changes_end_waits_without_a_full_read(process):
-    """If they are not about work of this process."""
+    """A notification that names an operation run elsewhere needs no full read."""
     first, second = (process.method.start(WorkRequest()).name for _ in range(2))
     one, two = process.waiting(first, second)
     process.store.said.put(())
@@ -137,13 +137,13 @@ def test_named_changes_end_waits_without_a_full_read(process):
     assert process.store.looks == looks
     assert 0 < max(subscription.waits) <= change_listener.LOOK_AGAIN_SECONDS
     process.end_elsewhere(second)
-    process.store.said.put(None)  # anything may have changed
+    process.store.said.put(None)  # None: anything may have changed
     joined(two)
     assert process.store.looks == [*looks, {second}]
 
 
 def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
-    """The full read finds only ends and cancel requests, and not new metadata."""
+    """The full read would not do: it finds ends and cancel requests, but no new metadata."""
     service = make_service(Shared(), InlineExecutor())
     name, heard = declared(service).start(WorkRequest()).name, []
     service.edges.runtime.updater.notifier.listen(name, heard.append)
@@ -155,11 +155,11 @@ def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
 
 @pytest.mark.parametrize("said", [None, (WORK_WAITS,)])
 def test_work_of_another_process_is_claimed_after_a_notification(make_service, said):
-    """By a change without a name or WORK_WAITS; at the latest at the next full read."""
+    """The notification is one without names, or WORK_WAITS."""
     store = Shared()
     here = make_service(store, InlineExecutor(), maintenance=True)
     there = make_service(store, InlineExecutor())
-    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # so that it waits
+    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # a start stores it unclaimed
     work(here, name="acme.v1.Works.Held", concurrency=1)
     here.start_maintenance()
     until(lambda: store.subscriptions and store.subscriptions[0].waits)
@@ -169,7 +169,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
 
 
 def test_change_without_a_name_reaches_watchers(process):
-    """They look soon: a change that is no end is not in the answer to the listener's look."""
+    """Watchers read again soon, because the listener's full read finds no new metadata."""
     name = process.method.start(WorkRequest()).name
 
     async def main():
@@ -200,7 +200,7 @@ def test_change_of_running_work_is_read_for_a_cancel_request(process):
 
 
 def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatch):
-    """Otherwise it claims at once, without asking first."""
+    """After a claim that found nothing, the next one waits; the first is made at once."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
 
@@ -223,7 +223,7 @@ def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatc
 
 
 def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
-    """A process that claims later does so a moment after the first of them."""
+    """A delayed claim is made a moment after the first of several notifications."""
     seconds, store, claimed_at = [0.0], Shared(), []
     service = make_service(store, InlineExecutor(), clock=lambda: seconds[0])
     claims, claim = service.edges.background.claims, store.claim
@@ -244,7 +244,7 @@ def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
 
 
 def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch):
-    """In case a notification of an end or a cancel request was lost."""
+    """This covers lost notifications of an end or a cancel request."""
     monkeypatch.setattr(change_listener, "LOOK_AGAIN_SECONDS", 0.05)
     name, other = process.held(), process.method.start(WorkRequest()).name
     (waiting,) = process.waiting(other)
@@ -258,7 +258,7 @@ def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch)
 
 
 def test_unused_subscription_is_closed(process, monkeypatch):
-    """After a while; it is opened again when it is needed."""
+    """It is closed after a while, and opened again when it is needed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.01)
     for number in (1, 2):
         name = process.method.start(WorkRequest()).name
@@ -269,12 +269,12 @@ def test_unused_subscription_is_closed(process, monkeypatch):
         joined(waiting)
         looks = len(process.store.looks)
         until(lambda: process.store.said.put(()) or process.store.subscriptions[-1].closed.is_set())
-        assert len(process.store.looks) == looks  # there was nothing to look for
+        assert len(process.store.looks) == looks  # with nothing awaited there was no read
     assert len(process.store.subscriptions) == 2
 
 
 def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch):
-    """A caller begins to wait just before the subscription is closed."""
+    """A caller begins to wait just before the subscription would be closed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.0)
     answers = []
 
@@ -288,13 +288,13 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     process.store.said.put((name,))
     joined(waiting)
     (subscription,) = process.store.subscriptions
-    # One for what is received, and one for the question whether it is needed.
+    # The first empty answer is read after the receive, the second by the check before the close.
     process.store.said.put(lambda: answers.extend([frozenset(), frozenset()]) or ())
     until(lambda: not answers)
     known = len(subscription.waits)
     until(lambda: process.store.said.put(()) or len(subscription.waits) > known + 3)
     assert not subscription.closed.is_set()
-    process.store.said.put(raising(Unavailable("it is lost")))  # and needed: there is another one
+    process.store.said.put(raising(Unavailable("it is lost")))  # another one is opened
     until(lambda: len(process.store.subscriptions), lambda count: count == 2)
 
 
@@ -306,7 +306,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     ],
 )
 def test_listener_outlives_errors(process, error, said, caplog):
-    """It reads the store nevertheless, logs the errors, and subscribes again a moment later."""
+    """It logs the error, still reads the store, and subscribes again a moment later."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)
     began = time.monotonic()
@@ -321,7 +321,7 @@ def test_listener_outlives_errors(process, error, said, caplog):
 
 
 def test_outage_is_logged_once(process, caplog):
-    """Not at each try, of which there is one a second; the next outage is logged again."""
+    """It retries every second but logs only the first failure; a new outage is logged again."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals += [Unavailable("away")] * 3
     name = process.method.start(WorkRequest()).name
@@ -335,7 +335,7 @@ def test_outage_is_logged_once(process, caplog):
 
 
 def test_close_ends_the_listener(listening, process, caplog):
-    """While it listens, with an error of the closed subscription; nothing begins it again."""
+    """The closed subscription raises an error while the listener waits; it is not started again."""
     name = process.method.start(WorkRequest()).name
     process.waiting(name)
     (subscription,) = process.store.subscriptions
@@ -357,7 +357,7 @@ def test_close_ends_the_listener(listening, process, caplog):
 
 
 def test_listener_may_close_the_service(listening, process):
-    """A cancelled function may do so, whose request to stop came in the listener's thread."""
+    """A cancelled function that runs in the listener's thread may close the service."""
     name = process.held()
     process.waiting(process.method.start(WorkRequest()).name)
     process.here.edges.work.cancel_held = lambda _: process.here.close(0)
@@ -367,7 +367,7 @@ def test_listener_may_close_the_service(listening, process):
 
 
 def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, monkeypatch, caplog):
-    """The next start tries again."""
+    """The next start tries again to start the listener's thread."""
     service = make_service(Shared())
     method, whole = work(service), threading.Thread.start
 
@@ -385,7 +385,7 @@ def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, mo
 
 
 def test_each_change_notifies_other_processes(make_service):
-    """After it is stored, by its name alone."""
+    """Each stored change sends the operation's name, and nothing else."""
     store = Shared()
     announced = []
     store.notify_others = announced.append

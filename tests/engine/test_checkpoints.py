@@ -1,4 +1,4 @@
-"""Checkpoints and steps: what an attempt has stored, the next one gets, and does not do again."""
+"""Checkpoints and steps: the next attempt gets what is stored, and repeats no finished step."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ EXECUTORS: dict[str, Callable[[], Any]] = {
 @lro.message("acme.v1.Part")
 @attrs.frozen
 class Part:
-    """A message that is neither request nor response."""
+    """A message class that is neither request nor response."""
 
     number: int = 0
     names: tuple[str, ...] = ()
 
 
 class Counting(MemoryStore):
-    """Counts how often checkpoints are read and kept."""
+    """Counts how often checkpoints are read and written."""
 
     reads = 0
     kept = 0
@@ -65,21 +65,21 @@ class Counting(MemoryStore):
 
 
 def hand_back(service: Service, job: Job[Any]) -> None:
-    """Have another attempt begun, as when this process stops."""
+    """End this attempt so that another one begins, as when the process stops."""
     released(service, job)
     service.edges.work.work_waits()
     raise LeaseLost(job.name, job.attempt, job.attempt)
 
 
 def released(service: Service, job: Job[Any]) -> None:
-    """Have the work wait for a worker, at once."""
+    """Hand the operation back to the queue, due now."""
     service.store.update(
         job.name, lambda record: record.next_version(owner="", lease_until=record.create_time)
     )
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
-    """The end of an operation whose function calls the body, which hands back what it wants."""
+    """Run an operation whose function calls the body (which may hand it back); return its end."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         return WorkResponse(str(body(request, job)))
@@ -89,7 +89,7 @@ def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **m
 
 
 def finished(service: Service, operation: lro.Operation) -> lro.Operation:
-    """The end of an operation, each attempt of which is begun by what the service does itself."""
+    """Run maintenance, which starts each further attempt, until the operation ends; return it."""
 
     def done() -> bool:
         service.run_maintenance()
@@ -99,7 +99,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
     return ended(service, operation)
 
 
-# -- what comes back -------------------------------------------------------------------------------
+# -- what an attempt reads back --------------------------------------------------------------------
 
 
 @EACH_STORE
@@ -107,7 +107,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
 def test_completed_steps_do_not_run_again(
     store: Store, kind: str, make_service: MakeService
 ) -> None:
-    """A step that was interrupted does; with every executor and store."""
+    """An interrupted step does run again. The same holds with every executor and store."""
     service, done = make_service(store, EXECUTORS[kind]()), list[str]()
 
     def effect(text: str, *, more: str = "") -> str:
@@ -164,7 +164,7 @@ VALUES: dict[str, Any] = {
 
 @EACH_STORE
 def test_values_are_returned_as_stored(store: Store, make_service: MakeService) -> None:
-    """JSON as it is, a message as its class; each time a new object."""
+    """JSON comes back unchanged, and a message as its class; each read returns a new object."""
     service = make_service(store, InlineExecutor(), types=TypeRegistry(Part))
     seen: list[dict[str, Any]] = []
 
@@ -185,7 +185,7 @@ def test_values_are_returned_as_stored(store: Store, make_service: MakeService) 
 
 
 def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> None:
-    """In binary form, unless the service has a class of its own for them."""
+    """They are stored in binary form. A class that the library has its own type for is refused."""
     context = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     ours = pytest.importorskip("google.protobuf.duration_pb2").Duration
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(context, ours))
@@ -222,7 +222,7 @@ def test_the_first_attempt_reads_nothing_and_a_later_one_reads_once(
 
 
 def test_attempt_after_a_failure_goes_on_after_the_last_step(make_service: MakeService) -> None:
-    """As after a lost worker."""
+    """A retry after an error skips finished steps, as after a lost worker."""
     service, done = make_service(executor=InlineExecutor()), list[int]()
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
@@ -235,7 +235,7 @@ def test_attempt_after_a_failure_goes_on_after_the_last_step(make_service: MakeS
 
 
 def test_threads_of_a_function_share_checkpoints(make_service: MakeService) -> None:
-    """Each key is stored, whichever thread has stored it."""
+    """Steps that run in several threads are all stored and can be read afterwards."""
     service = make_service(executor=ThreadExecutor(1))
 
     def body(_: WorkRequest, job: Job[Any]) -> int:
@@ -286,7 +286,7 @@ def test_value_that_json_would_change_is_refused(
 
 
 def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) -> None:
-    """The error names the step and the field."""
+    """The error names the step and the message field."""
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(Part))
 
     def body(_: WorkRequest, job: Job[Any]) -> None:
@@ -300,7 +300,7 @@ def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "\0", "\ud800", None, 5, b"x"])
 def test_a_key_is_a_printable_text(key: Any, make_service: MakeService) -> None:
-    """Each verb says what it must be, before anything is called."""
+    """Each job method says what a key must be, before it calls the step's function."""
     error = ValueError if isinstance(key, str) else TypeError
     with pytest.raises(error, match=r"^key: must be a"):
         job().checkpoint(key, 1)
@@ -311,7 +311,7 @@ def test_a_key_is_a_printable_text(key: Any, make_service: MakeService) -> None:
 
 
 def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService) -> None:
-    """Also over attempts; a value that replaces another counts once."""
+    """The total spans all attempts; a value that replaces another counts once."""
     limits = Limits(checkpoint_bytes=200, checkpoints_bytes=1000)
     service = make_service(executor=InlineExecutor(), limits=limits)
 
@@ -340,14 +340,14 @@ def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService)
 
 
 def test_an_attempt_that_was_replaced_stores_nothing(make_service: MakeService) -> None:
-    """Its checkpoint raises LeaseLost, and is counted and logged as a late write."""
+    """Its checkpoint raises LeaseLost and is counted as a late write."""
     service = make_service(executor=InlineExecutor())
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
         if job.attempt == 1:
             job.checkpoint("a", 1)
             released(service, job)
-            service.run_maintenance()  # the second attempt runs within
+            service.run_maintenance()  # runs the second attempt in here
             with pytest.raises(LeaseLost):
                 job.checkpoint("a", 3)
             with pytest.raises(LeaseLost):
@@ -361,7 +361,7 @@ def test_an_attempt_that_was_replaced_stores_nothing(make_service: MakeService) 
 
 
 def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
-    """At once: a request may be large, and the next garbage collection may be far off."""
+    """It does not wait for the garbage collector: a request may be large."""
     service = make_service()
     seen: list[weakref.ref[WorkRequest]] = []
 
@@ -372,7 +372,7 @@ def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
 
     gc.disable()
     try:
-        for _ in range(2):  # the thread drops what it holds when the next one comes
+        for _ in range(2):  # the thread frees one task when it gets the next
             assert answer(service, ended(service, step.start(WorkRequest()))) == "1"
         until(lambda: seen[0]() is None)
     finally:
@@ -380,7 +380,7 @@ def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
 
 
 def test_a_thread_left_behind_stores_nothing(make_service: MakeService) -> None:
-    """Its function has returned: the operation is over."""
+    """A step raises LeaseLost once the function has returned and the operation has ended."""
     service, left, caught = make_service(), threading.Event(), list[BaseException]()
     threads: list[threading.Thread] = []
 
@@ -408,7 +408,7 @@ def test_a_thread_left_behind_stores_nothing(make_service: MakeService) -> None:
 def test_no_step_begins_once_the_work_is_to_stop(
     overdue: bool, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """A checkpoint stores how far the work is, and raises then; a step that ran is stored."""
+    """A step that is running is still stored. A checkpoint is stored, too, and then raises."""
     store = Counting(clock)
     service = make_service(store, InlineExecutor())
     error = lro.errors.DeadlineExceeded if overdue else Cancelled
@@ -438,7 +438,7 @@ def test_no_step_begins_once_the_work_is_to_stop(
 def test_a_checkpoint_waits_for_a_store_that_is_away(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is repeated, so that the function need not know."""
+    """The write is retried, so the function does not notice the outage."""
     service = make_service(executor=InlineExecutor())
     whole, away = service.store.checkpoint, [True, True, False]
 
@@ -461,7 +461,7 @@ def test_a_checkpoint_waits_for_a_store_that_is_away(
 
 
 def test_plain_calls_do_not_hold_up_a_loop(make_service: MakeService) -> None:
-    """On the loop of an async function they raise RuntimeError; in its threads they work."""
+    """On the loop of an async function they raise RuntimeError; in other threads they work."""
     service, said = make_service(executor=AsyncioExecutor()), list[str]()
 
     @service.method(NAME)
@@ -477,7 +477,7 @@ def test_plain_calls_do_not_hold_up_a_loop(make_service: MakeService) -> None:
             said.append(str(found.value).split()[0])
         await asyncio.to_thread(job.checkpoint, "b", 2)
         with pytest.raises(TypeError, match="step 'c': must be a coroutine function"):
-            await job.step_async("c", int)  # type: ignore[arg-type]  # it is none
+            await job.step_async("c", int)  # type: ignore[arg-type]  # int is no coroutine function
         return WorkResponse(str(await job.checkpointed_async("b")))
 
     found = ended(service, work.start(WorkRequest()))
@@ -494,7 +494,7 @@ def test_a_step_of_a_plain_function_takes_no_coroutine_function() -> None:
 
 
 def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -> None:
-    """It was interrupted at its ``await``, so nothing is stored of it."""
+    """The cancellation interrupts the step at its ``await``, so its result is not stored."""
     store = Counting()
     service, begun = make_service(store, AsyncioExecutor()), threading.Event()
 
@@ -519,7 +519,7 @@ def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -
 
 
 def sync(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Two steps, of which the first returns a class that no service knows."""
+    """Run two steps, the first of which returns a message class that no service knows."""
     part = job.step("part", Part, 3)
     return job.step("answer", answered, part)
 
@@ -528,7 +528,7 @@ answered: Callable[[Part], WorkResponse] = raising(ConnectionError())
 
 
 def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mapping has what it has stored; with that, it goes on as a second attempt."""
+    """``checkpoints`` gets the stored values; a job made with them continues as attempt 2."""
     kept: dict[str, Any] = {}
     with pytest.raises(ConnectionError):
         sync(WorkRequest(), job(checkpoints=kept))
@@ -542,25 +542,25 @@ def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_method_that_is_called_has_checkpoints(make_service: MakeService) -> None:
-    """A call of the function without a job keeps them in memory."""
+    """A call without a job keeps the checkpoints in memory."""
     method = make_service().method(NAME)(sync_of_step)
     assert method(WorkRequest("x")) == WorkResponse("x")
 
 
 def sync_of_step(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """One step."""
+    """Run one step."""
     return job.step("only", WorkResponse, request.text)
 
 
 @pytest.fixture(params=["memory"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of the kind that a test asks for."""
+    """An empty store of the requested kind; in memory by default."""
     with store_of(request.param, clock, tmp_path) as made:
         yield made
 
 
 def test_checkpoint_does_not_change_the_operation(make_service: MakeService) -> None:
-    """Callers see neither a new version nor a new time."""
+    """Its version and update time stay as they are."""
     service = make_service(executor=InlineExecutor())
 
     def body(_: WorkRequest, job: Job[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a method leaves out: the library's metadata class, an empty response, no job."""
+"""Defaults of a method: the library's metadata class, an empty response, and no job."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ NAME = "acme.images.v1.Images.Resize"
 def seen(
     service: lro.Service, operation: lro.Operation, cls: type[Any] = lro.OperationMetadata
 ) -> Any:
-    """The metadata of an operation."""
+    """Unpack the metadata of an operation."""
     assert operation.metadata is not None
     return service.types.unpack(operation.metadata, cls)
 
 
 @pytest.fixture
 def service(store, make_service):
-    """A service that does the work at once, in each kind of store."""
+    """A service on each kind of store, whose starts run the function before they return."""
     return make_service(store, InlineExecutor())
 
 
 def test_default_metadata_shows_verb_version_and_times(service):
-    """The method and its version from its name, the times, and 100 percent at the end."""
+    """Verb and version come from the method's name; a success sets the progress to 100 percent."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -60,7 +60,7 @@ def test_default_metadata_shows_verb_version_and_times(service):
 
 
 def test_a_failure_keeps_the_last_progress(service):
-    """Only a success is complete. Percents are whole ones: what is a little less is rounded up."""
+    """Only a success sets it to 100 percent. Fractions are rounded to whole percents."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -73,7 +73,7 @@ def test_a_failure_keeps_the_last_progress(service):
 
 
 def test_a_function_that_only_takes_a_request(service):
-    """No job, no class: the response is empty, and the metadata have what the library knows."""
+    """Without a return value, the response is empty; the library fills the metadata."""
 
     @service.method("Images.Nap")
     def nap(request: WorkRequest) -> None: ...
@@ -85,7 +85,7 @@ def test_a_function_that_only_takes_a_request(service):
 
 
 def test_default_metadata_is_there_before_the_first_report(store, make_service):
-    """From the start on; a name of its own has neither verb nor version."""
+    """It exists from the start on. Metadata passed to the start get the verb, too."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     first = seen(service, method.start(WorkRequest()).operation)
@@ -96,7 +96,7 @@ def test_default_metadata_is_there_before_the_first_report(store, make_service):
 
 
 def test_report_keeps_verb_version_and_target(store, make_service):
-    """A report may replace them."""
+    """They stay unless the report sets them."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     started = method.start(WorkRequest(), target="images/1")
@@ -110,7 +110,7 @@ def test_report_keeps_verb_version_and_target(store, make_service):
 
 
 def test_default_metadata_shows_the_exclusive_target(service):
-    """The resource that the work needs alone."""
+    """``target`` names the resource that the operation locks."""
 
     @service.method(NAME, exclusive_target=lambda request: f"images/{request.text}")
     def resize(request: WorkRequest, job: lro.Job) -> None:
@@ -121,7 +121,7 @@ def test_default_metadata_shows_the_exclusive_target(service):
 
 
 def test_retry_keeps_the_last_message(service, clock):
-    """Until the next attempt reports one of its own."""
+    """The status message stays until the next attempt reports another one."""
     attempts = []
 
     @service.method(NAME, retry=lro.Retry(on=OSError))
@@ -137,7 +137,7 @@ def test_retry_keeps_the_last_message(service, clock):
 
 
 def test_an_async_function_reports_without_holding_up_its_loop(make_service):
-    """``progress`` is refused there, and names ``progress_async``."""
+    """``progress`` raises on the loop and points to ``progress_async``."""
     service = make_service(None, AsyncioExecutor(1))
     refused: list[str] = []
 
@@ -156,7 +156,7 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service):
 
 @pytest.mark.parametrize("fraction", [1.5, -0.1, float("nan"), True, "1"])
 def test_invalid_progress_is_refused(fraction):
-    """Where it is reported; the error shows the given value."""
+    """``progress`` raises, and the error shows the invalid value."""
     job = testing.job()
     with pytest.raises(ValueError, match="fraction: must be a number from 0 to 1, got") as caught:
         job.progress(fraction)
@@ -166,7 +166,7 @@ def test_invalid_progress_is_refused(fraction):
 
 
 def test_a_method_with_a_class_of_its_own_reports_in_it(service):
-    """``progress`` would throw away what the class has more."""
+    """``progress`` is refused, because it would erase the other fields of the method's class."""
     found: list[str] = []
 
     @service.method(NAME)
@@ -195,7 +195,7 @@ def test_filters_and_indexes_reach_into_the_default(service):
 
 
 def test_metadata_in_binary_form_stays_as_it_is(service):
-    """Where a caller from outside has given it so."""
+    """Binary metadata that a reporter packed itself are stored unchanged."""
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     operation = method.start(WorkRequest()).operation
     reporter = service.reporter(operation.name)
@@ -206,14 +206,14 @@ def test_metadata_in_binary_form_stays_as_it_is(service):
 
 @attrs.frozen
 class Flagless:
-    """Metadata without a conventional flag."""
+    """Metadata without a field that shows a cancel request."""
 
     percent: int = 0
 
 
 @attrs.frozen
 class Requiring:
-    """Metadata with a flag, and with a part without which no message of it can be made."""
+    """Metadata with such a field, but also a required one, so it has no empty form."""
 
     part: Flagless
     requested_cancellation: bool = False
@@ -232,14 +232,14 @@ def test_get_and_list_show_the_flag_after_a_cancel(service, first):
         found = service.list(lro.wire.ListOperationsRequest(filter=query)).operations
         assert [one.name for one in found] == [name]
         assert unpacked(service, found[0]).cancel_requested
-    assert service.reporter(name).report(WorkMetadata(percent=50))  # which replaces the rest
+    assert service.reporter(name).report(WorkMetadata(percent=50))  # drops the other fields
     shown = unpacked(service, service.get(name))
     assert (shown.percent, shown.cancel_requested) == (50, True)
 
 
 @pytest.mark.parametrize("metadata", [Flagless, Requiring])
 def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
-    """They have no flag, or no message can be made of the flag alone; the filter finds it."""
+    """The class has no such field or cannot be made from it alone; the filter still matches."""
     name = declared(service, metadata=metadata).start(WorkRequest()).name
     service.cancel(name)
     assert service.get(name).metadata is None

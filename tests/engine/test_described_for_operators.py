@@ -1,4 +1,4 @@
-"""Descriptions for operators: errors of failed attempts, and where the worker is (spec §3.12)."""
+"""Descriptions for operators: errors of failed attempts, and host and PID of the worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST: Any = {"first_pause": MINUTE, "jitter": 0.0}
 
 
 def failing(service: Service, text: str = TEXT, **options: Any) -> str:
-    """The name of an operation whose first attempt has failed: it waits for the next one."""
+    """Start an operation whose first attempt fails; return its name while it waits for a retry."""
     error = ConnectionError(text)
     method = method_of(service, raising(error), retry=Retry(**FIRST))
     name: str = method.start(WorkRequest("x"), **options).name
@@ -40,13 +40,13 @@ def failing(service: Service, text: str = TEXT, **options: Any) -> str:
 
 
 def full(service: Service, names: list[str], caller: str | None = "") -> list[OperationDescription]:
-    """The descriptions of these operations, by BatchGet."""
+    """Return the descriptions of these operations, read with BatchGet."""
     found = service.batch_get(names, view="FULL", caller=caller)
     return [one.description for one in found.operations]
 
 
 def hidden(found: OperationDescription) -> bool:
-    """Whether a description has nothing that is only for operators."""
+    """Return whether a description has none of the fields that only operators see."""
     return (found.failures, found.worker_host, found.worker_pid) == ((), "", 0)
 
 
@@ -54,7 +54,7 @@ def hidden(found: OperationDescription) -> bool:
 def test_operator_sees_each_failed_attempt(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Number, time, class and text of each, oldest first; a caller sees only how many there are."""
+    """They see number, time, class and text, oldest first; a caller sees only the count."""
     service = make_service(store, InlineExecutor())
     began = clock()
     name = failing(service, caller="ann")
@@ -79,7 +79,7 @@ def test_operator_sees_each_failed_attempt(
 
 
 def test_last_20_attempts_are_described(make_service: MakeService, clock: ManualClock) -> None:
-    """``failed_attempts`` counts all. They stay when the operation has ended."""
+    """``failed_attempts`` counts all of them. Failures stay after the operation has ended."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(RetryLater(timedelta(0))), max_attempts=25)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -90,13 +90,13 @@ def test_last_20_attempts_are_described(make_service: MakeService, clock: Manual
 
 @EACH_STORE
 def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeService) -> None:
-    """For as long as one has the work."""
+    """The worker is shown as long as it has the operation."""
     executor = Held()
     service = make_service(store, executor)
     method = method_of(service)
     waiting = method.start(WorkRequest(), delay=MINUTE).name
     name = method.start(WorkRequest()).name
-    service.run_maintenance()  # which enters the worker
+    service.run_maintenance()  # registers this worker in the store
     for found in (
         service.get(name, view="FULL", caller=None).description,
         full(service, [waiting, name], None)[1],
@@ -111,7 +111,7 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
 
 @EACH_STORE
 def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeService) -> None:
-    """It has not been entered yet, or was forgotten."""
+    """The record has an owner, but that worker has not been registered yet."""
     service = make_service(store, Held())
     name = method_of(service).start(WorkRequest()).name
     assert store.get(name).owner
@@ -119,7 +119,7 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
-    """Until it begins: a retry does not expire."""
+    """The time is shown until the first attempt begins: a retry does not expire."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(ConnectionError("away")), retry=Retry(**FIRST))
     waiting = service.get(
@@ -140,7 +140,7 @@ def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> Non
 
 
 def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeService) -> None:
-    """What is refused is left out, and the rest is described."""
+    """Operators' fields are left out where permission is missing; the others are still returned."""
     plain = make_service(executor=InlineExecutor())
     names = [failing(plain, caller="ann")]
     names.append(plain.start(NAME, WorkRequest("y"), caller="ann").name)
@@ -169,7 +169,7 @@ def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeSe
 
 
 def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
-    """It has all others; ``authorize`` is asked for the list alone."""
+    """List returns all other fields, and calls ``authorize`` only for ListOperations."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain, caller="ann")
     asked: list[str] = []
@@ -189,7 +189,7 @@ def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
 
 
 def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
-    """Nothing is shown for that; an error of the application's own is what the caller gets."""
+    """The call raises the hook's error; a hook that returns no bool raises HookFailed."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
     errors: list[Any] = [ValueError("broken"), lro.errors.Unavailable("no directory")]
@@ -215,7 +215,7 @@ def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_hooks_are_asked_on_an_event_loop(make_service: MakeService, is_async: bool) -> None:
-    """A plain function in a thread, a coroutine function there."""
+    """A plain hook runs in a thread, a coroutine hook on the loop."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
 
@@ -239,7 +239,7 @@ def test_hooks_are_asked_on_an_event_loop(make_service: MakeService, is_async: b
 
 
 def test_operator_of_the_process_sees_the_operations_of_all(make_service: MakeService) -> None:
-    """``caller`` None passes ``owner_only`` and a hook that refuses; a caller does not."""
+    """``caller=None`` bypasses ``owner_only`` and the ``authorize`` hook; other callers do not."""
 
     def authorize(*asked: str) -> None:
         raise PermissionDenied("nobody")
@@ -255,7 +255,7 @@ def test_operator_of_the_process_sees_the_operations_of_all(make_service: MakeSe
 
 
 def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeService) -> None:
-    """Those of 20 attempts may have more bytes than the operation."""
+    """The texts of 20 attempts may be larger than the operation itself."""
     service = make_service(executor=InlineExecutor(), limits=Limits(page_bytes=4000))
     method = method_of(service, raising(OSError("\x01" * 500)))
     names = [method.start(WorkRequest()).name for _ in range(3)]
@@ -266,7 +266,7 @@ def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeServic
 
 
 def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
-    """And only if one of the operations has a worker."""
+    """The store reads workers only if an operator asks and one of the operations has a worker."""
     service = make_service(executor=Held())
     store: Any = service.store
     reads: list[str] = []
@@ -290,7 +290,7 @@ def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
 
 
 def test_failed_attempt_is_a_message(make_service: MakeService) -> None:
-    """Its JSON is read back as it was."""
+    """A description with failures can be written as JSON and read back unchanged."""
     service = make_service(executor=InlineExecutor())
     found = full(service, [failing(service)], None)[0]
     value = service.types.dump(found)
