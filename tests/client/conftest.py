@@ -1,4 +1,4 @@
-"""Each test runs for both faces of the client, on a clock that only sleeping moves."""
+"""Fixtures: each test runs for both faces of the client, on a clock that only sleeping moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.real_service import Harness, Switch, serving
 
 @pytest.fixture(params=list(FACES.values()), ids=list(FACES))
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Makes clients of one face, and closes them."""
+    """A face of the client: it makes clients, and closes them after the test."""
     made: Face = request.param()
     yield made
     made.close()
@@ -22,7 +22,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """The service; a test may give it options."""
+    """The service; a test may pass options by indirect parametrization."""
     made = Harness(**getattr(request, "param", {}))
     yield made
     made.close()
@@ -30,7 +30,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture(scope="session")
 def listening() -> Iterator[tuple[Switch, str]]:
-    """A server on a socket, for one application after the other."""
+    """A server on a socket, whose application each test may replace."""
     switch = Switch()
     with serving(switch) as url:
         yield switch, url
@@ -38,14 +38,14 @@ def listening() -> Iterator[tuple[Switch, str]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Virtual time for a client's policies."""
-    # A reply to the last poll has this long by the real clock, and a machine under load needs it.
+    """A virtual clock for the policies of a client."""
+    # Real seconds that the reply to the last poll may take: a machine under load needs them.
     monkeypatch.setattr(polling, "GRACE_SECONDS", 30.0)
     return Clock()
 
 
 @pytest.fixture
 def server() -> Iterator[respx.Router]:
-    """A server that answers as each test says, and refuses what no test declared."""
+    """A mock server that answers as the test declares, and fails on any other request."""
     with respx.mock(base_url=URL, assert_all_called=False) as router:
         yield router

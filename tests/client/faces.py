@@ -1,4 +1,4 @@
-"""Both faces of the client behind one, so that every test is written once."""
+"""The blocking and the async client behind one interface, so that every test is written once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "http://test"
 
 
 class Face:
-    """One of the two faces: makes clients that a test calls as if they were blocking."""
+    """The blocking face: makes clients, which `close` closes."""
 
     name = "sync"
 
@@ -27,7 +27,7 @@ class Face:
         self._closing: list[Callable[[], object]] = []
 
     def client(self, base_url: str = URL, *, clock: Clock | None = None, **options: Any) -> Any:
-        """A client, closed with this; with ``clock`` it keeps to that.
+        """Make a client that `close` closes; with ``clock`` its policies use that clock.
 
         Unless it is given one, it gets an HTTP client that knows no certificates: reading them
         takes longer than any test.
@@ -47,28 +47,28 @@ class Face:
         return clock.sleep
 
     def http(self, **options: Any) -> Any:
-        """An HTTP client of the kind that this face takes, closed with this."""
+        """Make an httpx client for this face; `close` closes it."""
         made = httpx.Client(**options)
         self._closing.append(made.close)
         return made
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function gives, or the coroutine that it returns."""
+        """Call a function, and return its result; a coroutine is run to its end first."""
         return function(*args)
 
     def together(self, verbs: list[Callable[..., Any]], *args: Any) -> list[Any]:
-        """What several verbs give, or raise, that run at once."""
+        """Run several verbs at once, and return what each of them returned or raised."""
         with ThreadPoolExecutor(len(verbs)) as threads:
             futures = [threads.submit(verb, *args) for verb in verbs]
             return [future.exception() or future.result() for future in futures]
 
     def inside(self, made: Any) -> Any:
-        """The client, handle or pager itself."""
+        """Return the client, handle or pager itself, without the wrapper of the async face."""
         return made
 
     @contextmanager
     def entering(self, made: Any) -> Iterator[Any]:
-        """The context that a client is."""
+        """Enter a client as a context manager."""
         with made as entered:
             yield entered
 
@@ -78,7 +78,7 @@ class Face:
 
 
 class AsyncFace(Face):
-    """The other: an event loop of its own runs what the client returns."""
+    """The async face: clients look blocking, and run on an event loop of the face."""
 
     name = "async"
 
@@ -128,7 +128,7 @@ class AsyncFace(Face):
 
 
 class Awaited:
-    """An asynchronous object as a blocking one: coroutines are run, iterators are stepped."""
+    """Wraps an async object as a blocking one: coroutines are run, iterators are stepped."""
 
     def __init__(self, face: AsyncFace, target: Any) -> None:
         self.face, self.target = face, target

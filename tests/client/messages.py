@@ -1,4 +1,4 @@
-"""Message classes of the tests, and operations as they stand on the wire."""
+"""Message classes of the tests, and operations in their JSON form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ResizeMetadata:
 
 @attrs.frozen
 class OwnRequest:
-    """A request whose fields say what else is said beside a message (AIP-155, AIP-163).
+    """A request with fields for the request id and the dry run (AIP-155, AIP-163).
 
     It has no full name.
     """
@@ -57,47 +57,47 @@ TYPES = {"response": ResizeResponse, "metadata": ResizeMetadata}
 
 
 def packed(name: str, **fields: Any) -> dict[str, Any]:
-    """A message inside an Any; ``name`` without a package is one of ours."""
+    """Return the JSON of a message inside an Any; a ``name`` without a package is one of ours."""
     full = name if "." in name else f"acme.images.v1.{name}"
     return {"@type": PREFIX + full, **fields}
 
 
 def running(percent: int | None = None, name: str = NAME) -> dict[str, Any]:
-    """An operation in progress, with metadata if it says how far it is."""
+    """Return an operation in progress; with ``percent`` it has metadata."""
     if percent is None:
         return {"name": name}
     return {"name": name, "metadata": packed("ResizeMetadata", percent=percent)}
 
 
 def succeeded(size: int = 7, name: str = NAME) -> dict[str, Any]:
-    """An operation that ended well."""
+    """Return an operation that succeeded."""
     return {"name": name, "done": True, "response": packed("ResizeResponse", sizeBytes=str(size))}
 
 
 def failed(code: int = 9, message: str = "no", details: Any = (), **more: Any) -> dict[str, Any]:
-    """An operation that ended with an error."""
+    """Return an operation that failed."""
     error = {"code": code, "message": message, "details": list(details)}
     return {"name": NAME, "done": True, "error": error, **more}
 
 
 def reply(body: Any, http: int = 200, /, **headers: str) -> httpx.Response:
-    """A reply with a JSON body; ``retry_after`` is the header Retry-After."""
+    """Return a reply with a JSON body; ``retry_after`` becomes the header Retry-After."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return httpx.Response(http, json=body, headers=named)
 
 
 def refusal(code: lro.Code, message: str = "no", *details: Any, **headers: str) -> httpx.Response:
-    """An error reply as our servers and Google's make it (spec §5.12)."""
+    """Return an error reply in the form of our servers and Google's (spec §5.12)."""
     error = {"code": code.http, "message": message, "status": code.name, "details": list(details)}
     return reply({"error": error}, code.http, **headers)
 
 
 def page_of_a_proxy(http: int, **headers: str) -> httpx.Response:
-    """An error reply that no server of operations made."""
+    """Return an error reply that a proxy made, in HTML."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return httpx.Response(http, html=f"<h1>{http}</h1>", headers=named)
 
 
 def body_of(request: httpx.Request) -> Any:
-    """The JSON body of a request; None without one."""
+    """Return the JSON body of a request, or None if it has no body."""
     return json.loads(request.content) if request.content else None

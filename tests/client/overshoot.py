@@ -1,4 +1,4 @@
-"""By how much waits outlast their deadlines.
+"""Measure by how much waits outlast their deadlines.
 
 Each fault on real sockets, for both faces and both transports, for one operation and for a group
 of twelve, by the first call of a fresh client and by its second. Spec §11.4 allows 50 ms.
@@ -28,17 +28,17 @@ from tests.client.messages import NAME, PREFIX, TYPES
 from tests.client.sockets import Behaviour, answering, drip
 
 MEMBERS = 12
-"""The operations of a group."""
+"""The number of operations in a group."""
 
 Answer = Callable[[str, socket.socket, threading.Event], object]
-"""Answers one request, whose first line it is given."""
+"""Answers one request; the first argument is its request line."""
 
 Serving = Callable[[float], AbstractContextManager[str]]
-"""A server for a wait of so many seconds; its address."""
+"""Starts a server for a wait of so many seconds, and yields its address."""
 
 
 def reading(answer: Answer) -> Behaviour:
-    """Reads each request to its end before it is answered."""
+    """Read each request to its end, then call ``answer``."""
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
         received = b""
@@ -58,7 +58,7 @@ def reading(answer: Answer) -> Behaviour:
 
 
 def replying(body: bytes, *headers: str, after: float = 0.0) -> Answer:
-    """Sends a reply of JSON, so many seconds after the request."""
+    """Send a JSON reply, ``after`` seconds after the request."""
     lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     head = "\r\n".join([*lines, *headers, "", ""]).encode()
 
@@ -71,25 +71,25 @@ def replying(body: bytes, *headers: str, after: float = 0.0) -> Answer:
 
 
 def never(_: str, connection: socket.socket, over: threading.Event) -> None:
-    """Gives no answer."""
+    """Never answer."""
     over.wait()
 
 
 def redirecting(line: str, connection: socket.socket, over: threading.Event) -> None:
-    """Redirects each call to the same address."""
+    """Redirect each call to its own address."""
     head = f"HTTP/1.1 307 Again\r\nLocation: {line.split()[1]}\r\nContent-Length: 0\r\n\r\n"
     connection.sendall(head.encode())
 
 
 def only(verb: str, answer: Answer, otherwise: Answer) -> Answer:
-    """Has requests with this verb answered in another way."""
+    """Use ``answer`` for requests with this verb, and ``otherwise`` for all others."""
     return lambda line, connection, over: (answer if f":{verb} " in line else otherwise)(
         line, connection, over
     )
 
 
 def streaming(pieces: bytes, every: bytes = b"") -> Answer:
-    """Opens a stream of events with ``pieces``, and drips ``every`` into it without an end."""
+    """Open a stream of events with ``pieces``, then send ``every`` again and again."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
     def answer(_: str, connection: socket.socket, over: threading.Event) -> None:
@@ -103,43 +103,43 @@ def streaming(pieces: bytes, every: bytes = b"") -> Answer:
 
 @functools.cache
 def large(size: int) -> bytes:
-    """An operation of so many bytes, of as many values as fit into them."""
+    """Return an operation of ``size`` bytes that consists of as many small values as fit."""
     items = b",".join([b'{"a":1}'] * (size // 8))
     metadata = json.dumps({"@type": f"{PREFIX}acme.v1.Much"}).encode()[:-1]
     return b'{"name":"%s","metadata":%s,"items":[%s]}}' % (NAME.encode(), metadata, items)
 
 
 def on_http(behave: Behaviour) -> Serving:
-    """A server whose connections are all served alike."""
+    """Return a server that treats all connections alike."""
     return lambda timeout: sockets.serving(behave)
 
 
 def late(size: int, before: float) -> Serving:
-    """A server whose replies, of so many bytes, come so many seconds before the deadline."""
+    """Return a server whose replies of ``size`` bytes come shortly before the deadline."""
     return lambda timeout: sockets.serving(reading(replying(large(size), after=timeout - before)))
 
 
 def exploding(timeout: float) -> AbstractContextManager[str]:
-    """A server whose small replies unpack to large ones."""
+    """Start a server whose small replies decompress to 64 MiB."""
     bomb = gzip.compress(bytes(64 * 1024 * 1024), 1)
     return sockets.serving(reading(replying(bomb, "Content-Encoding: gzip")))
 
 
 @contextlib.contextmanager
 def refusing(timeout: float, scheme: str = "http://") -> Iterator[str]:
-    """An address without a listener."""
+    """Yield an address at which connections are refused."""
     with sockets.refusing() as port:
         yield f"{scheme}127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
 def unaccepting(timeout: float, scheme: str = "http://") -> Iterator[str]:
-    """A server that takes no connection: who connects waits, as for a slow name or a firewall."""
+    """Yield the address of a server that accepts no connection, so that clients hang in connect."""
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        for _ in range(4):  # more than its backlog takes
+        for _ in range(4):  # more than fit into its backlog
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
@@ -176,7 +176,7 @@ HTTP: dict[str, Serving] = {
 
 
 def on_grpc(behave: Callable[[Any, threading.Event], object]) -> Serving:
-    """A server of gRPC that does the same about every call."""
+    """Return a gRPC server that treats every call alike."""
 
     @contextlib.contextmanager
     def serve(timeout: float) -> Iterator[str]:
@@ -200,13 +200,13 @@ def on_grpc(behave: Callable[[Any, threading.Event], object]) -> Serving:
 
 
 def holding(call: Any, over: threading.Event) -> bytes:
-    """Gives no answer."""
+    """Never answer."""
     over.wait()
     return b""
 
 
 def aborting(code: str) -> Callable[[Any, threading.Event], object]:
-    """Ends every call with this code."""
+    """End every call with this status code."""
 
     def behave(call: Any, _: threading.Event) -> None:
         import grpc
@@ -218,7 +218,7 @@ def aborting(code: str) -> Callable[[Any, threading.Event], object]:
 
 @contextlib.contextmanager
 def speechless(timeout: float) -> Iterator[str]:
-    """A server that speaks no HTTP/2."""
+    """Start a server that accepts connections and never speaks HTTP/2."""
     with sockets.serving(sockets.silent) as url:
         yield url.replace("http", "grpc")
 
@@ -235,7 +235,7 @@ GRPC: dict[str, Serving] = {
 
 @attrs.frozen
 class Case:
-    """Who waits, and for what: ``many`` for a group."""
+    """One scenario for one transport and face; ``many`` means a group instead of one operation."""
 
     scenario: str
     transport: str
@@ -243,7 +243,7 @@ class Case:
     many: bool
 
     def measure(self, timeout: float) -> tuple[float, float]:
-        """The milliseconds after the deadline, of a fresh client and of the same once more."""
+        """Return by how many ms the first and second wait of a fresh client exceed the deadline."""
         serve = (GRPC if self.transport == "grpc" else HTTP)[self.scenario]
         with serve(timeout) as address, contextlib.closing(FACES[self.face]()) as face:
             client = face.run(self._client, face, address)
@@ -273,7 +273,7 @@ class Case:
 
 
 def cases(wanted: str = "") -> list[Case]:
-    """All of them, or those whose scenario has this text in it."""
+    """Return all cases, or those whose scenario contains the text ``wanted``."""
     transports = {"http": HTTP}
     if importlib.util.find_spec("grpc") is not None:
         transports["grpc"] = GRPC

@@ -1,4 +1,4 @@
-"""A real service, whose work goes step by step as the test says, and the ways to reach it."""
+"""A real service whose work takes the steps that a test sends, and the ways to reach it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ FULL_NAME = "acme.images.v1.Images.Resize"
 
 
 class Harness:
-    """The service. The work of its method takes each ``step`` that the test puts in.
+    """A service with one method, whose work takes its steps from a queue that the test fills.
 
-    Metadata is reported, a response or an error ends the work, None waits to be cancelled.
+    A step that is metadata is reported, a response or an error ends the work, and None makes it
+    sleep until it is cancelled.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -54,17 +55,17 @@ class Harness:
         self.resize = resize
 
     def say(self, *steps: Any) -> None:
-        """The next steps of whatever work takes them first."""
+        """Queue steps; any running work takes the next one."""
         for step in steps:
             self.steps.put(step)
 
     def close(self) -> None:
-        self.say(*[ResizeResponse()] * 8)  # for work that is still waiting
+        self.say(*[ResizeResponse()] * 8)  # ends work that still waits for a step
         self.service.close(timedelta(seconds=1))
 
 
 def refuse_nothing(request: ResizeRequest) -> None:
-    """The method's own check of a request.
+    """Check a request, as the method's ``validate``.
 
     Raises:
         InvalidArgument: There is nothing to resize.
@@ -75,7 +76,7 @@ def refuse_nothing(request: ResizeRequest) -> None:
 
 @attrs.define
 class Way:
-    """A way to a service: what its clients need, and what they call its method."""
+    """A way to reach a service: options for its clients, and the target that starts the method."""
 
     harness: Harness
     face: Face
@@ -83,11 +84,11 @@ class Way:
     options: dict[str, Any]
 
     def client(self, **more: Any) -> Any:
-        """A client of the service."""
+        """Make a client of the service."""
         return self.face.client(**{**self.options, **more})
 
     def start(self, client: Any, request: ResizeRequest | None = None, **more: Any) -> Any:
-        """A new operation."""
+        """Start an operation."""
         return client.start(
             self.target,
             request or ResizeRequest(source="a.png"),
@@ -98,7 +99,7 @@ class Way:
 
 
 class Switch:
-    """An ASGI application that can be changed while it is served."""
+    """An ASGI application that delegates to ``app``, which tests replace while it is served."""
 
     app: Any = None
 
@@ -108,7 +109,7 @@ class Switch:
 
 @contextlib.contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """Serve an application by uvicorn on a free port; its URL."""
+    """Serve an application with uvicorn on a free port, and yield its URL."""
     uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -126,13 +127,13 @@ Listen = Callable[[], tuple[Switch, str]]
 
 
 def local(harness: Harness, face: Face, listen: Listen) -> Way:
-    """Calls of functions, without HTTP."""
+    """Call the service directly, without HTTP."""
     made = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
     return Way(harness, face, FULL_NAME, {"transport": made(harness.service)})
 
 
 def in_process(harness: Harness, face: Face, listen: Listen) -> Way:
-    """HTTP without sockets: WSGI for the blocking client, ASGI for the other."""
+    """Use HTTP without sockets: WSGI for the blocking client, ASGI for the async one."""
     edge: Any = lro.wsgi if face.name == "sync" else lro.asgi
     wrap: Any = RawWSGITransport if face.name == "sync" else httpx.ASGITransport
     transport = wrap(app=application(edge, harness))
@@ -140,20 +141,20 @@ def in_process(harness: Harness, face: Face, listen: Listen) -> Way:
 
 
 def sockets(harness: Harness, face: Face, listen: Listen) -> Way:
-    """HTTP through uvicorn."""
+    """Use HTTP over a socket, served by uvicorn."""
     switch, url = listen()
     switch.app = application(lro.asgi, harness)
     return Way(harness, face, PATH, {"base_url": url, "http": face.http(verify=False)})
 
 
 def application(edge: Any, harness: Harness) -> Any:
-    """The operations of a service, and its method at its own path."""
+    """Make an application with the operations of the service, and a path that starts its method."""
     starts = {PATH: harness.resize}
     return edge.OperationsApp(harness.service, parents=["projects/*"], starts=starts)
 
 
 class RawWSGITransport(httpx.WSGITransport):
-    """Passes the path as real servers do: raw, and decoded, each byte as a character of Latin-1."""
+    """Passes the path as WSGI servers do: raw in RAW_URI, decoded as Latin-1 in PATH_INFO."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

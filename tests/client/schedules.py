@@ -1,4 +1,4 @@
-"""Random schedules of comings, ends, failures: ``python -m tests.client.schedules --count N``."""
+"""Random schedules of arrivals, ends, failures: ``python -m tests.client.schedules --count N``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tally = collections.Counter[str]
 
 
 class Schedule:
-    """One schedule, all of it by chance; the same for the same seed."""
+    """A random schedule; the same seed gives the same schedule."""
 
     def __init__(self, seed: int, tally: Tally) -> None:
         self.tally = tally
@@ -46,7 +46,7 @@ class Schedule:
         )
 
     def fault(self, now: float, _: object) -> CallError | None:
-        """A failure of a call, or none."""
+        """Return the failure of a call at this time, or None."""
         if now >= self.dies_at:
             return self.last_fault
         if self.chance.random() >= self.rate:
@@ -55,7 +55,7 @@ class Schedule:
         return self.chance.choice(FAULTS)
 
     def prepare(self) -> None:
-        """Plan what happens."""
+        """Plan the operations and their listeners."""
         chance, world = self.chance, self.world
         for number in range(chance.randint(1, 30)):
             name = f"operations/{number}"
@@ -80,7 +80,7 @@ class Schedule:
         self.world.later(self.chance.choice([0.0, 0.0, 0.005, 1.0, 20.0]), come)
 
     def check(self) -> None:
-        """Every listener got one end, none got more afterwards, and nothing is left."""
+        """Check that each listener got one end and nothing after it, and nothing is left over."""
         world = self.world
         for number in self.numbers:
             ends = world.ends(number)
@@ -98,7 +98,7 @@ class Schedule:
 
 
 def run_schedule(seed: int, tally: Tally) -> None:
-    """Run one schedule to its end, and check it."""
+    """Run a schedule to its end, and check it."""
     schedule = Schedule(seed, tally)
     schedule.prepare()
     schedule.world.run()
@@ -107,7 +107,7 @@ def run_schedule(seed: int, tally: Tally) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run so many schedules, and say what was in them."""
+    """Run the schedules, and print how often each kind of event occurred."""
     parser = argparse.ArgumentParser(prog="python -m tests.client.schedules", description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

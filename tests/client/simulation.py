@@ -1,4 +1,4 @@
-"""A server in virtual time: obeys a flow, and writes down what was asked of it and when."""
+"""A server in virtual time: executes the steps of a flow, and records each call and its time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ Fault = Callable[[float], CallError | None]
 
 
 def call_error(code: lro.Code, *, passing: bool = False, **more: Any) -> CallError:
-    """A failed call."""
+    """Make the error of a failed call."""
     return CallError("GetOperation", lro.Status(code, "no"), passing=passing, **more)
 
 
 @attrs.define
 class Simulation:
-    """An operation that is done ``ends_at`` seconds after the beginning.
+    """Simulate an operation that is done ``ends_at`` seconds after the beginning.
 
-    ``max_hold`` bounds a Wait as the server does (None: it has no Wait), ``latency`` is what each
-    call takes, ``metadata`` gives the metadata at a moment, ``fault`` the failure of a call then.
+    ``max_hold`` is the longest hold of a Wait (None: the server has no Wait), ``latency`` the
+    duration of each call, ``metadata`` returns the metadata at a given time, and ``fault`` the
+    failure of a call at that time.
     """
 
     ends_at: float
@@ -44,20 +45,20 @@ class Simulation:
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the beginning of the simulation."""
         return self.clock.now - 1000.0
 
     def config(self, polling: Polling, **more: Any) -> FlowConfig:
         return FlowConfig(clock=self.clock, polling=polling, **more)
 
     def wait(self, polling: Polling, timeout: float | None = None, **more: Any) -> lro.Operation:
-        """Wait for the operation; its last state."""
+        """Wait for the operation, and return its last state."""
         return self.run(until_done(self.config(polling, **more), NAME, None, timeout))
 
     def watch(
         self, polling: Polling, timeout: float | None = None, every: float = 1.0
     ) -> lro.Operation:
-        """Watch the operation; what was seen is in ``shown``."""
+        """Watch the operation until it is done; ``shown`` has the updates."""
         return self.run(until_done(self.config(polling), NAME, None, timeout, every=every))
 
     def run(self, flow: Generator[Any, Any, lro.Operation]) -> lro.Operation:
@@ -95,13 +96,14 @@ class Simulation:
             assert request.timeout is not None
             held = min(request.timeout.total_seconds, self.max_hold)
             self.clock.now += max(0.0, min(held, self.ends_at - self.now))
-        # The clock adds up many floats: an end that is hit exactly must not be missed.
+        # The clock sums up many floats: the tolerance lets an end at exactly this time count as
+        # reached.
         done = self.now >= self.ends_at - 1e-9
         return Reply(lro.Operation(name=NAME, done=done, metadata=self.metadata(self.now)))
 
     @property
     def holds(self) -> list[float | None]:
-        """How long each call asked to be held; None for a Get."""
+        """The hold that each call asked for, in seconds; None for a Get."""
         return [
             call.request.timeout.total_seconds
             if isinstance(call.request, lro.wire.WaitOperationRequest) and call.request.timeout

@@ -1,4 +1,4 @@
-"""Servers on real sockets that do as no server should, each connection in a thread."""
+"""Misbehaving servers on real sockets, with one thread for each connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRIP_SECONDS = 0.01
 
 @contextlib.contextmanager
 def refusing() -> Iterator[int]:
-    """A port at which connections are refused: it is taken, so that no other process listens."""
+    """Yield a port that refuses connections: bound, so that no other process can listen on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -27,7 +27,7 @@ def refusing() -> Iterator[int]:
 
 @contextlib.contextmanager
 def serving(behave: Behaviour) -> Iterator[str]:
-    """A server on a free port; its URL. In the end its connections are cut."""
+    """Start a server on a free port, and yield its URL; at the end all connections are cut."""
     over = threading.Event()
     connections: list[socket.socket] = []
     listening = socket.create_server(("127.0.0.1", 0))
@@ -36,7 +36,7 @@ def serving(behave: Behaviour) -> Iterator[str]:
         while True:
             try:
                 connection, _ = listening.accept()
-            except OSError:  # the test is over
+            except OSError:  # closed at the end of the test
                 return
             connections.append(connection)
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
@@ -59,7 +59,7 @@ def serving(behave: Behaviour) -> Iterator[str]:
 
 
 def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Event) -> None:
-    """Send a piece every ten milliseconds."""
+    """Send one piece every 10 ms."""
     for piece in pieces:
         connection.sendall(piece)
         if over.wait(DRIP_SECONDS):
@@ -67,39 +67,39 @@ def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Eve
 
 
 def silent(connection: socket.socket, over: threading.Event) -> None:
-    """Never answers."""
+    """Never answer."""
     over.wait()
 
 
 def dripping_headers(connection: socket.socket, over: threading.Event) -> None:
-    """Sends its headers byte by byte, without an end."""
+    """Send a header byte by byte, without an end."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
     drip(connection, itertools.repeat(b"x"), over)
 
 
 def hinting(connection: socket.socket, over: threading.Event) -> None:
-    """Sends informational responses, without an end."""
+    """Send informational responses, without an end."""
     connection.recv(65536)
     drip(connection, itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n"), over)
 
 
 def dripping_body(connection: socket.socket, over: threading.Event) -> None:
-    """Sends its body byte by byte; it would take hours."""
+    """Send a body byte by byte; it would take hours."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n{")
     drip(connection, itertools.repeat(b" "), over)
 
 
 def dripping_chunks(connection: socket.socket, over: threading.Event) -> None:
-    """Sends chunks of one byte, without an end."""
+    """Send chunks of one byte, without an end."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     drip(connection, itertools.repeat(b"1\r\n \r\n"), over)
 
 
 def answering(head: str, body: str = "") -> Behaviour:
-    """Answers every request at once, in the same way."""
+    """Answer every request at once with the same response."""
     answer = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
@@ -110,7 +110,7 @@ def answering(head: str, body: str = "") -> Behaviour:
 
 
 def turning_pages(connection: socket.socket, over: threading.Event) -> None:
-    """Answers every request with an empty page that names another."""
+    """Answer every request with an empty page that has a token for the next page."""
     for number in itertools.count():
         connection.recv(65536)
         body = f'{{"nextPageToken": "{number}"}}'
@@ -118,21 +118,21 @@ def turning_pages(connection: socket.socket, over: threading.Event) -> None:
 
 
 def closing(connection: socket.socket, over: threading.Event) -> None:
-    """Closes each connection at once."""
+    """Close each connection at once."""
 
 
 def closing_later(connection: socket.socket, over: threading.Event) -> None:
-    """Reads the request, and closes."""
+    """Read the request, then close the connection."""
     connection.recv(65536)
 
 
 def resetting(connection: socket.socket, over: threading.Event) -> None:
-    """Reads the request, and resets the connection."""
+    """Read the request, then reset the connection."""
     connection.recv(65536)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def cutting(connection: socket.socket, over: threading.Event) -> None:
-    """Closes in the middle of a body."""
+    """Close the connection in the middle of a body."""
     connection.recv(65536)
     connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"name":')

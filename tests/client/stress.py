@@ -37,11 +37,11 @@ from tests.waiting import until
 
 METHOD = "/v1/images:resize"
 HANG_SECONDS = 60.0
-"""What takes longer than any patience here hangs."""
+"""A wait that takes longer than this counts as hanging: no timeout in this file is as long."""
 
 
 def application() -> lro.asgi.OperationsApp:
-    """A service with the method."""
+    """Make a service with the method, and an ASGI application for it."""
     service = lro.Service(MemoryStore(), ThreadExecutor(64), domain="acme.test")
 
     @service.method("acme.images.v1.Images.Resize")
@@ -56,7 +56,7 @@ def application() -> lro.asgi.OperationsApp:
 
 
 def cutting(port: str, seed: int, tally: collections.Counter[str]) -> sockets.Behaviour:
-    """Forwards connections to a port, and cuts each of them after a random time."""
+    """Forward connections to a port, and cut each of them after a random time."""
     chance = random.Random(seed)
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
@@ -77,7 +77,7 @@ def cutting(port: str, seed: int, tally: collections.Counter[str]) -> sockets.Be
 
 
 def pump(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes, until it ends."""
+    """Forward bytes until the source ends."""
     with contextlib.suppress(OSError):
         while chunk := source.recv(65536):
             target.sendall(chunk)
@@ -85,14 +85,14 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def shut(*connections: socket.socket) -> None:
-    """End both directions."""
+    """Shut down both directions of each connection."""
     for one in connections:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
 
 
 class Worker:
-    """One of the threads: does one thing after the other, by chance, until the time is over."""
+    """One of the threads: runs random actions until the time is up."""
 
     def __init__(self, client: Client, seed: int, wrong: list[str]) -> None:
         self.client, self.random, self.wrong = client, random.Random(seed), wrong
@@ -101,7 +101,7 @@ class Worker:
         self.futures: list[tuple[concurrent.futures.Future[Any], list[int], int]] = []
 
     def run(self, until: float) -> None:
-        """Work until then."""
+        """Run random actions until this time."""
         actions = [self.wait, self.group, self.half, self.future, self.cancel]
         while time.monotonic() < until:
             action = self.random.choice(actions)
@@ -116,19 +116,19 @@ class Worker:
         self.doing = ""
 
     def start(self) -> tuple[Any, int]:
-        """A new operation, and the number that it will give."""
+        """Start an operation; return its handle and the number that its result must have."""
         number, milliseconds = self.random.randrange(1 << 30), self.random.choice([0, 50, 600])
         request = ResizeRequest(source="a.png", widths=(number, milliseconds))
         request_id = uuid.UUID(int=self.random.getrandbits(128), version=4)
         return self.client.start(METHOD, request, request_id=request_id, **TYPES), number
 
     def right(self, found: object, number: int) -> None:
-        """Note a result that is another's."""
+        """Record an error if this is the result of another operation."""
         if found != ResizeResponse(size_bytes=number):
             self.wrong.append(f"{self.doing}: {found!r} instead of {number}")
 
     def wait(self) -> None:
-        """For a short time, which is kept to, then for as long as it takes; or without a time."""
+        """Wait without a timeout, or with a short one and then with a long one."""
         handle, number = self.start()
         timeout, began = self.random.choice([0.0, 0.01, 0.3, None]), time.monotonic()
         try:
@@ -139,7 +139,7 @@ class Worker:
             self.right(handle.result(HANG_SECONDS / 2), number)
 
     def group(self) -> None:
-        """Of a few operations."""
+        """Wait for a group of operations."""
         started = [self.start() for _ in range(self.random.randint(1, 12))]
         group = self.client.group([handle for handle, _ in started])
         if self.random.random() < 0.3:
@@ -148,7 +148,7 @@ class Worker:
             self.right(found, number)
 
     def half(self) -> None:
-        """A group that is left in the middle, with those cancelled that are not done."""
+        """Leave a group early, which cancels the operations that are not done."""
         started = [self.start() for _ in range(self.random.randint(1, 8))]
         with self.client.group([handle for handle, _ in started]) as group:
             steps = (
@@ -159,7 +159,7 @@ class Worker:
             next(iter(steps))
 
     def future(self) -> None:
-        """Which is waited for, cancelled, or left."""
+        """Make a future, and wait for it, cancel it, or leave it."""
         handle, number = self.start()
         future, calls = handle.future(), list[int]()
         future.add_done_callback(lambda _: calls.append(1))
@@ -171,7 +171,7 @@ class Worker:
             self.right(future.result(HANG_SECONDS / 2), number)
 
     def cancel(self) -> None:
-        """It was cancelled, or has its result."""
+        """Cancel an operation: it must end as cancelled or with its result."""
         handle, number = self.start()
         handle.cancel_and_wait(HANG_SECONDS / 2)
         with contextlib.suppress(OperationCancelled):
@@ -179,13 +179,13 @@ class Worker:
 
 
 def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
-    """Note what is left over, and futures whose callback was not called once."""
+    """Record everything left over, and each future whose callback did not run exactly once."""
     for worker in workers:
         for future, calls, number in worker.futures:
             with contextlib.suppress(ClientError, concurrent.futures.CancelledError):
                 worker.right(future.result(HANG_SECONDS / 2), number)
             with noting(wrong, "a callback was called so often"):
-                until(lambda calls=calls: len(calls))  # a moment after the result
+                until(lambda calls=calls: len(calls))  # runs a moment after the result is there
                 assert calls == [1], calls
     table = client._state.registry
     if table.entries or table.own_calls:
@@ -197,7 +197,7 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
 
 @contextlib.contextmanager
 def noting(wrong: list[str], what: str) -> Iterator[None]:
-    """Have a condition that does not come true noted as wrong, and go on."""
+    """Record a failed assertion as an error, and go on."""
     try:
         yield
     except AssertionError as exc:
@@ -205,7 +205,7 @@ def noting(wrong: list[str], what: str) -> Iterator[None]:
 
 
 def close(client: Client, wrong: list[str]) -> None:
-    """Close the client under waits of all kinds, which must end soon."""
+    """Close the client during waits of all kinds, which must end soon."""
     handles = [client.operation(f"operations/none-{n}", **TYPES) for n in range(30)]
     waits = [one.result for one in handles[:8]]
     waits += [client.group(handles).results, lambda: [*client.group(handles).as_completed()]]
@@ -223,7 +223,7 @@ def close(client: Client, wrong: list[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and print what was done and what was wrong."""
+    """Run the test, and print the counts and the errors."""
     parser = argparse.ArgumentParser(prog="python -m tests.client.stress", description=__doc__)
     parser.add_argument("--threads", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20.0)

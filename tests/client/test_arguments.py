@@ -1,4 +1,4 @@
-"""Mistakes of the caller: raised before anything is sent, and never as a call that failed."""
+"""Mistakes of the caller raise an error before anything is sent, and never a CallError."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ID = "9A1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
 
 class Model:
-    """A class of a library that this one does not know."""
+    """A class of another library, which this library cannot handle."""
 
     def model_dump(self) -> dict[str, Any]:
         return {}
@@ -56,13 +56,13 @@ Ask = Callable[[Any], object]
 
 
 def start(target: Any = TARGET, message: Any = None, **more: Any) -> Ask:
-    """A start with these arguments, which are right where they are not given."""
+    """Return a call of ``start`` with these arguments; the ones not given are valid."""
     options = {"message": {} if message is None else message, **TYPES, **more}
     return lambda client: client.start(target, **options)
 
 
 def each(verb: str, *values: Any) -> list[Ask]:
-    """The verb of a client with one value after the other."""
+    """Return a call of this verb for each value."""
     return [lambda client, value=value: getattr(client, verb)(value) for value in values]
 
 
@@ -78,7 +78,7 @@ def timed(timeout: Any) -> list[Ask]:
 
 
 def updates(every: float) -> Ask:
-    """Updates with this pause."""
+    """Return a call of ``updates`` with this interval."""
     return lambda client: next(iter(client.operation(NAME, **TYPES).updates(every=every)))
 
 
@@ -93,7 +93,7 @@ MESSAGES = {
         start(message={"a": value}) for value in ("\ud800", {1, 2}, object(), math.nan)
     ],
 }
-"""What is no message, by what the sentence says."""
+"""Invalid messages, by the error message that each must raise."""
 
 STARTS = {
     "^response: .*give the class itself: ResizeResponse, got": start(response=ResizeResponse()),
@@ -113,7 +113,7 @@ STARTS = {
     ],
     "widths": start(message=ResizeRequest(widths=("x",))),  # type: ignore[arg-type]
 }
-"""Other arguments of a start, by what the sentence says."""
+"""Other invalid arguments of a start, by the error message that each must raise."""
 
 BAD_NAMES = {
     "^name: must be a text that is not empty": "",
@@ -200,7 +200,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def unlike(table: dict[str, Any], client: Any) -> dict[str, str]:
-    """What came of each mistake that was not refused with the sentence of the table."""
+    """Return what happened instead, for each mistake that did not raise the error of the table."""
     wrong = {}
     for says, asks in table.items():
         for number, ask in enumerate(asks if isinstance(asks, list) else [asks]):
@@ -216,13 +216,13 @@ def unlike(table: dict[str, Any], client: Any) -> dict[str, str]:
 
 
 def local_of(face: Face) -> Any:
-    """A transport to a service in this process."""
+    """Make a transport to a service in this process."""
     kind = LocalTransport if face.name == "sync" else AsyncLocalTransport
     return face.run(kind, lro.Service(MemoryStore(), InlineExecutor()))
 
 
 def grpc_of(face: Face, **options: Any) -> Any:
-    """A transport to where no server is."""
+    """Make a transport to an address without a server."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
@@ -235,18 +235,18 @@ def grpc_of(face: Face, **options: Any) -> Any:
 def test_mistake_is_refused_with_its_sentence_and_sends_nothing(
     table: dict[str, Any], face: Face, server: respx.Router
 ) -> None:
-    """A TypeError or a ValueError that names the argument and the way out."""
+    """The error is a TypeError or ValueError that names the argument and how to correct it."""
     assert unlike(table, face.client()) == {}
     assert not server.calls
 
 
 OVER_HTTP = {"must be an? .*got", "has no JSON", "^target: must begin with a slash", "widths"}
-"""What is a mistake because the message is sent as JSON, and to a path."""
+"""Errors that only HTTP raises, because there the message is sent as JSON, and to a path."""
 
 
 @pytest.mark.parametrize("transport", [local_of, grpc_of])
 def test_mistakes_are_the_same_over_other_transports(transport: Any, face: Face) -> None:
-    """But for what depends on the form of a start there: none is a CallError."""
+    """All mistakes that do not depend on HTTP raise the same errors, and never a CallError."""
     client = face.client("", transport=transport(face))
     for table in TABLES.values():
         common = {says: ask for says, ask in table.items() if says not in OVER_HTTP}
@@ -263,14 +263,14 @@ def test_parents_that_look_odd_are_asked_for_as_they_are(face: Face, server: res
 
 @pytest.mark.parametrize("given", [ID, uuid.UUID(ID)])
 def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.Router) -> None:
-    """In upper or lower case."""
+    """A UUID or its text is sent as it is, in upper or lower case."""
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, {}, **TYPES, request_id=given)
     assert body_of(route.calls.last.request) == {"requestId": str(given)}
 
 
 def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: respx.Router) -> None:
-    """A registry whose factories take it need not know it before."""
+    """A class that the registry does not know may be used if a factory of it has a codec for it."""
 
     class Codec:
         python, shape = Model, None
@@ -292,7 +292,7 @@ def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face
     for wrong in (("Key", "a"), ("key", "ä"), ("key", b"a"), ("key-bin", "a"), "key", (1, 2)):
         with pytest.raises(lro.DeclarationError, match="metadata: must be pairs of a key in lower"):
             grpc_of(face, metadata=[wrong])
-    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # no token
+    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # hides it
         grpc_of(face, metadata=[("authorization", "Bearer s3cr3t\n")])
 
 
@@ -305,7 +305,7 @@ BASES = (
 
 
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
-    """One of the two would be ignored. The error shows no passwords in them."""
+    """A URL in both places is an error, whose message contains no password."""
     with pytest.raises(lro.DeclarationError) as refused:
         face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
     assert str(refused.value) == (
@@ -328,9 +328,9 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
 def test_a_base_url_beside_an_http_client(
     given: str, known: str | None, path: str, face: Face, server: respx.Router
 ) -> None:
-    """A path alone goes below that of the client; the same one again is no other.
+    """A path is appended to the base URL of the HTTP client, and the same URL twice is accepted.
 
-    White space around it does not count: files end with a newline.
+    White space around it is ignored: files end with a newline.
     """
     server.get(f"{path}/v1/{NAME}").mock(return_value=reply(running()))
     options = {} if known is None else {"base_url": known}
@@ -388,7 +388,7 @@ OPTIONS: dict[str, Any] = {
     ],
 )
 def test_option_of_a_client_is_checked_when_it_is_made(make: Any, options: dict[str, Any]) -> None:
-    """By its type, or with the form that it must have."""
+    """Each option with a value of the wrong type or form raises an error that names the option."""
     for option, values in options.items():
         for value in values:
             with pytest.raises(lro.DeclarationError, match=f"^{option}: must be "):
@@ -396,7 +396,7 @@ def test_option_of_a_client_is_checked_when_it_is_made(make: Any, options: dict[
 
 
 def test_transport_or_http_client_of_the_other_face_is_refused(face: Face) -> None:
-    """With the name of the right one."""
+    """The error names the right class."""
     service = lro.Service(MemoryStore(), InlineExecutor())
     local, kind = (
         (AsyncLocalTransport, httpx.AsyncClient)
@@ -414,7 +414,7 @@ def test_transport_or_http_client_of_the_other_face_is_refused(face: Face) -> No
 
 @pytest.mark.parametrize("transport", [LocalTransport, AsyncLocalTransport])
 def test_local_transport_takes_a_service_and_a_caller(transport: Any) -> None:
-    """Other arguments are refused where they are given."""
+    """Other arguments raise an error when the transport is made."""
     with pytest.raises(lro.DeclarationError, match=r"^service: must be an lro\.Service"):
         transport(None)
     service = lro.Service(MemoryStore(), InlineExecutor())
@@ -431,7 +431,7 @@ def test_service_refuses_a_filter_in_the_place_of_a_request() -> None:
 @pytest.mark.parametrize("offers", [{"batch_get": True}, {"lists": False, "wait": False}])
 @pytest.mark.parametrize("bad", ["operations//a", "a//operations/b"])
 def test_one_bad_name_of_many_ends_no_other(bad: str, offers: Any, face: Face) -> None:
-    """A server may give it. Its outcome is the refusal; the others have theirs."""
+    """If a server gives an invalid name, only that operation gets an error as its outcome."""
     server = ScriptedServer(**offers)
     names: list[Any] = plan(server, 9, ends_after=3.0)
     server.operation(bad, ends_after=None)
@@ -466,13 +466,13 @@ def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str
 
 
 def test_routes_of_names_that_are_ids() -> None:
-    """What takes a name has it below the collection; what takes the collection does not."""
+    """A `get` route below a collection also sets the routes of the other verbs and of List."""
     routes = Routes(get="/v1/operations/{name=**}")
     assert (routes.cancel, routes.list) == ("/v1/operations/{name=**}:cancel", "/v1/{name=**}")
 
 
 def test_every_verb_goes_where_get_goes(face: Face, server: respx.Router) -> None:
-    """With the path of Get alone."""
+    """If only the route of Get is given, the other verbs use its path."""
     server.route(path__startswith="/v1beta/").mock(return_value=reply(running()))
     client = face.client(routes=Routes(get="/v1beta/{name=**}"))
     for verb in (client.get, client.cancel, client.delete, client.wait):

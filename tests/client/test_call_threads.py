@@ -1,4 +1,4 @@
-"""Threads for calls that must end by a given time."""
+"""The threads that make calls with a deadline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.patching import patch_threads
 
 @pytest.fixture
 def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
-    """Call threads of one test, which end with it."""
+    """Threads for the calls of one test, which end with it."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 60.0)
     before, made = {*threading.enumerate()}, CallThreads()
     first_idle = made._idle
     yield made
-    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)  # they end after the next task
+    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)  # each thread ends after its next task
     for idle in (first_idle, made._idle):
         while idle:
             idle.pop().tasks.put((contextvars.copy_context(), lambda: None, lambda _: None))
@@ -41,7 +41,7 @@ def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
 def test_number_of_idle_threads_is_bounded(
     call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads above it end with their call."""
+    """Threads above the limit end after their call."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 2)
     over = threading.Event()
     reports: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -56,14 +56,14 @@ def test_number_of_idle_threads_is_bounded(
 
 
 def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays for the task that is on the way."""
+    """A thread that gets a task while it leaves runs the task first."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.001)
     leaving, reported = threading.Event(), threading.Event()
 
     class Taken(list[_CallThread]):
         def remove(self, thread: _CallThread) -> None:
             leaving.set()
-            raise ValueError  # as a list does that does not have it
+            raise ValueError  # as list.remove does for a missing item
 
     thread = _CallThread(Taken())
     assert leaving.wait(120)
@@ -81,7 +81,7 @@ def test_a_forked_process_has_no_idle_threads(
 
 
 def test_calls_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at the exit of Python 3.12, or where there are too many: they are made in this one."""
+    """If no thread can be started, as at the exit of Python 3.12, the calls run in this thread."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -94,7 +94,7 @@ def test_calls_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     http = httpx.Client(base_url="http://s", transport=httpx.MockTransport(answer))
     with http, Client(http=http) as client:
-        drivers.CALL_THREADS.forget()  # those of other tests
+        drivers.CALL_THREADS.forget()  # forget the threads of other tests
         patch_threads(monkeypatch, threading.Thread, "start", refuse)
         handle = client.operation(NAME)
         handle.cancel()

@@ -1,4 +1,4 @@
-"""What happens seldom: late news, last moments, clients within a process."""
+"""Rare cases: late replies, ends at the last moment, clients within a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.client.test_groups import client_of, plan
 
 
 def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
-    """The fifth and those after it, too."""
+    """One of eight waits fails because its operation is gone, and the others return results."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 8, ends_after=5.0)
     server.operation(names[7], ends_after=None, gone_after=3.0)
@@ -44,7 +44,7 @@ def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
 
 
 def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
-    """Though the cancel is never answered, or refused for now again and again."""
+    """The timeout holds although every cancel is refused as UNAVAILABLE."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     server.fault(Fault(status=503), verb="CancelOperation", until=1000.0)
@@ -58,7 +58,7 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
 
 
 def test_update_shows_the_progress(face: Face) -> None:
-    """Zero is zero; a success is 100 percent; unreadable metadata is read raw."""
+    """The progress is 0 at first and 1 after a success; metadata of another type is read raw."""
     server = ScriptedServer()
     server.operation(
         NAME,
@@ -75,7 +75,7 @@ def test_update_shows_the_progress(face: Face) -> None:
 
 
 def test_a_pause_on_a_real_clock() -> None:
-    """It ends by itself, and the call is made again."""
+    """The client retries after a pause on the real clock."""
     calls: list[Call] = []
 
     class Shaky(AsyncLocalTransport):
@@ -97,7 +97,7 @@ def test_a_pause_on_a_real_clock() -> None:
 
 
 def test_groups_within_a_process() -> None:
-    """By BatchGet in a thread, by a stream on an event loop."""
+    """A group waits by BatchGet in a thread, and by a stream on an event loop."""
     go = threading.Event()
     with lro.Service(MemoryStore(), ThreadExecutor(8)) as service:
 

@@ -1,4 +1,4 @@
-"""Deadlines are hard, whatever a server does on a real socket (spec §11.4)."""
+"""A wait ends at its deadline, whatever a server does on a real socket (spec §11.4)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tests.client.sockets import (
 from tests.waiting import starved_seconds, until
 
 SLACK = 4.5
-"""Within 50 ms by the specification; a loaded machine may need more, also more than this.
+"""The specification allows 50 ms; a machine under load may need more, even more than this.
 
 None of these servers ends by itself, and pauses of the client that have nothing to do with a
 deadline are 5 s or longer.
 """
 
 ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}
-"""What is no reason to wait until the deadline."""
+"""Scenarios in which a wait may end before the deadline."""
 
 LARGE = ("15 MiB, just in time", "a gzip bomb")
-"""What takes much memory: tests/full has these."""
+"""Scenarios that need much memory: only tests/full runs them."""
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ LARGE = ("15 MiB, just in time", "a gzip bomb")
     dict.fromkeys((one.transport, one.scenario) for one in cases() if one.scenario not in LARGE),
 )
 def test_no_fault_outlasts_the_deadline(transport: str, scenario: str) -> None:
-    """Neither too late nor too early: for one operation and for many, and who waits again."""
+    """A wait ends at its deadline: of an operation or a group, the first time and the second."""
     check_deadline(transport, scenario)
 
 
 def check_deadline(transport: str, scenario: str) -> None:
-    """Measure each case of the scenario."""
+    """Check that each wait of the scenario ends neither too early nor too late."""
     for case in cases(scenario):
         if (case.transport, case.scenario) == (transport, scenario):
             before = starved_seconds()
@@ -63,7 +63,7 @@ def check_deadline(transport: str, scenario: str) -> None:
 
 @pytest.mark.parametrize("behave", [silent, dripping_body, dripping_chunks])
 def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
-    """One that the server was asked to hold; and a single call, which has a bound of its own."""
+    """A held Wait is cut at the deadline of the wait, and a Get after ``call_seconds``."""
     with serving(behave) as url:
         handle = face.client(url).operation(NAME, **TYPES)
         began, before = time.perf_counter(), starved_seconds()
@@ -87,7 +87,7 @@ def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
 
 @pytest.mark.parametrize("behave", [dripping_headers, hinting])
 def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
-    drivers.CALL_THREADS.forget()  # those of other tests
+    drivers.CALL_THREADS.forget()  # forget the threads of other tests
     before = {*threading.enumerate()}
     with serving(behave) as url, Client(url, call_seconds=0.2, retry=NO_RETRY) as client:
         with pytest.raises(CallError, match=r"no complete answer within 0\.2 s"):
@@ -98,7 +98,7 @@ def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
 def test_the_error_has_what_is_needed_to_go_on(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """The last state, the number of polls, the name; waiting again is possible."""
+    """The error has the name, last state and number of polls, and the handle can wait again."""
     state = running(60)
     route = server.get().mock(side_effect=lambda _: reply(state))
     client = face.client(clock=clock, polling=Polling(wait_first=False))
@@ -119,7 +119,7 @@ def test_the_error_has_what_is_needed_to_go_on(
 def test_a_timeout_of_zero_is_one_poll(
     wait_first: bool, face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """It looks once, pausing nowhere; an operation that is done is a result."""
+    """A timeout of zero means one Get without a pause; a finished operation gives its result."""
     route = server.get().mock(side_effect=[reply(running()), reply(succeeded())])
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     handle = client.operation(NAME, **TYPES)
@@ -130,7 +130,7 @@ def test_a_timeout_of_zero_is_one_poll(
 
 
 def test_timeout_may_be_negative_or_missing() -> None:
-    """A negative one expires at once, without an error; without one there is no hidden limit."""
+    """A negative timeout allows one poll; without a timeout a wait of a day succeeds."""
     polling = Polling(jitter=0.0, wait_first=False)
     simulation = Simulation(ends_at=9)
     with pytest.raises(PollTimeout):
@@ -143,14 +143,14 @@ def test_timeout_may_be_negative_or_missing() -> None:
 
 
 def test_a_final_failure_at_the_deadline() -> None:
-    """A failure that does not pass is raised, rather than the deadline."""
+    """A failure that cannot be retried is raised rather than the timeout."""
     simulation = Simulation(ends_at=9, fault=lambda _: call_error(lro.Code.PERMISSION_DENIED))
     with pytest.raises(CallError, match="PERMISSION_DENIED"):
         simulation.wait(Polling(), 0)
 
 
 def test_a_poll_cut_by_the_deadline() -> None:
-    """With the strictest policy, too, the deadline is raised instead of the cut call."""
+    """A poll that the deadline cuts raises the timeout, even if the policy allows no retries."""
     cut = call_error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     strict = Polling(wait_first=False, retry=NO_RETRY)
     simulation = Simulation(ends_at=9, latency=1.03, fault=lambda _: cut)
@@ -161,7 +161,7 @@ def test_a_poll_cut_by_the_deadline() -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a deadline leaves behind ends with the connection."""
+    """Check that the threads of calls end with their connection."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
     before = {*threading.enumerate()}
     yield
@@ -173,7 +173,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("seconds", [1e10, 1e300])
 def test_a_call_may_take_longer_than_clocks_reach(seconds: float, face: Face) -> None:
-    """It is as a call of three years."""
+    """A timeout beyond the range of the clocks is accepted."""
     with serving(answering("404 Not Found", "{}")) as url:
         client = face.client(url, call_seconds=seconds, retry=NO_RETRY)
         with pytest.raises(CallError) as caught:

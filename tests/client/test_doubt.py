@@ -1,4 +1,4 @@
-"""Waits that fail, say nonsense or are never answered: a Get decides (spec §11.2(4))."""
+"""Waits that fail, return nonsense or are never answered: a Get decides (spec §11.2(4))."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 
 
 def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any = None) -> Any:
-    """The results, of each handle by itself or of a group."""
+    """Return the results, each by its own handle or all by a group."""
     if many:
         return group_of(face, client, names).results(timeout)
     return [client.operation(name, **TYPES).result(timeout) for name in names]
@@ -69,7 +69,7 @@ USELESS = {
 def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The answer of the Get counts, and no Wait is asked for again by this client.
+    """The reply to the Get is used, and this client sends no more Waits.
 
     It polls instead, without a pause in between. Another client may have another server.
     """
@@ -92,7 +92,7 @@ def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
 def test_a_result_that_a_get_confirms_is_the_result(
     many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A method may give no result (spec §2.5): the Wait was right, and is used again."""
+    """A method may have no result (spec §2.5): the Wait was right, and Waits are used again."""
     waits = server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     server.get(GET).mock(return_value=reply({"name": NAME, "done": True}))
     client = face.client(clock=clock, polling=PLAIN)
@@ -103,7 +103,7 @@ def test_a_result_that_a_get_confirms_is_the_result(
 
 
 def test_updates_do_not_show_nonsense(face: Face, clock: Clock, server: respx.Router) -> None:
-    """What a Wait says is done is shown when a Get has said so."""
+    """A Wait whose reply says "done" is shown only after a Get has confirmed it."""
     server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     answers = [succeeded(), running(50), running(40)]
     server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
@@ -114,7 +114,7 @@ def test_updates_do_not_show_nonsense(face: Face, clock: Clock, server: respx.Ro
 def test_a_doubtful_reply_at_the_deadline_is_not_returned(
     face: Face, clock: Clock, server: Any
 ) -> None:
-    """Where no time is left for a Get, the wait has ended without a result."""
+    """If no time is left for a Get, the wait raises PollTimeout."""
 
     def slow(_: httpx.Request) -> httpx.Response:
         clock.now += 60
@@ -126,7 +126,7 @@ def test_a_doubtful_reply_at_the_deadline_is_not_returned(
 
 
 def test_the_failure_of_the_get_is_raised(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Where the Get fails as well, its reason counts."""
+    """If the Get fails too, its error is raised."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.INVALID_ARGUMENT, "unknown route"))
     server.get(GET).mock(return_value=refusal(lro.Code.PERMISSION_DENIED, "not yours"))
     client = face.client(clock=clock, polling=PLAIN)
@@ -138,7 +138,7 @@ def test_the_failure_of_the_get_is_raised(face: Face, clock: Clock, server: resp
 def test_what_a_server_says_to_any_call_needs_no_get(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A policy without retries raises at once."""
+    """UNAVAILABLE does not depend on the verb, so a policy without retries raises it at once."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.UNAVAILABLE))
     client = face.client(clock=clock, polling=Polling(retry=NO_RETRY))
     with pytest.raises(CallError, match="UNAVAILABLE"):
@@ -148,7 +148,7 @@ def test_what_a_server_says_to_any_call_needs_no_get(
 
 @pytest.fixture
 def swallowing() -> ScriptedServer:
-    """A server, something before which swallows every Wait; its operation is over after 5 s."""
+    """A server that never answers a Wait; its operation ends after 5 s."""
     made = ScriptedServer()
     made.operation(NAME, ends_after=5.0, response=ResizeResponse(1))
     made.fault(Fault(seconds=1e9), verb="WaitOperation")
@@ -160,7 +160,7 @@ def swallowing() -> ScriptedServer:
 def test_a_wait_that_is_never_answered_is_given_up(
     timeout: float | None, within: float, many: bool, face: Face, swallowing: ScriptedServer
 ) -> None:
-    """Soon after its hold, with time for a Get; it is not asked for again."""
+    """The Wait is given up soon after its hold, in time for a Get, and no further Wait is sent."""
     client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
     began = clock()
     assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
@@ -173,9 +173,9 @@ def test_a_wait_that_is_never_answered_is_given_up(
 def test_a_wait_that_had_little_time_is_not_blamed(
     many: bool, face: Face, swallowing: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Get is made all the same; another wait may have more time."""
-    # However slow this machine is: threads have it by the real clock, while the test's may stand
-    # still, or leap. It is less than a Wait is held.
+    """A Get is made all the same, and a later wait may use a Wait again."""
+    # Threads have this grace on the real clock, however slow the machine is, while the test's
+    # clock may stand still or leap. It is shorter than the hold of a Wait.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 10.0)
     swallowing.operation(NAME, ends_after=None)
@@ -189,14 +189,14 @@ def test_a_wait_that_had_little_time_is_not_blamed(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Face) -> None:
-    """But for the few calls that find it out: a mock may say "not done" to every one."""
+    """A server that answers every Wait at once costs at most three calls more than polling does."""
     asked = []
     for offered in (False, True):
         server = ScriptedServer(wait=offered, max_hold=0.0)
         server.operation(NAME, ends_after=None)
         with pytest.raises(PollTimeout):
             results(face, client_of(face, server, polling=PLAIN), [NAME], many, 10.0)
-        # A thread polls on until the one that waits has seen that the clock is past the deadline.
+        # A thread polls on until the waiting thread has seen that the deadline has passed.
         asked.append(sum(call.at < 10.0 for call in server.calls))
     polled, waited = asked
     assert polled <= 30
@@ -206,11 +206,11 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 @pytest.mark.parametrize(
     ("many", "silent_since", "status", "code"),
     [
-        (False, 9.99, None, None),  # a poll that had a moment at the deadline and no answer
+        (False, 9.99, None, None),  # the poll began a moment before the deadline and was cut
         (True, 9.99, None, None),
-        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # what the server said before is the reason
+        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the server's earlier error is reported
         (True, 9.99, 503, lro.Code.UNAVAILABLE),
-        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # it had the time to answer
+        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # it had enough time to answer
     ],
 )
 def test_the_last_error_is_what_the_server_had_the_time_for(
@@ -221,9 +221,9 @@ def test_the_last_error_is_what_the_server_had_the_time_for(
     face: Face,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A poll that is cut by the deadline is no failure."""
-    # What threads have by the real clock at a deadline, while the test's may stand still. It is
-    # less than the second from which on a server is blamed.
+    """A poll that the deadline cuts does not count as a failure."""
+    # Threads have this grace on the real clock at a deadline, while the test's clock may stand
+    # still. It is shorter than the second after which a silent server is blamed.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 0.9)
     server = ScriptedServer(wait=False)

@@ -1,4 +1,4 @@
-"""The drivers: what is theirs and not the flows'."""
+"""The drivers: behaviour that does not belong to the flows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DONE = lro.wire.operation_from_json(
 
 
 class Fake:
-    """A transport that does what the test says; ``calls`` are those that it was asked for."""
+    """A transport that answers as the test says, and records the ``calls`` that it received."""
 
     def __init__(self, answer: Callable[[Call], Reply]) -> None:
         self.answer = answer
@@ -52,7 +52,7 @@ class Fake:
 
 
 class AsyncFake(Fake):
-    """The same for an event loop."""
+    """The same transport for an event loop."""
 
     async def send(self, call: Call) -> Reply:  # type: ignore[override]
         return super().send(call)
@@ -62,12 +62,12 @@ class AsyncFake(Fake):
 
 
 def fake(face: Face, answer: Callable[[Call], Reply]) -> Any:
-    """A transport of the face's colour."""
+    """Make a transport for this face."""
     return (Fake if face.name == "sync" else AsyncFake)(answer)
 
 
 def test_a_transport_of_ones_own(face: Face) -> None:
-    """Anything that answers calls is a transport; closing the client closes it."""
+    """Any object that answers calls can be a transport; closing the client closes it."""
     transport = fake(face, lambda _: Reply(DONE))
     client = face.client("", transport=transport)
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=3)
@@ -77,7 +77,7 @@ def test_a_transport_of_ones_own(face: Face) -> None:
 
 
 def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
-    """It is called in the caller's own thread."""
+    """A transport that keeps to timeouts itself is called in the caller's own thread."""
     threads = []
 
     def answer(_: Call) -> Reply:
@@ -93,7 +93,7 @@ def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> None:
-    """Tracing finds the caller's span, in the thread of a hard call, too."""
+    """The transport sees the caller's context variables, even from a call thread."""
     span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
     seen = []
 
@@ -124,9 +124,9 @@ def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> No
 def test_errors_of_a_transport_are_raised_unchanged(
     error: BaseException, timeout: float | None, face: Face
 ) -> None:
-    """With their own traceback, even one that is called a timeout."""
+    """The error keeps its traceback, even if its class is TimeoutError."""
     if face.name == "async" and isinstance(error, KeyboardInterrupt):
-        error = ArithmeticError("inside")  # an interrupt is the event loop's to handle
+        error = ArithmeticError("inside")  # KeyboardInterrupt is handled by the event loop
 
     def answer(_: Call) -> Reply:
         raise error
@@ -139,9 +139,9 @@ def test_errors_of_a_transport_are_raised_unchanged(
 
 
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller returns, and the thread ends when the transport does."""
+    """The caller returns at the deadline, and the thread ends when the transport returns."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
-    drivers.CALL_THREADS.forget()  # those of other tests
+    drivers.CALL_THREADS.forget()  # forget the threads of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
@@ -160,7 +160,7 @@ def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.Monkey
 
 
 class Held(AsyncFake):
-    """Holds every call, and counts those that were cancelled."""
+    """Never answers a call, and counts the calls that were cancelled."""
 
     cancelled = 0
 
@@ -173,9 +173,9 @@ class Held(AsyncFake):
 
 
 def test_a_cancelled_task_cancels_its_call() -> None:
-    """The call in flight ends with the task that waits; the operation hears nothing of it.
+    """Cancelling the task that waits cancels its call, and never the operation.
 
-    ``asyncio.timeout`` around a wait is the caller's, and stays a TimeoutError.
+    A TimeoutError of ``asyncio.timeout`` around a wait stays a TimeoutError.
     """
 
     async def main() -> tuple[int, list[Call]]:
@@ -197,7 +197,7 @@ def test_a_cancelled_task_cancels_its_call() -> None:
 def closing(
     face: Face, client: Any, timeout: float | None, asked: threading.Event
 ) -> BaseException:
-    """What a lone wait ends with, whose client is closed once its server was ``asked``."""
+    """Return the error of a lone wait whose client is closed once ``asked`` is set."""
     if face.name == "sync":
         handle = client.operation(NAME, **TYPES)
         with ThreadPoolExecutor() as threads:
@@ -220,7 +220,7 @@ def closing(
 
 
 def silent_server(face: Face, asked: threading.Event, stack: contextlib.ExitStack) -> Any:
-    """A client of a server that holds every call."""
+    """Make a client of a server that never answers a call."""
 
     def receive(connection: socket.socket, over: threading.Event) -> None:
         connection.recv(1, socket.MSG_PEEK)
@@ -231,7 +231,7 @@ def silent_server(face: Face, asked: threading.Event, stack: contextlib.ExitStac
 
 
 def busy_server(face: Face, asked: threading.Event, _: object) -> Any:
-    """A client of a server that is busy for an hour."""
+    """Make a client of a server that asks to retry in an hour."""
 
     def answer(call: Call) -> Reply:
         asked.set()
@@ -244,7 +244,7 @@ def busy_server(face: Face, asked: threading.Event, _: object) -> Any:
 @pytest.mark.parametrize("timeout", [None, 6000.0])
 @pytest.mark.parametrize("make", [silent_server, busy_server])
 def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) -> None:
-    """In a held call or in a pause: it raises that the client was closed, as those in groups do."""
+    """A lone wait raises that the client was closed, in a held call or in a pause."""
     asked = threading.Event()
     with contextlib.ExitStack() as stack:
         error = closing(face, make(face, asked, stack), timeout, asked)
@@ -254,7 +254,7 @@ def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) 
 
 
 def test_another_runtime_error_is_raised_unchanged(face: Face) -> None:
-    """A defect is raised as it is."""
+    """A RuntimeError of the transport reaches the caller as it is."""
 
     def fail(_: httpx.Request) -> httpx.Response:
         raise RuntimeError("of a transport")
@@ -265,13 +265,13 @@ def test_another_runtime_error_is_raised_unchanged(face: Face) -> None:
 
 
 def broken() -> Any:
-    """A flow that fails."""
+    """Yield a step, then fail."""
     yield Sleep(0)
     raise ZeroDivisionError("inside")
 
 
 def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """No caller waits for it."""
+    """No caller waits for the flow, so its error is logged."""
 
     def failed() -> list[object]:
         found = [one.exc_info for one in caplog.records if "has failed" in one.message]
@@ -288,7 +288,7 @@ def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_an_item_that_comes_as_the_clock_leaps_to_the_end_is_taken() -> None:
-    """The thread had looked just before, and the clock is at the end when it looks again."""
+    """The item arrives between two reads of the clock; the second is past the end."""
     looks = iter([0.0, 5.0, 40.0])
 
     def clock() -> float:

@@ -1,4 +1,4 @@
-"""The errors as values: what they hold and say, and that they survive a pickle (style §4)."""
+"""The errors as values: their attributes and messages, and that they can be pickled (style §4)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "text"), ERRORS)
 def test_errors_state_the_facts(error: ClientError, text: str) -> None:
-    """A sentence with the facts in it."""
+    """The message has the verb or the name, the code and the text of the status."""
     assert str(error).startswith(text)
 
 
 @pytest.mark.parametrize("error", [error for error, _ in ERRORS])
 def test_they_can_be_pickled_and_copied(error: ClientError) -> None:
-    """A worker process can send them home."""
+    """Worker processes may send errors to their parent."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)

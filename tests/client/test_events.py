@@ -24,7 +24,7 @@ EventList = list[tuple[str, bytes]]
 
 
 def events_of(*chunks: bytes) -> EventList:
-    """The type and the data of each event in these chunks."""
+    """Return the type and the data of each event in these chunks."""
     events = Events(lambda kind, data: (kind, data))
     return [event for chunk in chunks for event in events.feed(chunk)]
 
@@ -48,19 +48,19 @@ def test_events_are_read_whatever_the_chunks(
     spaced: bool,
     data: st.DataObject,
 ) -> None:
-    """Line ends, comments, positions and unknown fields do not matter either."""
+    """Line ends, comments, ids and unknown fields do not matter either."""
     lines: list[str] = []
     colon = ": " if spaced else ":"
     for kind, texts in events:
         lines += [f":{one}" for one in comments]
         lines += [f"event{colon}{kind}"] if kind else []
-        # What begins with a space needs one that is taken away.
+        # One space after the colon is removed, so data that begins with a space needs another.
         lines += [f"data{': ' if text.startswith(' ') else colon}{text}" for text in texts]
         lines += ["id: 7", "retry: 1", "colour: red", "nothing", ""]
     whole = end.join(line.encode() for line in lines) + (end if lines else b"")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    # A last carriage return may be half a line's end: what follows it decides.
+    # A carriage return at the end may be half a line end: the next byte decides.
     assert events_of(*chunks, b":\n") == [
         (kind, "\n".join(texts).encode()) for kind, texts in events
     ]
@@ -72,15 +72,15 @@ MARK = "\ufeff".encode()
 @pytest.mark.parametrize(
     ("chunks", "events"),
     [
-        # A byte order mark may stand before everything, in pieces too, and nowhere else.
+        # A byte order mark is ignored at the beginning, even if split, and nowhere else.
         ([MARK[:1], MARK[1:], b"event: a\ndata: 1\n\n"], [("a", b"1")]),
         ([b":\n", MARK + b"event: a\ndata: 1\n\n"], [("", b"1")]),
-        # The type of an event without data does not go on to the next one.
+        # An event without data does not pass its type on to the next one.
         ([b"event: operation\n\ndata: 1\n\n"], [("", b"1")]),
     ],
 )
 def test_text_between_events_is_ignored(chunks: list[bytes], events: EventList) -> None:
-    """What stands between events has no say in them."""
+    """Text outside of the events does not change them."""
     assert events_of(*chunks) == events
 
 
@@ -92,7 +92,7 @@ def test_text_between_events_is_ignored(chunks: list[bytes], events: EventList) 
 def test_event_over_the_size_limit_ends_the_stream(
     chunks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many small events do not."""
+    """Many small events are read all the same."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
     assert len(events_of(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
@@ -100,7 +100,7 @@ def test_event_over_the_size_limit_ends_the_stream(
 
 
 def test_event_without_an_end_is_unreadable() -> None:
-    """The call that reads the stream fails for good: it would be sent the same once more."""
+    """The call fails with an error that is not retried: the server would send the same again."""
     call = Call(request=lro.wire.GetOperationRequest("operations/a"), budget=1.0)
     reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
@@ -109,14 +109,14 @@ def test_event_without_an_end_is_unreadable() -> None:
 
 
 def test_encoder_refuses_a_name_that_is_empty() -> None:
-    """Clients check names before; a transport may be called without one."""
+    """A transport may be called directly, without the client's check of the name."""
     call = Call(request=lro.wire.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
 
 
 class Server:
-    """Answers ``:watch`` and ``:batchGet`` as the test says; by itself each operation is done."""
+    """Answers ``:watch`` and ``:batchGet`` as the test says; a Get returns a success."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Server:
 
     @property
     def singles(self) -> int:
-        """How many calls were for one operation."""
+        """The number of calls that were about a single operation."""
         return sum(verb in ("get", "wait") for verb in self.asked)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -144,7 +144,7 @@ class Server:
 
 
 def results(face: Face, server: Server, **options: Any) -> Any:
-    """The results of a group."""
+    """Return the results of a group."""
     http = face.http(transport=httpx.MockTransport(server))
     client = face.client(http=http, clock=Clock(), **options)
     group = client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
@@ -152,7 +152,7 @@ def results(face: Face, server: Server, **options: Any) -> Any:
 
 
 def stream(*events: str, **headers: str) -> httpx.Response:
-    """A stream with these events, which ends after them."""
+    """Return a stream that has these events and then ends."""
     kind = {"content-type": "text/event-stream; charset=utf-8", **headers}
     content = "".join(f"{event}\n\n" for event in events).encode()
     packed = gzip.compress(content) if "content-encoding" in headers else content
@@ -160,7 +160,7 @@ def stream(*events: str, **headers: str) -> httpx.Response:
 
 
 def event_of(state: dict[str, Any]) -> str:
-    """An event with the state of an operation."""
+    """Return an event with the state of an operation."""
     return f"event: operation\ndata: {json.dumps(state)}"
 
 
@@ -176,7 +176,7 @@ def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
 
 
 def test_unexpected_events_are_ignored(face: Face) -> None:
-    """Unknown types, other operations, intermediate states, comments."""
+    """Unknown types, other operations, intermediate states and comments are ignored."""
     besides = [
         "event: weather\ndata: rain",
         event_of(succeeded(name="operations/other")),
@@ -201,7 +201,7 @@ def test_unexpected_events_are_ignored(face: Face) -> None:
 )
 @pytest.mark.parametrize("earlier", [0, 2])
 def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> None:
-    """Earlier events count; the other operations are polled."""
+    """Events before it are used, and the other operations are polled."""
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1
@@ -209,7 +209,7 @@ def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> 
 
 
 def spoilt(content: bytes) -> httpx.Response:
-    """A stream that broke on its way."""
+    """Return a stream whose content was corrupted on its way."""
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
     return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
 
@@ -226,13 +226,13 @@ def spoilt(content: bytes) -> httpx.Response:
 def test_a_stream_that_cannot_be_read(
     answer: Callable[[], httpx.Response], face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no reason to give up those who wait."""
+    """The operations are read in another way, and every caller gets a result."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
     assert results(face, Server(lambda _: answer())) == EVERY
 
 
 def test_a_stream_that_ends_too_early(face: Face) -> None:
-    """It is made again for those that it did not report, but not for ever."""
+    """A new stream is opened for the operations that are missing, but not for ever."""
     streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
     server = Server(lambda _: next(streams))
     assert results(face, server) == EVERY
@@ -260,7 +260,7 @@ def test_a_stream_that_ends_too_early(face: Face) -> None:
     ],
 )
 def test_a_server_without_extensions(answer: httpx.Response, face: Face) -> None:
-    """However it says so, each operation is asked for in another way, and no caller notices."""
+    """Whatever the server answers, each operation is read alone, and no caller notices."""
     server = Server(lambda _: again(answer), lambda _: again(answer))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == server.asked.count("batchGet") == 1
@@ -268,13 +268,13 @@ def test_a_server_without_extensions(answer: httpx.Response, face: Face) -> None
 
 
 def again(answer: httpx.Response) -> httpx.Response:
-    """The same answer, unread."""
+    """Return a copy of the response that was not read yet."""
     body = httpx.ByteStream(answer.content)
     return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
 
 
 def test_a_refusal_of_one_is_reported_for_it_alone(face: Face) -> None:
-    """Where the server streams, and then refuses: each is asked for, and hears the truth."""
+    """If the stream breaks and is then refused, each operation is read, and one gets the error."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 
     class Refusing(Server):

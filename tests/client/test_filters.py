@@ -1,4 +1,4 @@
-"""Filters built from values: what is written is what was meant, whatever the values hold."""
+"""Filters built from values match what was meant, whatever the values contain."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ SAMPLE = MessageType(NAME, shape_of(Sample))
 
 
 def matches(wanted: Expression, sample: Sample | None = None, **row: Any) -> bool:
-    """Whether our evaluator takes the filter for an operation with this metadata."""
+    """Return whether our evaluator matches an operation with this metadata."""
     compiled = compile_filter(str(wanted), metadata=[SAMPLE], response=[])
     packed = None if sample is None else TYPES.pack(sample)
     return compiled.matches(Row(metadata=packed, **row))
 
 
 def meta(path: str, *keys: str | int) -> Operand:
-    """A field of the sample."""
+    """Return an operand for a field of the sample."""
     return field(f"metadata.{path}", *keys)
 
 
@@ -166,7 +166,7 @@ WRITTEN: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("made", "text"), WRITTEN.values(), ids=WRITTEN)
 def test_expressions_have_this_text(made: object, text: str) -> None:
-    """The parser reads it."""
+    """The text is as expected, and the parser accepts it."""
     assert str(made) == text
     parse(text)
 
@@ -219,7 +219,7 @@ INJECTED = '1 OR done = true OR x = "'
 
 
 def loud(base: type[Any]) -> type[Any]:
-    """A subclass that shows itself as more than a value, whichever way it is asked."""
+    """Make a subclass whose text and number methods all return an injected filter."""
 
     def said(*_: object) -> str:
         return INJECTED
@@ -252,7 +252,7 @@ LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.
 
 @pytest.mark.parametrize(("value", "text"), LITERALS.values(), ids=LITERALS)
 def test_values_have_one_literal_form(value: Any, text: str) -> None:
-    """Each kind of value has one form, which the parser takes for one literal.
+    """Each kind of value has one form, which the parser reads as one literal.
 
     A class of one's own is written by its value, however it shows itself.
     """
@@ -263,7 +263,7 @@ def test_values_have_one_literal_form(value: Any, text: str) -> None:
 
 
 def test_subclasses_of_str_and_int_are_written_as_such() -> None:
-    """In paths, keys, functions and types."""
+    """The overridden methods are ignored in paths, keys, functions and types."""
     text = loud(str)
     assert str(field(text("a.or"), text("NOT"), Titled.LOW, loud(int)(5))) == (
         'a."or"."NOT"."1 OR done = true"."5"'
@@ -283,7 +283,7 @@ texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_
 @example("", "*")
 @example('" OR text != "', "")
 def test_any_text_survives(value: str, other: str) -> None:
-    """A comparison with a text is true of that text, and of another what Python says."""
+    """A filter that compares with a text agrees with the same comparison in Python."""
     text = meta("text")
     for asked, true in {
         text == value: value == other,
@@ -304,7 +304,7 @@ def test_any_text_survives(value: str, other: str) -> None:
 @example("a.b", "a")
 @example("*", "x")
 def test_any_key_survives(key: str, other: str) -> None:
-    """A key of a map or Struct is one step, whatever it holds."""
+    """A key of a map or Struct is one path segment, whatever characters it has."""
     sample = Sample(labels={other: "red"}, extra={other: {other: None}})
     assert matches(meta("labels", key) == "red", sample) == (key == other)
     assert matches(meta("labels").has(key), sample) == (key == other)
@@ -317,7 +317,7 @@ names = texts.map(lambda text: text.replace(".", "_") or "NOT")
 
 @given(st.lists(names, min_size=1, max_size=4), st.lists(texts, max_size=3))
 def test_any_path_survives(path: list[str], keys: list[str]) -> None:
-    """A path is read as the names and keys that it was made of."""
+    """The parser returns the names and keys of which the path was made."""
     tree = parse(str(field(".".join(path), *keys).exists()))
     assert isinstance(tree, Comparison)
     assert isinstance(tree.left, Member)
@@ -331,7 +331,7 @@ spans = st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500))
 
 
 def alike(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
-    """Pairs that are often equal."""
+    """Draw pairs of values that are often equal."""
     return st.tuples(of, of) | of.map(lambda value: (value, value))
 
 
@@ -357,7 +357,7 @@ PAIRS = {
 @settings(max_examples=40)
 @given(data=st.data())
 def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
-    """Numbers, times and durations compare by filter as they do in Python, to the last digit."""
+    """Filters compare numbers, times and durations as Python does, to the last digit."""
     found, value = data.draw(PAIRS[name])
     sample, place = Sample(**{name: found}), meta(name)
     for asked, true in {
@@ -377,7 +377,7 @@ Node = tuple[Expression, str]
 
 
 def chained(nodes: list[Node], *, every: bool, by_operator: bool) -> Node:
-    """All or any of some nodes, joined by ``&`` or ``|`` or by the function."""
+    """Join nodes with "all" or "any", by operators or by the function."""
     made = [each for each, _ in nodes]
     python = (" and " if every else " or ").join(text for _, text in nodes)
     if by_operator:
@@ -403,9 +403,9 @@ CASES = [dict(zip(LETTERS, map(bool, map(int, f"{n:04b}")), strict=True)) for n 
 
 @given(trees)
 def test_logic_is_kept(node: Node) -> None:
-    """A tree of expressions is true of the same records as in Python, however it is nested.
+    """An expression matches the same records as its Python form, however it is nested.
 
-    And so it is for a reader to whom AND binds tighter than OR, as it does in Python.
+    It does so too for a reader to whom AND binds tighter than OR, as it does in Python.
     """
     made, meant = node
     compiled = compile_filter(str(made), metadata=[SAMPLE], response=[])
@@ -420,7 +420,7 @@ def test_logic_is_kept(node: Node) -> None:
 
 @given(trees, trees)
 def test_expressions_are_values(one: Node, other: Node) -> None:
-    """They are equal if their texts are, and can be kept in sets, copied and pickled."""
+    """Expressions are equal if their texts are, and can be in sets, copied and pickled."""
     made, another = one[0], other[0]
     assert (made == another) == (str(made) == str(another))
     assert len({made, another}) == len({str(made), str(another)})
@@ -431,7 +431,7 @@ def test_expressions_are_values(one: Node, other: Node) -> None:
 
 
 def test_repr_shows_the_text() -> None:
-    """Expressions and operands cannot be changed."""
+    """The repr has the text, and expressions and operands are immutable."""
     for made in (A, field("a")):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             made.text = "b = 1"  # type: ignore[misc]
@@ -517,7 +517,7 @@ REFUSED = {
 def test_misuse_of_operators_is_a_type_error(
     error: type[Exception], misuse: Callable[[], object], message: str
 ) -> None:
-    """Where Python would mean something else; the error says what to write."""
+    """Where Python's operator would mean something else, the error says what to write."""
     with pytest.raises(error, match=message):
         misuse()
 
@@ -528,7 +528,7 @@ class Order:
 
 
 def test_a_list_takes_an_expression(face: Face) -> None:
-    """The expression is sent as its text; an empty one may stand beside a whole request."""
+    """The expression is sent as its text; an empty one matches everything."""
     service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
 
     @service.method("acme.filters.v1.Samples.Take")
