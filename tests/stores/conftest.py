@@ -1,4 +1,4 @@
-"""Files, wires and places for tests of stores."""
+"""Database files, stores and recorders of SQL for the tests of stores."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.stores.wires import Wire, tap_postgres, tap_sqlite
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where there is no file yet."""
+    """Return the path of a database file that does not exist yet."""
     return tmp_path / "operations.db"
 
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """What the SQLite stores of this test say."""
+    """Record the SQL of this test's SQLite stores."""
     return tap_sqlite(monkeypatch)
 
 
@@ -35,14 +35,14 @@ def postgres_wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @pytest.fixture
 def file_store(wire: Wire, path: Path, clock: ManualClock) -> Iterator[SQLiteStore]:
-    """An empty store on a new file, whose connections are listened to."""
+    """Open an empty store on a new file; ``wire`` records its SQL."""
     with closing(SQLiteStore(path, clock=clock)) as made:
         yield made
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, path: Path) -> Place:
-    """A new store's place, of each kind that processes share."""
+    """Return an empty SQLite file or PostgreSQL schema, in which several stores can be opened."""
     if request.param == "sqlite":
         return Place("sqlite", str(path))
     pytest.importorskip("psycopg")

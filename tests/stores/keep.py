@@ -1,7 +1,7 @@
-"""What a release writes into its databases, as SQL: ``python -m tests.stores.keep 0.1.0``.
+"""Dump as SQL the databases that a release writes: ``python -m tests.stores.keep 0.1.0``.
 
-The texts in ``tests/stores/kept`` stand for the files and schemas that users have. Later releases
-open them in ``test_kept.py``. The command writes those of the version that the project has.
+The dumps in ``tests/stores/kept`` stand for the files and schemas that users have. Later releases
+open them in ``test_kept.py``. The command writes the dumps of the project's current version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.waiting import PATIENCE, until
 KEPT: Final = Path(__file__).with_name("kept")
 PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 REQUEST_ID: Final = "5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11"
-"""That of the finished operation's start."""
+"""The request id of the operation that succeeds."""
 REFUSED: Final = lro.Code.RESOURCE_EXHAUSTED
 _NUMBERS: Final = itertools.count()
 
@@ -41,7 +41,7 @@ _NUMBERS: Final = itertools.count()
 @lro.message("acme.kept.v1.Part")
 @attrs.frozen
 class Part:
-    """A message within another."""
+    """A message nested in another message."""
 
     label: str = ""
 
@@ -49,7 +49,7 @@ class Part:
 @lro.message("acme.kept.v1.Sample")
 @attrs.frozen
 class Sample:
-    """A message with a field of each kind: request and response of the methods."""
+    """A message with a field of each kind: the request and response of all methods."""
 
     text: str = ""
     count: int = 0
@@ -80,7 +80,7 @@ SAMPLE: Final = Sample(
 
 
 class Ends(Observer):
-    """Counts ends; what the statistics say of them is noted before that."""
+    """Counts ended operations; the service's statistics have counted each of them by then."""
 
     count = 0
 
@@ -89,7 +89,7 @@ class Ends(Observer):
 
 
 class Kept:
-    """A service with the methods whose operations are kept; ``hold`` runs until ``release``."""
+    """A service whose operations are dumped; its ``hold`` method runs until ``release`` is set."""
 
     def __init__(self, store: Any, clock: ManualClock) -> None:
         self.begun, self.release, self.clock = threading.Event(), threading.Event(), clock
@@ -111,17 +111,17 @@ class Kept:
         )(self._hold)
 
     def close(self) -> None:
-        """End the work that is held, and the service."""
+        """Let the held work end, and close the service."""
         self.release.set()
         self.service.close(0)
 
     def listed(self, filter_text: str, parent: str = "") -> list[lro.Operation]:
-        """The operations below a parent that a filter finds."""
+        """List the operations below a parent that match a filter."""
         request = lro.wire.ListOperationsRequest(name=parent, filter=filter_text)
         return list(self.service.list(request).operations)
 
     def take_over(self) -> None:
-        """Do the maintenance that is due, and that which is due two seconds later."""
+        """Run the maintenance, and run it again two seconds later."""
         self.service.run_maintenance()
         self.clock.advance(2)
         self.service.run_maintenance()
@@ -141,7 +141,7 @@ class Kept:
 
 
 def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
-    """Have a service write each kind of record, and dump the store while work runs."""
+    """Have a service write each kind of record; dump the store while one operation runs."""
     with contextlib.closing(Kept(store, clock)) as kept:
         kept.copy.start(SAMPLE, request_id=REQUEST_ID, caller="ann").result(PATIENCE)
         until(lambda: kept.ends.count == 1)
@@ -153,12 +153,12 @@ def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
         kept.hold.start(Sample("door"))
         assert kept.begun.wait(PATIENCE)
         clock.advance(60)
-        kept.service.run_maintenance()  # which writes the statistics
+        kept.service.run_maintenance()  # this writes the statistics
         return dump()
 
 
 def keep_sqlite(folder: Path) -> str:
-    """What this release writes into a file, as SQL that makes the same file."""
+    """Return what this release writes into a file, as SQL that recreates the file."""
     path, clock = folder / "kept.db", ManualClock()
 
     def dump() -> str:
@@ -173,7 +173,7 @@ def keep_sqlite(folder: Path) -> str:
 
 
 def keep_postgres(url: str) -> str:
-    """What this release writes into a database, as SQL that makes the same schema."""
+    """Return what this release writes into a database, as SQL that recreates the schema."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore
@@ -189,7 +189,7 @@ def keep_postgres(url: str) -> str:
 
 
 def _inserts(reader: Any) -> Iterator[str]:
-    """A statement for each row of each table, but for that which the schema's SQL has."""
+    """Yield an INSERT for each row, except for the table that the schema's SQL fills."""
     from psycopg import sql
 
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'lro' ORDER BY 1"
@@ -204,7 +204,7 @@ def _inserts(reader: Any) -> Iterator[str]:
 
 
 def new_database(server: PostgresServer) -> str:
-    """The URL of a new database, in which the schema has the name that it has by default."""
+    """Create a database, in which the schema can have its default name; return its URL."""
     import psycopg
 
     name = f"kept_{next(_NUMBERS)}"
@@ -214,12 +214,12 @@ def new_database(server: PostgresServer) -> str:
 
 
 def project_version() -> str:
-    """The version that pyproject.toml gives to the project."""
+    """Return the project's version from pyproject.toml."""
     return str(tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["version"])
 
 
 def main(arguments: list[str]) -> int:
-    """Write the texts of this version."""
+    """Write the two dumps of this version."""
     version = project_version()
     if arguments != [version]:
         print(f"usage: python -m tests.stores.keep {version}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Every store lists what the bare evaluator says, whatever records and filters come by chance."""
+"""Every store lists what the plain filter evaluator selects, for random records and filters."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tests.vector_files import vectors
 from tests.work_messages import WorkRequest
 
 Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
-"""By kind: what can stand on the left of a test, and a value that is found there."""
+"""By kind: the left side of a comparison, with a value that occurs there."""
 
 FILTERS_EACH: Final = 20
-"""Filters for one set of records."""
+"""The number of filters that are tried on one set of records."""
 EXPORT: Final = "acme.v1.Works.Export"
 IMPORT: Final = "acme.v1.Works.Import"
 PATHS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,7 +49,7 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     IMPORT: ("target", "priority", "rows_read", "stage"),
 }
-"""What can be an index of the methods."""
+"""The paths that each method can index."""
 REQUEST: Final = AnyMessage(url("acme.v1.WorkRequest"), {})
 VECTORS: Final = tuple(case["filter"] for case in vectors("filter_eval")["cases"])
 
@@ -89,7 +89,7 @@ STEPS: Final[Sequence[Json]] = [
 
 
 def keyed(values: Sequence[Json]) -> Sequence[Json]:
-    """Maps with some of these values."""
+    """Return maps that contain these values."""
     return [{}, *({KEYS[n % 10]: value, KEYS[-n % 7]: values[0]} for n, value in enumerate(values))]
 
 
@@ -115,13 +115,13 @@ FIELDS: Final[Mapping[str, Sequence[Json]]] = {
     "payload": ({"@type": url("lrofix.v1.Book"), "title": "data"},),
     "unknown": LOOSE,
 }
-"""The fields of metadata in JSON, with values that are right, wrong or odd."""
+"""The JSON fields of the metadata, with valid, invalid and odd values."""
 KNOWN: Final = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book)
 PACKED: Final = KNOWN.pack(ExportMetadata(target="data", priority=5, labels={"team": "a"}))
 
 
 def binary_messages() -> list[AnyMessage]:
-    """Messages in binary form, also broken and unknown ones; none without protobuf."""
+    """Return binary messages, some broken or of unknown types; without protobuf there are none."""
     try:
         wired = AnyMessage(PACKED.type_url, KNOWN.binary_payload(PACKED))
     except LroError:
@@ -147,24 +147,24 @@ OPERATORS: Final = ("=", "=", "=", ":", ":", "!=", "<", "<=", ">", ">=")
 
 
 class Chance(random.Random):
-    """Chooses what is put into stores, and what is asked of them."""
+    """Makes random records and random filters."""
 
     def seldom(self, one_in: int = 10) -> bool:
-        """True for one in so many."""
+        """Return True once in ``one_in`` calls on average."""
         return self.randrange(one_in) == 0
 
     def metadata(self, wanted: Sequence[str]) -> AnyMessage | None:
-        """What stands in a record's metadata: ``wanted`` are fields that are there more often."""
+        """Return the metadata of a record; fields in ``wanted`` occur more often."""
         kind = self.choice(METADATA)
         if kind == "binary" and BINARY:
             return self.choice(BINARY)
         names = self.choices([*FIELDS, *wanted * 5], k=self.randrange(7))
         made = {name: self.choice(LOOSE if self.seldom() else FIELDS[name]) for name in names}
-        # A database keeps what JSON says: integers of more than 64 bits may come back as floats.
+        # A database stores JSON numbers: integers of more than 64 bits may be read back as floats.
         return AnyMessage(url(kind), reread(dumps(made).decode())) if kind else None
 
     def filter(self, facts: Facts, depth: int = 3) -> str:
-        """A filter, in most cases a valid one."""
+        """Return a random filter, which is valid in most cases."""
         if depth == 3 and self.seldom():
             return str(self.choice(VECTORS))
         how = self.choice([*["test"] * 5, "NOT ", "-", " AND ", " ", " OR ", " OR "])
@@ -175,7 +175,7 @@ class Chance(random.Random):
         return how.join(f"({self.filter(facts, depth - 1)})" for _ in range(self.randint(2, 3)))
 
     def test(self, facts: Facts) -> str:
-        """A test of a value that is there, or nearly."""
+        """Return a comparison with a value that occurs in a record, or nearly does."""
         kind = self.choice([*["packed"] * 3, *["indexed"] * 3, "record", *["name"] * 2, "text"])
         left, value = self.choice(facts[kind])
         if kind == "text":
@@ -202,9 +202,10 @@ class Chance(random.Random):
 def declared(
     store: Store, indexes: Mapping[str, tuple[str, ...]], *, structs: bool = False, **options: Any
 ) -> Service:
-    """A service over a store whose methods have these indexes.
+    """Return a service over the store; its methods have these indexes.
 
-    With ``structs`` no path is unknown, since a Struct can be metadata, and none has an index.
+    With ``structs`` a method's metadata can be any Struct: every path is known, and none is
+    indexed.
     """
     made = Service(store, InlineExecutor(), maintenance=False, **options)
     known = {EXPORT: (ExportMetadata, ExportResponse), IMPORT: (ImportMetadata, Book)}
@@ -224,7 +225,7 @@ def declared(
 def keep(
     records: Sequence[Record], stores: Iterable[Store], indexes: Mapping[str, tuple[str, ...]]
 ) -> Sequence[Record]:
-    """Insert records, every second one by a process that knows of no index; those that are kept."""
+    """Insert the records and return them as stored; every second one has no index keys."""
     apart = MemoryStore(ManualClock())
     writers = [declared(apart, indexes), declared(apart, {})]
     kept = [writers[n % 2].edges.specs[one.method].stamp(one) for n, one in enumerate(records)]
@@ -236,7 +237,7 @@ def keep(
 
 @contextlib.contextmanager
 def stores_of(kinds: Sequence[str], clock: ManualClock) -> Iterator[dict[str, Store]]:
-    """An empty store of each kind."""
+    """Open an empty store of each kind."""
     with contextlib.ExitStack() as stack:
         stores: dict[str, Store] = {}
         for kind in kinds:
@@ -250,18 +251,18 @@ def stores_of(kinds: Sequence[str], clock: ManualClock) -> Iterator[dict[str, St
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """The lists of several services beside the bare evaluator."""
+    """Compares the lists of several services with the plain filter evaluator."""
 
     records: Sequence[Record]
     services: Mapping[str, Service]
     tally: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """How many filters were compared, refused, and matched something."""
+    """Counts the filters: compared, refused, and those that matched something."""
     owner_only: bool = False
 
     def check(
         self, text: str, parent: str = "", sizes: Sequence[int] = (7, 1, 50), caller: str = ""
     ) -> None:
-        """One filter: the same names in the same order, or the same refusal."""
+        """Check that all services list the same names in the same order, or refuse the filter."""
         some = next(iter(self.services.values()))
         wanted = compiled(text, some)
         if wanted is None:
@@ -283,7 +284,7 @@ class Comparison:
 
 
 def compiled(text: str, service: Service) -> Filter | None:
-    """The filter by itself; None for one that is refused."""
+    """Compile the filter without a service; return None if it is invalid."""
     infos = [spec.info for spec in service.edges.specs.values()]
     sides = [
         [MessageType(name, service.types.codec(name).shape) for name in sorted(names)]
@@ -304,7 +305,7 @@ def refused(service: Service, text: str) -> bool:
 
 
 def readable(record: Record, types: TypeRegistry) -> Record:
-    """The record with JSON in it, where that can be had."""
+    """Return the record with its messages decoded as JSON if their types are known."""
     result = record.result
     return attrs.evolve(
         record,
@@ -316,7 +317,7 @@ def readable(record: Record, types: TypeRegistry) -> Record:
 def listed(
     service: Service, text: str, parent: str, sizes: Sequence[int], caller: str
 ) -> list[str]:
-    """The names on all pages of a list."""
+    """Return the names on all pages of a list."""
     names: list[str] = []
     token = ""
     for size in itertools.islice(itertools.cycle(sizes), 1000):
@@ -330,7 +331,7 @@ def listed(
 
 
 def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
-    """What can be asked of these records; those of ``indexed`` paths are a kind of their own."""
+    """Collect what a filter can ask of these records; indexed paths are a separate kind."""
     found: dict[str, list[tuple[str, Json]]] = {
         "record": [("state()", "IN_PROGRESS"), ("done", False)],
         "name": [("name", "operations/a"), *(("name", one.name) for one in records)],
@@ -358,7 +359,7 @@ def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
 
 
 def below(path: str, value: Json) -> Iterator[tuple[str, Json]]:
-    """The values in a message, and how a filter calls their places."""
+    """Yield each value in a message with its filter path."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from below(f"{path}.{key if key.isidentifier() else quoted(key)}", inner)
@@ -370,7 +371,7 @@ def below(path: str, value: Json) -> Iterator[tuple[str, Json]]:
 
 
 def quoted(value: Json) -> str:
-    """A value as a text in quotes, without wildcards."""
+    """Return a value as a quoted string without wildcards."""
     text = value if isinstance(value, str) else dumps(value).decode()
     return dumps(text).decode().replace("*", "\\*")
 
@@ -394,7 +395,7 @@ ENDS: Final = (
 
 
 def records_of(chance: Chance, clock: ManualClock, wanted: Sequence[str]) -> Iterator[Record]:
-    """Records in any state, with anything in them."""
+    """Yield random records in all states."""
     for count in range(chance.randint(8, 20)):
         clock.advance(microseconds=chance.choice([0, 0, 0, 1, 1, 1000, 1_000_000]))
         parent, (state, result) = chance.choice(PARENTS), chance.choice(ENDS)
@@ -414,7 +415,7 @@ def records_of(chance: Chance, clock: ManualClock, wanted: Sequence[str]) -> Ite
 
 
 def compare(kinds: Sequence[str], seed: int) -> int:
-    """Compare some filters over a set of records; how many matched something."""
+    """Compare random filters over one set of records; return how many matched something."""
     chance, clock = Chance(seed), ManualClock()
     indexes = {
         name: tuple(chance.sample(paths, chance.randrange(5))) for name, paths in PATHS.items()

@@ -1,4 +1,4 @@
-"""Walks through lists while the lists change: what a walk must show, beside the list as it is."""
+"""Page through lists that change meanwhile, and check each page against the whole list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHOD: Final = "acme.v1.Works.Work"
 TYPES: Final = TypeRegistry(WorkMetadata)
 EMPTY: Final = TYPES.pack(Empty())
 EARLIER_WALKS: Final = 4
-"""How many tokens of earlier pages are kept to go on from."""
+"""How many walks on earlier tokens are kept, to be continued later."""
 
 Key: TypeAlias = tuple[float, str]
 """Sorts as lists do: newest creation first, equal times by name (spec §3.4(2))."""
@@ -38,7 +38,7 @@ FILTERS: Final = (
 
 
 def make_service(store: Any) -> Service:
-    """A service over a store that declares the method whose operations are listed."""
+    """Make a service that declares the method of the listed operations."""
     service = Service(store, InlineExecutor(), maintenance=False)
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
@@ -47,7 +47,7 @@ def make_service(store: Any) -> Service:
 def insert(
     store: Any, parent: str, name: str, create_time: datetime, percent: int, **more: Any
 ) -> None:
-    """Store an operation as a start would have done at that time."""
+    """Store an operation as a start at that time would."""
     record = Record(
         name=name,
         parent=parent,
@@ -61,16 +61,16 @@ def insert(
 
 
 def metadata(percent: int) -> Any:
-    """Packed metadata of an operation that is so far."""
+    """Pack the metadata of an operation with this progress."""
     return TYPES.pack(WorkMetadata(percent, f"Stage-{percent}"))
 
 
 @attrs.define(kw_only=True)
 class Walk:
-    """A walk through the list: its token, where it is, and what it must still show.
+    """A reader of the list: its token, the last key shown, and what it must still show.
 
-    ``due`` are the operations that have been there and have matched since the walk began, and
-    that it has not shown. It goes by the token alone: pages may be short, also empty.
+    ``due`` holds the operations that have existed and matched ever since the walk began, and that
+    it has not shown yet. A walk ends when the token is empty; pages may be short or empty.
     """
 
     token: str = ""
@@ -79,11 +79,11 @@ class Walk:
     ended: bool = False
 
     def copy(self) -> Walk:
-        """Another walk that goes on from the same place."""
+        """Return an independent walk that continues from the same token."""
         return attrs.evolve(self, due=set(self.due))
 
     def take(self, names: list[str], token: str, matching: Mapping[str, Key]) -> None:
-        """Check a page against what matches now."""
+        """Check a page against the operations that match now."""
         assert not set(names) - matching.keys(), "shown, and does not match or is not there"
         keys = [matching[name] for name in names]
         before = [] if self.last is None else [self.last]
@@ -103,10 +103,10 @@ class Walk:
 
 
 class Walks:
-    """A list under a new parent of a store, walked and changed in turns, as chance has it.
+    """A list under a new parent, which random steps read and change in turns.
 
-    ``service`` and ``clock`` serve all lists: they do not touch, and time only goes on.
-    What matches is what the whole list shows while nothing changes.
+    All lists share ``service`` and ``clock``: their parents differ, and the time only advances. The
+    operations that match are those that a full list shows while nothing changes.
     """
 
     def __init__(self, service: Service, clock: ManualClock, seed: int) -> None:
@@ -118,7 +118,7 @@ class Walks:
         self.earlier: list[Walk] = []
 
     def run(self) -> None:
-        """Begin with something in the list, change and walk, and come to the ends of all walks."""
+        """Fill the list, take random steps, and then finish all walks."""
         for _ in range(self.chance.randrange(12)):
             self.insert()
         self.start_over()
@@ -136,7 +136,7 @@ class Walks:
             assert walk.ended, "the walk does not end"
 
     def insert(self) -> None:
-        """A new operation, anywhere in the order; one that is held is only hidden by a delete."""
+        """Insert an operation at a random place of the order; half of them are being worked on."""
         chance, moment = self.chance, self.chance.randrange(4)
         name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
         created, percent = START + timedelta(seconds=moment), chance.randrange(3)
@@ -147,41 +147,41 @@ class Walks:
         self.keys[name] = -moment, name
 
     def complete(self) -> None:
-        """An operation ends, and expires some time later."""
+        """End an operation, which expires some time later."""
         code = self.chance.choice([0, 0, Code.CANCELLED, Code.INTERNAL])
         result = Status(code, "did not go well") if code else EMPTY
         kept = timedelta(seconds=self.chance.choice([0, 10, 300]))
         self.change(end(result, now=self.clock(), keep_for=kept))
 
     def report(self) -> None:
-        """An operation gets on."""
+        """Report progress of an operation."""
         self.change(report(metadata(self.chance.randrange(3)), None, self.clock()))
 
     def change(self, change: Change) -> None:
-        """Change an operation, unless it is gone or over."""
+        """Change a random operation; ignore one that is deleted or has ended."""
         with contextlib.suppress(LroError, IndexError):
             self.service.store.update(self.chance.choice([*self.keys]), change)
 
     def delete(self) -> None:
-        """An operation is deleted."""
+        """Delete a random operation."""
         with contextlib.suppress(LroError, IndexError):
             self.service.delete(self.chance.choice([*self.keys]))
 
     def delete_the_place(self) -> None:
-        """The operation that was shown last is deleted: a token outlives it."""
+        """Delete the operation that a walk showed last; its token must still work."""
         for walk in self.walks[:1]:
             with contextlib.suppress(LroError):
                 if walk.last is not None:
                     self.service.delete(walk.last[1])
 
     def advance(self) -> None:
-        """Time goes on: something expires, and may be swept away."""
+        """Advance the clock, so that operations expire; half the time, remove those."""
         self.clock.advance(self.chance.choice([1, 10, 300]))
         if self.chance.randrange(2):
             self.service.store.expire(1000)
 
     def turn(self) -> None:
-        """Every walk reads a page."""
+        """Read a page in every walk."""
         matching, size = self.matching(), self.chance.randint(1, 4)
         for walk in self.walks:
             if not walk.ended:
@@ -189,16 +189,16 @@ class Walks:
                 walk.take(*self.page(size, walk.token), matching)
 
     def return_to(self) -> None:
-        """A walk goes on from the token of an earlier page (spec §3.4(5))."""
+        """Continue a walk from the token of an earlier page (spec §3.4(5))."""
         for walk in self.chance.sample(self.earlier, min(1, len(self.earlier))):
             self.walks = [self.walks[0], walk.copy()]
 
     def start_over(self) -> None:
-        """Another walk begins, now."""
+        """Begin another walk now."""
         self.walks = [*self.walks[:1], Walk(due=set(self.matching()))]
 
     def page(self, size: int, token: str) -> tuple[list[str], str]:
-        """The names on a page, and the next token."""
+        """Return the names on a page, and the next token."""
         request = ListOperationsRequest(
             name=self.parent, filter=self.filter, page_size=size, page_token=token
         )
@@ -207,7 +207,7 @@ class Walks:
         return [operation.name for operation in page.operations], page.next_page_token
 
     def matching(self) -> Mapping[str, Key]:
-        """What the list shows now, with the places."""
+        """Return the names that the list shows now, with their sort keys."""
         names, token = self.page(1000, "")
         while token:
             some, token = self.page(1000, token)

@@ -1,4 +1,4 @@
-"""Records, requests and changes for tests of stores, and ways to make many calls at once."""
+"""Sample records, requests and changes for store tests, and helpers that make concurrent calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Clock = Callable[[], datetime]
 
 
 def record_of(clock: Clock, unique_id: str = "a", **fields: Any) -> Record:
-    """A new record under ``parent``, by default at the root."""
+    """Make a record under ``parent``, by default at the root."""
     parent = fields.get("parent", "")
     name = f"{parent}/operations/{unique_id}" if parent else f"operations/{unique_id}"
     known = {"parent": "", "method": "M", "create_time": clock(), "update_time": clock()}
@@ -43,13 +43,13 @@ def record_of(clock: Clock, unique_id: str = "a", **fields: Any) -> Record:
 
 
 def held(clock: Clock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
-    """A new record whose work ``us`` holds for these seconds."""
+    """Make a record whose work ``us`` has leased for ``seconds``."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
 
 def worker_of(clock: Clock, owner: str = "us", *, seconds: float = 15) -> Worker:
-    """A worker that says now that it lives for these seconds."""
+    """Make a worker that renews its lease now, for ``seconds``."""
     until = clock() + timedelta(seconds=seconds)
     return Worker(owner, "host", 1, "0.1.0", ("M",), 4, clock(), clock(), until)
 
@@ -66,7 +66,7 @@ def schedule_of(clock: Clock, name: str = "nightly", **fields: Any) -> Schedule:
 
 
 def waiting(clock: Clock, unique_id: str = "a", *, seconds: float = 0, **fields: Any) -> Record:
-    """A new record whose work waits, and is due in these seconds."""
+    """Make a record whose work is queued and due in ``seconds``."""
     return held(clock, unique_id, seconds=seconds, owner="", **fields)
 
 
@@ -79,19 +79,19 @@ def claim_work(
     limits: Mapping[str, int | None] = ANY_NUMBER,
     **more: Any,
 ) -> Claimed:
-    """Claim what waits of the sample method, for 15 seconds."""
+    """Claim up to ``most`` queued works of the sample method, with a lease of 15 seconds."""
     until = clock() + timedelta(seconds=15)
     found: Claimed = store.claim(Claim(owner, until, limits, most, **more))
     return found
 
 
 def claimed(found: Claimed) -> list[str]:
-    """The ids of what was claimed."""
+    """Return the ids of the claimed operations."""
     return ids(record for record, _ in found.works)
 
 
 def key_of(request_id: str = "r", fingerprint: str = "f", *, caller: str = "") -> RequestKey:
-    """A request key of the sample method."""
+    """Make a request key of the sample method."""
     return RequestKey("M", caller, request_id, fingerprint)
 
 
@@ -104,48 +104,48 @@ def insert(
 
 
 def end_of(clock: Clock, result: Any = DONE, days: float = 30) -> Change:
-    """The change that ends an operation, whose record is then kept for these days."""
+    """Make the change that ends an operation and keeps its record for ``days``."""
     return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
 def claim_of(clock: Clock, owner: str = "us", seconds: float = 0) -> Change:
-    """The change by which an owner takes the work, for these seconds."""
+    """Make the change by which an owner claims the work for ``seconds``."""
     return claim(owner, clock() + timedelta(seconds=seconds), clock())
 
 
 def cancel_of(clock: Clock) -> Change:
-    """The change that asks to cancel."""
+    """Make the change that requests cancellation."""
     return request_cancel(clock())
 
 
 def report_of(clock: Clock, metadata: AnyMessage | None) -> Change:
-    """The change that reports metadata."""
+    """Make the change that reports metadata."""
     return report(metadata, None, clock())
 
 
 def insert_pending(store: Any, clock: Clock, *unique_ids: str) -> None:
-    """Insert records that have ended and have a pending notification."""
+    """Insert records of ended operations, each with a pending notification."""
     for unique_id in unique_ids:
         insert(store, record_of(clock, unique_id))
         store.update(f"operations/{unique_id}", with_pending(end_of(clock), lambda _: True))
 
 
 def removal(record: Record) -> None:
-    """Remove a record, as a change."""
+    """The change that removes a record."""
 
 
 def called(name: str) -> Change:
-    """The change of the caller's name: the simplest that can be told from others."""
+    """Make a change that sets the caller, so that each change leaves a distinct trace."""
     return lambda record: record.next_version(caller=name)
 
 
 def ids(records: Iterable[Record]) -> list[str]:
-    """What stands after ``operations/`` in the names of these records."""
+    """Return the ids of these records: the part of each name after ``operations/``."""
     return [record.name.partition("operations/")[2] for record in records]
 
 
 def listed(store: Any) -> list[str]:
-    """The ids of all records at the root, in order of their names, however many pages they fill."""
+    """Return the sorted ids of all records at the root, from as many pages as there are."""
     found: list[str] = []
     page = store.page("", None, 100_000)
     found += ids(page.records)
@@ -156,7 +156,7 @@ def listed(store: Any) -> list[str]:
 
 
 def together(count: int, call: Callable[[int], object]) -> list[Any]:
-    """What ``call(0)`` to ``call(count - 1)`` give, or the errors they raise, all begun at once."""
+    """Run ``call(0)`` to ``call(count - 1)`` concurrently; return their results or errors."""
     gate = threading.Barrier(count)
     found: list[object] = [None] * count
 
@@ -177,26 +177,26 @@ def together(count: int, call: Callable[[int], object]) -> list[Any]:
 
 @attrs.define
 class Later:
-    """What becomes of writes that are handed in to a store, in their order."""
+    """Queues writes in a store and collects their results in order."""
 
     store: Any
     _count: int = 0
     _over: SimpleQueue[tuple[int, Any]] = attrs.field(factory=SimpleQueue)
 
     def insert(self, record: Record, key: RequestKey | None = None) -> None:
-        """Hand in an insert with the sample request."""
+        """Queue an insert with the sample request."""
         self.store.insert_later(record, REQUEST, key, self._done())
 
     def update(self, unique_id: str, change: Change) -> None:
-        """Hand in a change."""
+        """Queue a change."""
         self.store.update_later(f"operations/{unique_id}", change, self._done())
 
     def checkpoint(self, unique_id: str, key: str, attempt: int = 0) -> None:
-        """Hand in the sample request as a checkpoint."""
+        """Queue the sample request as a checkpoint."""
         self.store.checkpoint_later(f"operations/{unique_id}", attempt, key, REQUEST, self._done())
 
     def all(self) -> list[Any]:
-        """The answer or the error of each that was handed in since; each is over once."""
+        """Return each queued write's result or error; check that each finished exactly once."""
         found = sorted((self._over.get(timeout=PATIENCE) for _ in range(self._count)), key=_first)
         assert self._over.empty()
         self._count = 0
@@ -212,26 +212,26 @@ def _first(pair: tuple[int, Any]) -> int:
 
 
 def kinds(found: Iterable[object]) -> list[str]:
-    """The names of the classes of errors, and ``done`` for every other answer."""
+    """Return the class name of each error, and ``done`` for any other result."""
     return [type(one).__name__ if isinstance(one, BaseException) else "done" for one in found]
 
 
 def made_later(store: Any, record: Record, key: RequestKey | None = None) -> Inserted:
-    """Hand an insert in, and wait for it: its answer, or raise its error."""
+    """Queue an insert and wait for it; return its result or raise its error."""
     later = Later(store)
     later.insert(record, key)
     return _answer(later)
 
 
 def changed_later(store: Any, unique_id: str, change: Change) -> Any:
-    """Hand a change in, and wait for it: its answer, or raise its error."""
+    """Queue a change and wait for it; return its result or raise its error."""
     later = Later(store)
     later.update(unique_id, change)
     return _answer(later)
 
 
 def kept_later(store: Any, unique_id: str, key: str = "key", attempt: int = 0) -> None:
-    """Hand a checkpoint in, and wait for it, or raise its error."""
+    """Queue a checkpoint and wait for it; raise its error."""
     later = Later(store)
     later.checkpoint(unique_id, key, attempt)
     _answer(later)

@@ -1,4 +1,4 @@
-"""The verbs of a store that fail where its database does."""
+"""Calls of every store method that fails if its database does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.stores.samples import (
 
 
 def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
-    """Every verb that reads or writes, as a call; what changes is the record ``operations/a``."""
+    """Return a call for every method that reads or writes; changes go to ``operations/a``."""
     name = "operations/a"
     return {
         "get": lambda: store.get(name),
@@ -67,7 +67,7 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
 
 
 def errors_of(store: Any, clock: Clock) -> Mapping[str, str]:
-    """What each verb raises, by its name; those that answer are left out."""
+    """Call every method; return the error class of each one that fails, by its name."""
     found = {}
     for verb, call in verbs(store, clock).items():
         try:

@@ -1,4 +1,4 @@
-"""Claims of waiting work on databases: locks, lost answers, several processes, notifications."""
+"""Claims of queued work in databases: locks, lost replies, several processes, notifications."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.stores.wires import Wire, stranger
 from tests.waiting import PATIENCE
 
 LIMITS = [{"M": None}, {"M": 50}]
-"""Without a limit, and with one that is never reached."""
+"""No limit, and a limit that is never reached."""
 
 
 def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> None:
@@ -48,7 +48,7 @@ def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> N
 
 
 def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
-    """Each operation is claimed once, by one of eight, and each of them is left some."""
+    """Eight stores claim at once: each operation is claimed once, and every store gets some."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
         waiting_work(stores[0], clock, 80)
@@ -69,7 +69,7 @@ def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
 
 
 def test_stores_keep_a_limit_together(place: Place, clock: ManualClock) -> None:
-    """However they claim, cancel, end and claim again; and all of it is done."""
+    """A limit holds while eight stores claim, cancel and end work; all work gets done."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
         waiting_work(stores[0], clock, 48)
@@ -114,7 +114,7 @@ print(" ".join(mine))
 
 
 def test_processes_share_a_file(path: Any) -> None:
-    """Two that claim one by one at the same time."""
+    """Two processes claim from one file at the same time."""
     with closing(SQLiteStore(path)) as store:
         waiting_work(store, store.now, 60)  # type: ignore[arg-type]  # any clock will do
         processes = [
@@ -140,7 +140,7 @@ def test_processes_share_a_file(path: Any) -> None:
 
 
 def test_record_claimed_by_another_store_is_read_again(place: Place, clock: ManualClock) -> None:
-    """Also if callers ask for it again and again."""
+    """A store that has cached the record reads it again after another store claims it."""
     with closing(place.open(clock)) as one, closing(place.open(clock)) as two:
         insert(one, waiting(clock))
         assert one.get("operations/a").owner == ""
@@ -158,7 +158,7 @@ def test_record_claimed_by_another_store_is_read_again(place: Place, clock: Manu
 
 
 def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualClock) -> None:
-    """So that no lock of another program or process delays it; nor do limits."""
+    """A claim that finds nothing, with or without limits, needs no lock, so none can delay it."""
     for unique_id in "ab":
         insert(file_store, waiting(clock, unique_id))
     insert(file_store, waiting(clock, "later", seconds=9))
@@ -176,7 +176,7 @@ def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualC
 def test_a_claim_is_decided_with_the_lock_of_the_file(
     file_store: SQLiteStore, path: Any, clock: ManualClock, wire: Wire
 ) -> None:
-    """Another process has claimed between the look and the write."""
+    """A claim sees what another process claimed between its read and its write."""
     waiting_work(file_store, clock, 3)
     with closing(SQLiteStore(path, clock=clock)) as other:
         wire.when("BEGIN IMMEDIATE", lambda _: claim_work(other, clock, 2, owner="them"))
@@ -189,7 +189,7 @@ def test_a_claim_is_decided_with_the_lock_of_the_file(
 def test_a_claim_shares_the_commit_of_other_writes(
     file_store: SQLiteStore, clock: ManualClock, wire: Wire
 ) -> None:
-    """It is as durable as they are; and one that fails leaves what it would have taken."""
+    """A claim is committed with other writes, as durably; a failed claim leaves the work queued."""
     insert(file_store, waiting(clock))
     wire.fail("UPDATE operations SET owner")
     with pytest.raises(Unavailable):
@@ -205,7 +205,7 @@ def test_a_claim_shares_the_commit_of_other_writes(
 
 @pytest.fixture
 def remote(postgres_wire: Wire) -> Iterator[Any]:
-    """Opens stores on one new schema; by a clock, or by the server's."""
+    """Open stores on one new schema, with the given clock or the server's."""
     from lro.stores.postgres import PostgresStore
 
     server = shared_server()
@@ -223,7 +223,7 @@ def remote(postgres_wire: Wire) -> Iterator[Any]:
 
 @contextmanager
 def locked_row(store: Any, name: str) -> Iterator[None]:
-    """Another program has locked a record."""
+    """Hold a lock on a record, as another program could."""
     import psycopg
 
     with psycopg.connect(shared_server().url) as plain:
@@ -234,7 +234,7 @@ def locked_row(store: Any, name: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("limits", LIMITS)
 def test_locked_rows_are_left_out(remote: Any, clock: ManualClock, limits: Any) -> None:
-    """At once, and the claim says that there is more."""
+    """A claim skips locked rows without waiting and says that there is more."""
     store = remote(clock)
     waiting_work(store, clock, 3)
     with locked_row(store, "operations/000"):
@@ -252,12 +252,12 @@ def test_locked_rows_are_left_out(remote: Any, clock: ManualClock, limits: Any) 
 def test_claim_whose_answer_was_lost_is_read_back(
     remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
 ) -> None:
-    """It was committed and the connection broke: works are read back, and none is claimed twice."""
+    """The claim is committed, then the connection breaks: the claimed work is read back."""
     store = remote(clock)
     waiting_work(store, clock, 3)
 
     def carried_out(connection: Any) -> None:
-        # By another connection, with the very values: as if only the answer had been lost.
+        # Another connection runs the same statement, as if only the reply had been lost.
         text = next(
             one for one in reversed(postgres_wire.said) if one.startswith("WITH RECURSIVE given")
         )
@@ -276,7 +276,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
     for record, request in found.works:
         assert (store.get(record.name), request) == (record, REQUEST)
         assert record.attempt == 1
-    # A claim of the same moment is not told from that one, so that it is not looked for.
+    # A second claim at the same moment looks the same as the first, so it is not read back.
     postgres_wire.when("WITH RECURSIVE given", carried_out)
     with pytest.raises(Unavailable):
         claim_work(store, clock, 1, limits=limits)
@@ -287,7 +287,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
 def test_claim_that_was_not_committed_fails(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """What waits continues to wait."""
+    """Work stays queued if the claim is rolled back."""
     store = remote(clock)
     waiting_work(store, clock, 1)
 
@@ -306,7 +306,7 @@ def test_claim_that_was_not_committed_fails(
 def test_claims_with_a_limit_take_turns(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """One process at a time counts the running work of a method; other claims are not delayed."""
+    """One process at a time counts a method's running work; claims without a limit do not wait."""
     one, two = remote(clock), remote(clock)
     insert(one, waiting(clock, "m"))
     insert(one, waiting(clock, "m2"))
@@ -344,7 +344,7 @@ def test_claims_with_a_limit_take_turns(
 def test_a_claim_of_nothing_takes_no_lock(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """One statement, with limits or without."""
+    """A claim that finds nothing takes one statement, with limits or without."""
     store = remote(clock)
     insert(store, waiting(clock, seconds=9))
     for limits, begins in (({"M": 3}, "SELECT"), ({"M": None}, "WITH")):
@@ -356,7 +356,7 @@ def test_a_claim_of_nothing_takes_no_lock(
 
 
 def test_old_claims_are_forgotten(remote: Any, clock: ManualClock) -> None:
-    """The rows by which a claim may be read back."""
+    """A store keeps a bounded number of claims that it might have to read back."""
     store = remote(clock)
     kept = store._resources.claims._alone
     for _ in range(1005):
@@ -377,7 +377,7 @@ def heard(subscription: Any, seconds: float) -> set[str]:
 
 
 def test_other_processes_hear_that_work_waits(remote: Any, clock: ManualClock) -> None:
-    """The process itself does not: it knows."""
+    """Only other processes are notified of queued work; the process itself knows of it."""
     one, two = remote(clock), remote(clock)
     with closing(one.listen()) as own, closing(two.listen()) as other:
         one.notify_others(WORK_WAITS)
@@ -390,7 +390,7 @@ def test_other_processes_hear_that_work_waits(remote: Any, clock: ManualClock) -
 
 
 def test_committed_work_is_heard_of_by_all(remote: Any, clock: ManualClock) -> None:
-    """With the commit of the application, and not before; also by the own process."""
+    """All processes, this one too, are notified when the application commits, and not before."""
     import psycopg
 
     one, two = remote(clock), remote(clock)
@@ -418,17 +418,17 @@ def test_committed_work_is_heard_of_by_all(remote: Any, clock: ManualClock) -> N
 
 
 def test_a_claim_of_many_that_wait_is_quick(clock: ManualClock) -> None:
-    """It looks at what it takes, and not at all that waits or runs."""
+    """A claim reads only the records that it takes, not all that are queued or running."""
     store = MemoryStore(clock)
     waiting_work(store, clock, 10_000)
     began = time.perf_counter()
     for _ in range(1000):
         assert len(claim_work(store, clock, 2).works) == 2
-    assert time.perf_counter() - began < 1  # 0.03 s; each would look at 10,000 otherwise
+    assert time.perf_counter() - began < 1  # 0.03 s; otherwise each claim reads 10,000 records
 
 
 class Looked(list[str]):
-    """No names, which counts how often it is asked for one."""
+    """An empty list of names, which counts how often it is searched."""
 
     asked = 0
 
@@ -438,7 +438,7 @@ class Looked(list[str]):
 
 
 def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
-    """Of the keys after its start, those that it needs; an urgent operation of any key is first."""
+    """A claim reads only the keys that it needs from its start on; urgent work of any key leads."""
     store, looked = MemoryStore(clock), Looked()
     for lane in range(1, 2001):
         insert(store, waiting(clock, f"{lane:04}", lane=lane, rank=-(lane == 1900)))
@@ -449,7 +449,7 @@ def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
 
 
 def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
-    """However many they are: the one key that has room is found by each claim."""
+    """A claim finds the one key with capacity left, however many keys are at their limit."""
     store = MemoryStore(clock)
     for lane in range(2, 1002):
         for number in range(1 if lane == 700 else 2):
@@ -462,7 +462,7 @@ def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
 
 
 def test_old_begins_of_a_rate_are_forgotten(clock: ManualClock) -> None:
-    """Also those of keys that never come again."""
+    """The store forgets when work began after the rate's period, even for keys that never recur."""
     store = MemoryStore(clock)
     more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}
     kept: list[int] = []
@@ -474,4 +474,4 @@ def test_old_begins_of_a_rate_are_forgotten(clock: ManualClock) -> None:
         if lane in (1000, 2000):
             gc.collect()
             kept.append(len(gc.get_objects()))
-    assert kept[1] - kept[0] < 500  # each key would keep one
+    assert kept[1] - kept[0] < 500  # it would be 1,000 if each key kept one

@@ -1,4 +1,4 @@
-"""The published contract checks, over every store and executor of ours; and over broken ones."""
+"""The published contract checks pass for all our stores and executors, and fail for broken ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name_of(check):
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make_store(request, tmp_path):
-    """Makes an empty store by a clock."""
+    """Return a function that makes an empty store with a clock."""
     numbers = itertools.count()
     if request.param == "memory":
         return MemoryStore
@@ -60,13 +60,13 @@ def test_the_inline_executor_keeps_its_promises(check):
 
 
 def test_all_checks_at_once():
-    """Without a test framework, as the owner of another store would run them."""
+    """The checks run without a test framework, as the author of another store may run them."""
     testing.check_store(MemoryStore)
     testing.check_executor(lambda at_once: InlineExecutor(), background=False)
 
 
 def test_every_check_says_its_promise():
-    """By its name and a sentence, each only once."""
+    """Each check has a docstring and a unique name."""
     for checks in (testing.STORE_CHECKS, testing.EXECUTOR_CHECKS):
         assert all(check.__doc__ for check in checks)
         assert len({check.__name__ for check in checks}) == len(checks)
@@ -78,7 +78,7 @@ def forgotten(self, name):
 
 
 def inserted_anyway(self, record, request, key, *, check_only=False):
-    """Let any number work on one target."""
+    """Let any number of operations work on one target."""
     try:
         return MemoryStore.insert(self, record, request, key, check_only=check_only)
     except TargetBusy:
@@ -86,12 +86,12 @@ def inserted_anyway(self, record, request, key, *, check_only=False):
 
 
 def all_there_are(self, parent, after, limit, *more):
-    """Show callers what they must not see any more."""
+    """List expired and deleted records too."""
     return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
 
 
 def covered_alone(self, parent, after, limit, prefilter=EVERYTHING, *more):
-    """Leave out what the prefilter does not cover."""
+    """Leave out records that the prefilter does not cover."""
     found = MemoryStore.page(self, parent, after, limit, prefilter, *more)
     wanted = bounds_of(prefilter).keys.values()
     kept = [r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)]
@@ -99,35 +99,35 @@ def covered_alone(self, parent, after, limit, prefilter=EVERYTHING, *more):
 
 
 def change_of_before(self, name, change):
-    """Read and write without any lock: an update in between is lost."""
+    """Read and write without a lock, so that a concurrent update is lost."""
     changed = change(self.get(name))
     return MemoryStore.update(self, name, lambda _: changed)
 
 
 def visible_alone(self, names, most=READ_BYTES):
-    """Find what callers can see, and nothing else."""
+    """Find only records that callers can see."""
     found = MemoryStore.find(self, names, most)
     return Found([record for record in found.records if record.visible(self.now())], found.rest)
 
 
 def as_often_as_asked(self, names, most=READ_BYTES):
-    """Find a record as often as it is asked for."""
+    """Return a record as often as its name is given."""
     return Found([record for name in names for record in MemoryStore.find(self, [name]).records])
 
 
 def claimed_beyond_limits(self, claim):
-    """Let any number of a method run at once."""
+    """Ignore the limits of methods."""
     return MemoryStore.claim(self, attrs.evolve(claim, limits=dict.fromkeys(claim.limits)))
 
 
 def sent_beyond_limits(self, claim):
-    """Have any number of names sent."""
+    """Ignore the limits of claims that only send names to a queue."""
     limits = claim.limits if claim.owner else dict.fromkeys(claim.limits)
     return MemoryStore.claim(self, attrs.evolve(claim, limits=limits))
 
 
 def claimed_early(self, claim):
-    """Begin work by its name as if that had been sent."""
+    """Claim work by name although its name was not sent to a queue."""
 
     def sent(record):
         return record.next_version(sent_time=self.now()) if record.waits else record
@@ -138,35 +138,35 @@ def claimed_early(self, claim):
 
 
 def claimed_again(self, claim):
-    """Give out what was to be left out."""
+    """Claim work that the caller excluded."""
     return MemoryStore.claim(self, attrs.evolve(claim, without=()))
 
 
 def claimed_by_nobody(self, claim):
-    """Begin work for nobody, too."""
+    """Claim work even if no owner is given."""
     return MemoryStore.claim(self, attrs.evolve(claim, owner=claim.owner or "nobody"))
 
 
 def claimed_by_name(self, claim):
-    """Give out what waits in the order of names."""
+    """Return claimed work sorted by name."""
     found = MemoryStore.claim(self, claim)
     return attrs.evolve(found, works=sorted(found.works, key=lambda work: work[0].name))
 
 
 def claimed_last(self, claim):
-    """Give out first what has the last name."""
+    """Claim the work with the last name first."""
     waiting = [record.name for record in self._records.values() if record.waits]
     return MemoryStore.claim(self, attrs.evolve(claim, only=max(waiting, default="")))
 
 
 def due_to_all(self, until, limit):
-    """Give out what is due to all that ask."""
+    """Return due notifications to every caller."""
     due = self._lists.due(self.now(), limit)
     return [record.next_version(notify_at=until) for record in due]
 
 
 def debts_kept_for_ever(self, limit):
-    """Keep records with pending notifications for ever."""
+    """Never remove records with pending notifications."""
     kept = [r for r in self._records.values() if r.notify_at is not None]
     self._lists.remove(kept)
     found = MemoryStore.expire(self, limit)
@@ -176,7 +176,7 @@ def debts_kept_for_ever(self, limit):
 
 
 def debts_removed(self, limit):
-    """Remove expired records, even with pending notifications."""
+    """Remove expired records even if they have pending notifications."""
     for record in [r for r in self._records.values() if r.expire_time]:
         if record.expire_time <= self.now():
             self._replace(record.next_version(notify_at=None))
@@ -203,7 +203,7 @@ BROKEN = [
     ("pages_exclude_hidden_and_expired_records", {"page": all_there_are}),
     ("page_has_all_matching_records", {"page": covered_alone}),
     (
-        "page_continues_after_a_cursor",  # but look at the same records over and over
+        "page_continues_after_a_cursor",  # but it reads the same records over and over
         {"page": lambda self, parent, after, *more: MemoryStore.page(self, parent, None, *more)},
     ),
     (
@@ -220,7 +220,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("promise", "methods"), BROKEN)
 def test_a_broken_store_is_found(promise, methods):
-    """The failure names the promise that was not kept."""
+    """The failure names the promise that was broken."""
     (check,) = (check for check in testing.STORE_CHECKS if check.__name__ == promise)
     with pytest.raises(AssertionError, match=promise):
         testing.run_store_check(check, type("Broken", (MemoryStore,), methods))
@@ -232,14 +232,14 @@ def test_one_broken_promise_fails_all_checks():
 
 
 class Silent(ThreadExecutor):
-    """Does not say that a worker is free."""
+    """Does not announce free workers."""
 
     def tell_freed(self):
         pass
 
 
 class Endless(ThreadExecutor):
-    """Takes any number of tasks."""
+    """Accepts any number of tasks."""
 
     def __init__(self, at_once):
         super().__init__(10_000)
@@ -249,7 +249,7 @@ class Endless(ThreadExecutor):
     ("broken", "promise"), [(Silent, "is told of a free worker"), (Endless, "one more worker")]
 )
 def test_a_broken_executor_is_found(broken, promise, monkeypatch):
-    """The failure names the promise that was not kept."""
+    """The failure names the promise that was broken."""
     monkeypatch.setattr("lro.testing._executors.PATIENCE", 0.5)
     with pytest.raises(AssertionError, match=promise):
         testing.check_executor(broken)
@@ -269,7 +269,7 @@ def test_a_clock_starts_at_the_given_time():
 
 
 def test_memory_store_forgets_only_old_keys():
-    """Keys of other operations stay."""
+    """Request keys that are not old stay."""
     clock = testing.ManualClock()
     store = MemoryStore(clock)
     for number in range(4):
@@ -291,7 +291,7 @@ def test_a_store_without_all_methods_keeps_nothing_of_its_kind(keeps, method):
 
 
 def test_old_minutes_go_in_many_turns(tmp_path):
-    """After a long time without any counts one call does not remove them all."""
+    """One call of ``expire`` removes only some of the old counts, even after a long break."""
     clock = testing.ManualClock()
     with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as store:
         for _ in range(4):
@@ -308,6 +308,6 @@ def test_old_minutes_go_in_many_turns(tmp_path):
 
 @pytest.mark.parametrize("step", [0, 2, 60])
 def test_other_steps_are_refused(step):
-    """By the argument's name, with what there is."""
+    """The error names the argument and lists its valid values."""
     with pytest.raises(DeclarationError, match=r"step_minutes: must be one of \(1, 5, 30\)"):
         MemoryStore().read_counts(testing.START, step_minutes=step)

@@ -1,4 +1,4 @@
-"""What earlier releases have written is read, finished and removed by this one."""
+"""This release reads, finishes and removes what earlier releases have written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MISSING = (
 
 
 def text_of(release: str, database: str) -> str:
-    """What a release wrote into its database."""
+    """Return the SQL dump of a release's database."""
     return (KEPT / f"{release}.{database}.sql").read_text("utf-8")
 
 
@@ -62,7 +62,7 @@ OPENED: dict[str, Callable[[str, Path, ManualClock], Any]] = {
 
 @pytest.fixture(params=[(release, name) for release in SUPPORTED for name in OPENED], ids="-".join)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    """Today's service on the database of an earlier release, a quarter of an hour later."""
+    """Run today's service on an earlier release's database, fifteen minutes later."""
     release, database = request.param
     clock = ManualClock()
     clock.advance(minutes=15)
@@ -72,7 +72,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 
 
 def test_finished_and_failed_operations_are_read(kept: Kept) -> None:
-    """With every field of their messages, and found by lists, filters and request ids."""
+    """Every field is readable; lists, filters and request ids find the operations."""
     (copied,) = kept.listed('done = true AND metadata.text = "half"')
     assert kept.service.types.unpack(copied.response, Sample) == SAMPLE
     assert kept.service.types.unpack(copied.metadata, Sample) == Sample("half", ratio=0.5)
@@ -87,7 +87,7 @@ def test_finished_and_failed_operations_are_read(kept: Kept) -> None:
 
 
 def test_running_work_is_taken_over_and_finished(kept: Kept) -> None:
-    """Its worker is gone with the release before; its target is still taken until then."""
+    """The worker of the earlier release is gone; the target stays taken until the work is done."""
     (held,) = kept.listed("done = false")
     with pytest.raises(TargetBusy):
         kept.hold.start(Sample("door"))
@@ -100,7 +100,7 @@ def test_running_work_is_taken_over_and_finished(kept: Kept) -> None:
 
 
 def test_operations_are_deleted_and_expire(kept: Kept) -> None:
-    """By a call, or by themselves after the time that the earlier release has set."""
+    """They can be deleted, and expire at the time that the earlier release has set."""
     (copied,) = kept.listed('metadata.text = "half"')
     (refused,) = kept.listed("done = true", parent="projects/p")
     kept.service.delete(copied.name)
@@ -113,7 +113,7 @@ def test_operations_are_deleted_and_expire(kept: Kept) -> None:
 
 
 def test_statistics_are_read_and_added_to(kept: Kept) -> None:
-    """The minutes of an older release are still there."""
+    """The counts of an earlier release are read, and new ones are added to them."""
     before = counted(kept.service.store)[kept.refuse.full_name]["starts.started"]
     with pytest.raises(WorkFailed):
         kept.refuse.start(Sample()).result(PATIENCE)
@@ -124,14 +124,14 @@ def test_statistics_are_read_and_added_to(kept: Kept) -> None:
 
 
 def schema_in(text: str) -> set[str]:
-    """The statements of a kept text that make the schema and say its version."""
+    """Return the statements of a dump that create the schema and set its version."""
     made = re.findall(r"^(?:CREATE|PRAGMA|INSERT INTO versions)\b[^;]*;", text, re.MULTILINE)
     return {" ".join(statement.split()) for statement in made}
 
 
 @pytest.mark.parametrize("database", OPENED)
 def test_schema_is_the_newest_kept(database: str, tmp_path: Path) -> None:
-    """The failure says to those who change it what else is to be done."""
+    """The failure tells those who change the schema what else they have to do."""
     newest = RELEASES[-1]
     if database == "sqlite":
         made, version = keep.keep_sqlite(tmp_path), f"PRAGMA user_version = {SCHEMA_VERSION};"
@@ -147,7 +147,7 @@ def test_schema_is_the_newest_kept(database: str, tmp_path: Path) -> None:
 
 
 def test_each_release_is_kept() -> None:
-    """So that those after it are tried on what it writes."""
+    """The current version has its dumps, so that later releases are tested on them."""
     version = project_version()
     assert RELEASES[-1] == version, f"run `python -m tests.stores.keep {version}`"
     assert {path.name for path in KEPT.iterdir()} == {
@@ -156,6 +156,6 @@ def test_each_release_is_kept() -> None:
 
 
 def test_only_this_version_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """A text of an earlier release cannot be made by the code of this one."""
+    """This code cannot write the dump of another version, because that has other code."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

@@ -1,4 +1,4 @@
-"""PostgreSQL on its own: its schema, plans, clock, announcements, and groups of writes."""
+"""PostgreSQL only: schema, query plans, clock, notifications and group commits."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ from tests.waiting import PATIENCE, joined, until
 
 @pytest.fixture(scope="module")
 def server() -> PostgresServer:
-    """The server of this test run."""
+    """Return the server of this test run."""
     return shared_server()
 
 
 @pytest.fixture
 def schema(server):
-    """The name of a new schema."""
+    """Return the name of a new schema."""
     return server.fresh_schema()
 
 
 @pytest.fixture
 def opened(server, schema, clock):
-    """Opens stores on the new schema, which are closed after the test."""
+    """Return a function that opens stores on the new schema; they are closed after the test."""
     with ExitStack() as stack:
 
         def make(**options):
@@ -80,28 +80,28 @@ def opened(server, schema, clock):
 
 @pytest.fixture
 def store(postgres_wire, opened):
-    """A store on the new schema, to which the test listens."""
+    """Open a store on the new schema; ``postgres_wire`` records its SQL."""
     made = opened()
-    made.secret()  # its first use, which makes the schema
+    made.secret()  # the first use makes the schema
     return made
 
 
 @pytest.fixture
 def plain(server):
-    """A connection that is not ours."""
+    """Open a plain connection, without the library."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def link(postgres_wire, store):
-    """A connection as the store makes it."""
+    """Return a connection that the store has made."""
     store.next_due()
     return postgres_wire.connections[-1]
 
 
 def count(plain, schema, table):
-    """How many rows a table has."""
+    """Return the number of rows in a table."""
     return plain.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone()[0]
 
 
@@ -109,7 +109,7 @@ def count(plain, schema, table):
 
 
 def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
-    """A process starts while another one makes an index, or just holds the lock."""
+    """A process can start while another holds the schema's lock, for instance to make an index."""
     secret = opened().secret()
     lock = "SELECT pg_try_advisory_lock(%s)"
     (number,) = postgres_wire.values[postgres_wire.said.index(lock)]
@@ -126,7 +126,7 @@ def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
     ],
 )
 def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
-    """Its version says that they are ours, and they are not."""
+    """Its version number matches ours, but its tables do not."""
     opened().secret()
     plain.execute(change.format(schema))
     with pytest.raises(Unavailable, match=r"does not exist\): it is not of this library"):
@@ -134,7 +134,7 @@ def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
 
 
 def test_tables_are_made_whole_or_not_at_all(server, opened, schema, plain, postgres_wire):
-    """A failure leaves nothing behind, and a later store makes them."""
+    """A failure leaves no schema behind, and a later store makes it."""
     opened(schema=server.fresh_schema()).secret()
     (tables,) = (one for one in postgres_wire.said if "CREATE TABLE" in one)
     postgres_wire.fail(tables, errors.DiskFull("a test"))
@@ -145,7 +145,7 @@ def test_tables_are_made_whole_or_not_at_all(server, opened, schema, plain, post
 
 
 def test_a_schema_made_by_the_operator_is_used(server, plain):
-    """The store's role need not be allowed to make schemas; odd names are names too."""
+    """The store's role needs no right to create schemas; a schema may have any name."""
     role = server.fresh_schema()
     schema = f'Odd "{role}"'
     quoted = '"' + schema.replace('"', '""') + '"'
@@ -166,7 +166,7 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
 
 
 def test_arguments_that_cannot_be_right_are_refused(server):
-    """Before anything is connected. A URL is not shown, as it may hold a password."""
+    """They are refused before connecting. The error hides the URL, which may hold a password."""
     for schema in ("", "pg_mine", "x" * 61, "a\0b", "\ud800"):
         with pytest.raises(DeclarationError, match="schema"):
             PostgresStore(server.url, schema=schema)
@@ -176,7 +176,7 @@ def test_arguments_that_cannot_be_right_are_refused(server):
 
 
 def test_an_old_server_is_refused(opened, monkeypatch):
-    """By the version that is needed."""
+    """The error names the required version."""
     monkeypatch.setattr("lro.stores.postgres._schema.OLDEST_SERVER", 99_00_00)
     with pytest.raises(Unavailable, match="version 99 is needed, found 1"):
         opened().secret()
@@ -190,7 +190,7 @@ def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain)
 
 
 def test_a_missing_database_is_reported(server):
-    """Callers learn only that it is away; the cause, which the log shows, says why."""
+    """Callers only learn that the store is unavailable; the logged cause says why."""
     url = f"{server.url.rpartition('/')[0]}/nope"
     with closing(PostgresStore(url)) as store, pytest.raises(Unavailable) as refused:
         store.secret()
@@ -199,7 +199,7 @@ def test_a_missing_database_is_reported(server):
 
 
 def test_acknowledged_writes_are_on_disk(server, schema, plain, postgres_wire):
-    """Even if the role or database defaults to acknowledging earlier."""
+    """Commits are synchronous even if the role or database defaults to asynchronous ones."""
     role = f"{schema}_hasty"
     plain.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
     plain.execute(f"ALTER ROLE {role} SET synchronous_commit = off")
@@ -215,7 +215,7 @@ def test_acknowledged_writes_are_on_disk(server, schema, plain, postgres_wire):
 
 
 def test_longest_names_are_stored(store, opened, clock):
-    """1,024 code points of four bytes are more than an index of PostgreSQL can hold."""
+    """A name of 1,024 four-byte characters is stored, although an index row cannot hold it."""
     parent, long = "\U0001f600" * 1000, "\U0001f601" * 12
     record = record_of(clock, long, parent=parent, target=parent * 2, caller=parent * 2)
     assert len(record.name) == 1024
@@ -234,7 +234,7 @@ def test_longest_names_are_stored(store, opened, clock):
 def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
     server, opened, schema, clock, plain
 ):
-    """They want the same keys and targets in different orders."""
+    """Concurrent starts take the same keys and targets in different orders."""
     stores = opened(), opened()
 
     def start(number):
@@ -251,7 +251,7 @@ def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
 
 
 def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
-    """Records that another transaction has locked are left for the next sweep, without waiting."""
+    """``expire`` leaves records that another transaction has locked for later, without waiting."""
     for unique_id in "ab":
         insert(store, record_of(clock, unique_id), key_of(unique_id))
         store.update(f"operations/{unique_id}", end_of(clock, days=1))
@@ -267,7 +267,7 @@ def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
 
 
 def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
-    """A change that leaves it alone does not carry it."""
+    """A change that keeps the metadata does not send it to the server."""
     big = AnyMessage("x/a.Big", {"data": "x" * 500_000})
     insert(store, held(clock, metadata=big))
     postgres_wire.values.clear()
@@ -282,7 +282,7 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
 
 @contextmanager
 def locked(plain, statement, *values):
-    """What a stranger locks by a statement."""
+    """Hold the locks that a statement takes in another session."""
     with plain.transaction():
         plain.execute(statement, values)
         yield
@@ -290,8 +290,8 @@ def locked(plain, statement, *values):
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
-    """Also one that can be read: no lease is renewed, no process is taken for dead."""
-    store = opened(statement_seconds=5.0)  # a fifth of it for locks
+    """Renewing a lease and reading orphans fail, even if the table can be read; nobody is lost."""
+    store = opened(statement_seconds=5.0)  # waits a fifth of it for a lock
     store.renew(worker_of(clock))
     insert(store, held(clock))
     clock.advance(20)
@@ -303,14 +303,14 @@ def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
 
 
 def test_locked_records_do_not_hold_up_a_renewal(store, schema, plain, clock):
-    """A worker lives, whoever has locked what it works on."""
+    """A worker can renew its lease while its records are locked."""
     insert(store, held(clock))
     with locked(plain, f"SELECT 1 FROM {schema}.operations FOR UPDATE"):
         assert store.renew(worker_of(clock)) == Renewed([], [])
 
 
 def test_a_worker_whose_row_is_locked_is_not_overdue(store, schema, plain, clock):
-    """It could not renew its lease either."""
+    """The lock kept it from renewing, so its expired lease does not count."""
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
         insert(store, held(clock, owner, owner=owner))
@@ -381,7 +381,7 @@ SORTS = {
     "PUT_OFF_IN_TURN": 5,
     "FIRST_WAITING": 2,
 }
-"""How many sorts a statement has, each of few rows."""
+"""How many sorts each of these statements has; each sorts few rows."""
 _ROOM = {"operations_running", "operations_lanes", "operations_sent", "begins_latest"}
 _CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey", "paused_pkey"}
 INDEXES = {
@@ -407,14 +407,14 @@ SLOW = ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join")
 
 
 def plan_of(link, statement, values):
-    """How the server would go about a statement, and the indexes that it would use."""
+    """Return the server's plan for a statement, and the indexes in the plan."""
     rows = link.execute(b"EXPLAIN " + statement, values).fetchall()
     plan = "\n".join(line for (line,) in rows)
     return plan, {*re.findall(r"Index (?:Only )?Scan.* using (\w+)", plan)}
 
 
 def statement_named(name):
-    """One of PostgreSQL alone, or one of both databases."""
+    """Return a PostgreSQL statement, or one that both databases share."""
     if hasattr(statements, name):
         return getattr(statements, name)
     text = getattr(_sql_store, name).format(items=statements.JSON_ITEMS)
@@ -422,10 +422,10 @@ def statement_named(name):
 
 
 def test_every_row_is_found_by_an_index(link):
-    """Also by a plan made for empty tables, which may be kept while they grow."""
+    """No plan scans a table, even one made for empty tables, which may be kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, statement_named(name), values)
-        plan = plan.replace("Seq Scan on workers", "")  # of whom there are few
+        plan = plan.replace("Seq Scan on workers", "")  # a small table
         assert not [slow for slow in SLOW if slow in plan], name
         sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
         assert sorts == SORTS.get(name, 0), name
@@ -445,7 +445,7 @@ WALKS = {
 
 @pytest.mark.parametrize("index", WALKS)
 def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
-    """Where it begins and where it ends, and in its order."""
+    """The index bounds the page at both ends and gives its order."""
     store.index({"k1"})
     until(no_index_is_made)
     postgres_wire.said.clear()
@@ -462,7 +462,7 @@ def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
 
 
 def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, postgres_wire):
-    """A tenth each time; other failures are raised."""
+    """A read that times out is repeated with a tenth of the records; other errors are raised."""
     fill(store, clock)
     postgres_wire.values.clear()
     postgres_wire.fail("", errors.QueryCanceled("statement timeout"), times=2)
@@ -474,7 +474,7 @@ def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, po
 
 
 def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_wire):
-    """Large records take long to remove: fewer are removed at once, and all of them in the end."""
+    """After a timeout ``expire`` removes fewer records at a time, until all are removed."""
     for number in range(25):
         insert(store, record_of(clock, f"{number:02}"))
         store.update(f"operations/{number:02}", end_of(clock, days=1))
@@ -489,7 +489,7 @@ def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_
 
 
 def test_role_without_rights_works_without_an_index(server, schema, opened, plain, clock, caplog):
-    """The log tells the owner what to do."""
+    """The store works without the index, and the log says which right is missing."""
     fill(opened(), clock)
     plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
     rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
@@ -503,19 +503,19 @@ def test_role_without_rights_works_without_an_index(server, schema, opened, plai
 
 
 def no_index_is_made():
-    """Whether there is no thread, of any store, that makes indexes."""
+    """Return whether no store has a thread that makes indexes."""
     return "lro-indexes" not in {one.name for one in threading.enumerate()}
 
 
 def has_index(plain, schema):
-    """Whether the index by a key is there, and can be used."""
+    """Return whether the index by the key ``k1`` exists and is valid."""
     text = """SELECT 1 FROM pg_index WHERE indisvalid
         AND indexrelid = to_regclass(%s || '.operations_by_k1')"""
     return bool(plain.execute(text, (schema,)).fetchall())
 
 
 def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, schema, plain, clock):
-    """A dump or a report may last for hours: lists do without the index until it is over."""
+    """A dump or report may run for hours: until it has ended, lists work without the new index."""
     insert(opened(), record_of(clock, keys=KEYED))
     with plain.transaction():
         plain.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -525,7 +525,7 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
             one.index({"k1"})
             assert one.get("operations/a")
             assert ids(one.page("", None, 9, WANTED).records) == ["a"]
-        closed.close()  # does not wait either
+        closed.close()  # this does not wait either
         until(lambda: [one.name for one in threading.enumerate()].count("lro-indexes") == 1)
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
@@ -533,7 +533,7 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
 
 
 def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, schema, plain, clock):
-    """Of one with an index that is declared when the store is in use; more than once."""
+    """Methods with new indexes are declared while the store is in use and a transaction is open."""
     store = opened()
     insert(store, record_of(clock, keys=KEYED))
     with plain.transaction():
@@ -545,7 +545,7 @@ def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, sc
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
     until(no_index_is_made)
-    store.index({"k1", "k3"})  # in another thread: the first one has ended
+    store.index({"k1", "k3"})  # the first thread has ended, so this starts another
     other = f"""SELECT to_regclass('"{schema}".operations_by_k3')"""
     until(lambda: plain.execute(other).fetchone() != (None,))
 
@@ -562,7 +562,7 @@ def written(store, record):
 
 
 def test_connections_to_a_server_that_only_reads_are_made_anew(opened, schema, plain, clock):
-    """As after a failover, by which the name leads to another server."""
+    """After a failover the host name may lead to another server, so the store reconnects."""
     store = opened()
     insert(store, record_of(clock))
     role = f"app_{schema}"
@@ -578,11 +578,11 @@ def test_connections_to_a_server_that_only_reads_are_made_anew(opened, schema, p
 
 
 def test_dropped_schema_is_made_again(opened, schema, plain, clock):
-    """What was in it is gone; the process goes on without a restart."""
+    """The data is lost, but the process continues without a restart."""
     store = opened()
     store.index({"k1"})
     insert(store, record_of(clock))
-    until(lambda: has_index(plain, schema))  # while it is made, the two could be in a deadlock
+    until(lambda: has_index(plain, schema))  # while the index is made, a drop could deadlock
     plain.execute(f'DROP SCHEMA "{schema}" CASCADE')
     assert listed(store) == []
     insert(store, record_of(clock, "b", keys=KEYED))
@@ -593,7 +593,7 @@ def test_dropped_schema_is_made_again(opened, schema, plain, clock):
 def test_refusals_of_the_database_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog, monkeypatch
 ):
-    """Not each, of which there may be hundreds in a second; announcements that fail likewise."""
+    """There may be hundreds of refused calls a second; failed notifications are just as rare."""
     store = opened()
     insert(store, record_of(clock))
     plain.execute(f'ALTER TABLE "{schema}".operations RENAME COLUMN state TO status')
@@ -621,7 +621,7 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
 def test_refusals_in_words_that_differ_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog
 ):
-    """As by a trigger that says the time, or the name of the operation."""
+    """For instance, a trigger's message contains the time or the operation's name."""
     store = opened()
     insert(store, record_of(clock))
     plain.execute(f"""CREATE FUNCTION "{schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -635,7 +635,7 @@ def test_refusals_in_words_that_differ_are_logged_once_a_minute(
 
 
 def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema, plain, clock):
-    """``standard_conforming_strings`` may be off for a role of long ago."""
+    """The role may have ``standard_conforming_strings`` off."""
     role = f"old_{schema}"
     plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
     plain.execute(f"ALTER ROLE {role} SET standard_conforming_strings = off")
@@ -652,7 +652,7 @@ def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema,
 
 
 def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, monkeypatch):
-    """Unless the URL says otherwise; a server that only reads is passed over."""
+    """A read-only server is skipped, unless the URL says otherwise."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     role = f"reads_{schema}"
     plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
@@ -670,7 +670,7 @@ def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, mo
 
 
 def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
-    """Measured by a connection that is made anyway, and a minute later along with a call."""
+    """The first connection measures it; after a minute the next call measures it again."""
     store = opened(clock=None)
     (before,) = plain.execute("SELECT clock_timestamp()").fetchone()
     shown = store.now()
@@ -688,7 +688,7 @@ def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
 
 
 def test_the_clock_goes_on_between_measurements():
-    """As the monotonic clock does; one caller in a minute is told to measure it again."""
+    """It advances with the monotonic clock; once a minute one caller is told to measure again."""
     ticks = [100.0]
     clock = ServerClock(lambda: ticks[0])
     assert [clock.due(), clock.due()] == [True, False]
@@ -700,7 +700,7 @@ def test_the_clock_goes_on_between_measurements():
 
 
 def test_clock_moves_only_by_better_measurements():
-    """Only a narrower measurement, or one that contradicts the last, moves it."""
+    """Only a more precise measurement, or one that contradicts the last, moves the clock."""
     clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
     first = clock.now()
@@ -716,7 +716,7 @@ def test_clock_moves_only_by_better_measurements():
 
 
 def test_a_subscription_hears_the_other_stores(server, opened):
-    """What they announce, gathered; without what its own process says and other schemas."""
+    """It receives the names that other stores on its schema announce, and not its own store's."""
     here, there, foreign = opened(), opened(), opened(schema=server.fresh_schema())
     with closing(here.listen()) as subscription:
         here.notify_others("operations/own")
@@ -734,7 +734,7 @@ def test_a_subscription_hears_the_other_stores(server, opened):
 
 
 def test_a_subscription_that_hears_nonsense_is_unsure(opened, schema, plain, postgres_wire):
-    """Other programs may send any text on its channel; also together with its first answer."""
+    """Other programs may send any payload on its channel, even along with its first reply."""
     listen, said = "Composed([SQL('LISTEN", '["me", "operations/a"]'
     notify = "SELECT pg_notify(%s, %s)"
     postgres_wire.when(listen, lambda link: link.execute(f'LISTEN "{schema}.c"'))
@@ -744,13 +744,13 @@ def test_a_subscription_that_hears_nonsense_is_unsure(opened, schema, plain, pos
             assert subscription.next_changes(PATIENCE) is None
         plain.execute(notify, (f"{schema}.c", said))
         assert subscription.next_changes(PATIENCE) == {"operations/a"}
-        # psycopg itself reads what arrives together with the answer to a statement.
+        # psycopg itself reads what arrives together with the reply to a statement.
         postgres_wire.connections[-1].execute(notify, (f"{schema}.c", said))
         assert subscription.next_changes(PATIENCE) == {"operations/a"}
 
 
 def test_a_closed_subscription_is_unavailable(opened):
-    """At once, also in the midst of listening; closed by its store it is the same."""
+    """It fails at once, even while it waits for changes, and also if its store was closed."""
     store = opened()
     subscriptions = [store.listen() for _ in range(3)]
     found = []
@@ -768,7 +768,7 @@ def test_a_closed_subscription_is_unavailable(opened):
 
 
 def refused(subscription):
-    """What a subscription answers that cannot hear."""
+    """Return the error message of a closed subscription."""
     with pytest.raises(Unavailable) as answer:
         subscription.next_changes(PATIENCE)
     return str(answer.value)
@@ -783,7 +783,7 @@ def test_a_subscription_made_while_its_store_closes_is_closed(opened, postgres_w
 
 
 def test_what_was_announced_last_is_sent(opened):
-    """Closing the store sends it first; announcing afterwards is quiet."""
+    """Closing a store sends its last announcements; announcements after that are dropped."""
     with closing(opened().listen()) as subscription:
         store = opened()
         store.notify_others("operations/a")
@@ -794,7 +794,7 @@ def test_what_was_announced_last_is_sent(opened):
 
 
 def test_idle_a_store_asks_the_server_nothing(opened, postgres_wire):
-    """Nothing announced, and no call made: there is neither thread nor statement."""
+    """Without calls and announcements, an open store has no thread and sends no statement."""
     before = {*threading.enumerate()}
     store = opened()
     assert ({*threading.enumerate()} <= before, postgres_wire.said) == (True, [])
@@ -803,7 +803,7 @@ def test_idle_a_store_asks_the_server_nothing(opened, postgres_wire):
 
 
 def test_announcements_are_gathered_and_those_that_are_lost_are_logged(caplog, monkeypatch):
-    """What comes shortly after the first is sent together, and each name once."""
+    """Names announced shortly after the first one are sent together, without duplicates."""
     sent, first = [], threading.Event()
 
     def send(found):
@@ -827,7 +827,7 @@ def test_announcements_are_gathered_and_those_that_are_lost_are_logged(caplog, m
 
 
 def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
-    """The interpreter is ending: no process is notified any more."""
+    """The interpreter is shutting down: announcing raises no error and notifies nobody."""
 
     def no_thread(self):
         raise RuntimeError("can't start new thread")
@@ -842,7 +842,7 @@ def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
 @example(["a", "\ud800", "b"])
 @example([f"{number}\U0001f600" * 500 for number in range(5)])
 def test_payloads_carry_every_name(names):
-    """Within the length that NOTIFY takes, whatever the names are; none is cut."""
+    """Each payload is within the limit of NOTIFY; every valid name is sent whole."""
     carried = []
     for text in payloads("me", names):
         assert len(text.encode()) < 8000
@@ -857,7 +857,7 @@ def test_payloads_carry_every_name(names):
 
 @contextmanager
 def one_group(store, wire):
-    """What is handed in within the block is in one group, unless it cannot be."""
+    """Queue the block's writes in one group, as far as they fit into one."""
     go = threading.Event()
     wire.when("WITH", lambda _: go.wait(PATIENCE))
     later = Later(store)
@@ -872,7 +872,7 @@ def one_group(store, wire):
 
 
 def sizes(wire):
-    """How many writes each statement carried that was sent."""
+    """Return how many writes each recorded statement carried."""
     return [
         len(json.loads(values[0]))
         for one, values in zip(wire.said, wire.values, strict=True)
@@ -881,7 +881,7 @@ def sizes(wire):
 
 
 def test_writes_that_come_meanwhile_share_the_next_group(store, clock, postgres_wire):
-    """In one statement of at most two hundred; the first write does not wait."""
+    """Writes queued during a write share statements of up to 200; the first is not delayed."""
     with one_group(store, postgres_wire) as later:
         for number in range(230):
             later.insert(record_of(clock, f"{number}"))
@@ -891,7 +891,7 @@ def test_writes_that_come_meanwhile_share_the_next_group(store, clock, postgres_
 
 
 def test_groups_are_not_longer_than_they_may_be(store, clock, postgres_wire, monkeypatch):
-    """A single write that is too long goes alone."""
+    """A single write that exceeds the limit is sent alone."""
     monkeypatch.setattr("lro.stores.postgres._records.MAX_GROUP_BYTES", 20_000)
     with one_group(store, postgres_wire) as later:
         for number, length in enumerate((9_000, 5_000, 9_000, 30_000)):
@@ -901,7 +901,7 @@ def test_groups_are_not_longer_than_they_may_be(store, clock, postgres_wire, mon
 
 
 def test_writes_of_one_record_go_in_separate_groups(store, clock, postgres_wire):
-    """In their order."""
+    """They keep their order."""
     with one_group(store, postgres_wire) as later:
         later.insert(record_of(clock, "b", target="t"))
         later.insert(record_of(clock, "c", target="t"))
@@ -916,7 +916,7 @@ def test_writes_of_one_record_go_in_separate_groups(store, clock, postgres_wire)
 
 @pytest.mark.parametrize("plain_insert", [True, False])
 def test_a_group_may_be_of_every_kind(store, opened, clock, postgres_wire, plain_insert):
-    """New records, with and without keys and targets, changes and ends, in one statement."""
+    """One statement can hold inserts, with or without keys and targets, updates and ends."""
     for name in ("going", "ending", "moved"):
         insert(store, held(clock, name))
     insert(store, record_of(clock, "first", target="busy"), key_of("known"))
@@ -947,7 +947,7 @@ def test_a_group_may_be_of_every_kind(store, opened, clock, postgres_wire, plain
 
 
 def test_a_deadlock_is_tried_again(store, clock, postgres_wire):
-    """It has had no effect. A group that fails too often raises without an effect, too."""
+    """A deadlock rolls the group back, so it is repeated; after three failures it raises."""
     postgres_wire.fail("WITH", errors.DeadlockDetected())
     assert insert(store, record_of(clock)).fresh
     postgres_wire.fail("WITH", errors.DeadlockDetected(), times=3)
@@ -957,7 +957,7 @@ def test_a_deadlock_is_tried_again(store, clock, postgres_wire):
 
 
 def test_a_refusal_without_a_culprit_reaches_all_writers(store, clock, postgres_wire, caplog):
-    """The disk is full, say: it would be of no use to try each of them by itself."""
+    """With a full disk, for instance, repeating each write alone would not help."""
     with one_group(store, postgres_wire) as later:
         for name in "bc":
             later.insert(record_of(clock, name))
@@ -969,7 +969,7 @@ def test_a_refusal_without_a_culprit_reaches_all_writers(store, clock, postgres_
 
 
 def test_an_error_in_a_group_fails_the_culprit_alone(store, schema, clock, postgres_wire, plain):
-    """The others of its group are written; the error says what was refused."""
+    """The other writes of the group succeed; the error names the refused record."""
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
     with one_group(store, postgres_wire) as later:
         for number in range(5):
@@ -983,7 +983,7 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, schema, clock, postg
 
 
 def test_an_interrupted_leader_hands_over(store, clock, postgres_wire):
-    """Ctrl-C in one writer: its group learns that its fate is unknown, the next one is led."""
+    """Ctrl-C in one writer ends its own write only: the next group is still written."""
     later = Later(store)
 
     def interrupt(_):
@@ -998,13 +998,13 @@ def test_an_interrupted_leader_hands_over(store, clock, postgres_wire):
 
 
 def test_a_removal_that_is_handed_in_meets_a_change(store, opened, clock):
-    """It is decided again, on the record as the other process left it."""
+    """The removal is decided again, on the record as the other process left it."""
     insert(store, record_of(clock))
     decided = []
 
     def remove(found):
         decided.append(found.version)
-        if len(decided) == 1:  # about the record that this process knows
+        if len(decided) == 1:  # this is the version that this process knows
             opened().update("operations/a", cancel_of(clock))
 
     assert changed_later(store, "a", remove) is None
@@ -1013,11 +1013,11 @@ def test_a_removal_that_is_handed_in_meets_a_change(store, opened, clock):
 
 
 NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None)])
-"""The answer of a server that finds nothing in the way of a start."""
+"""The reply of a server on which nothing conflicts with a start."""
 
 
 def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire):
-    """Once, and the start succeeds; if it happens each time, the start fails and says so."""
+    """It is retried and the start succeeds; if the conflict recurs each time, the start fails."""
     insert(store, record_of(clock))
     find = statements.FIND_FIRST.decode()[:40]
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))
@@ -1031,7 +1031,7 @@ def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire)
 
 
 def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, clock, monkeypatch):
-    """What would be left to another thread is done by those that lead the groups."""
+    """The threads that lead the groups do what other threads cannot be started for."""
     insert(store, record_of(clock))
 
     def no_more(*_):

@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL promise alike beyond the contract: several stores on one database."""
+"""What SQLite and PostgreSQL stores do alike beyond the contract: several stores, one database."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from tests.stores.samples import (
 from tests.stores.store_verbs import verbs
 
 WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
-"""What asks no database after the store has been made, or has tests of its own."""
+"""Methods that use no database once the store is open, or that have their own tests."""
 
 
 @pytest.fixture
 def one(place, clock):
-    """A store on the place."""
+    """Open a store on the new database."""
     with closing(place.open(clock)) as made:
         yield made
 
 
 @pytest.fixture
 def two(one, place, clock):
-    """Another store on the same place, as another process has it."""
+    """Open a second store on the same database, as another process would."""
     with closing(place.open(clock)) as made:
         yield made
 
 
 def test_the_table_of_verbs_has_every_verb():
-    """Also one that is new: what a fault does to it is tested, too."""
+    """A new method of a store must be added to the table, so that its failures are tested too."""
     ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore) | vars(ScheduleStore)
     functions = {name for name, found in ports.items() if inspect.isfunction(found)}
     public = {name for name in functions if not name.startswith("_")}
@@ -62,7 +62,7 @@ def test_the_table_of_verbs_has_every_verb():
 
 
 def test_a_closed_store_is_unavailable(one, clock):
-    """Every verb."""
+    """Every method fails after ``close``."""
     insert(one, record_of(clock))
     one.close()
     for call in verbs(one, clock).values():
@@ -71,7 +71,7 @@ def test_a_closed_store_is_unavailable(one, clock):
 
 
 def test_threads_open_a_new_database_at_once(place, clock):
-    """One of them makes the tables, all of them work, and they share one secret."""
+    """One thread makes the tables, all threads can write, and they share one secret."""
     with ExitStack() as stack:
 
         def begin(number):
@@ -86,7 +86,7 @@ def test_threads_open_a_new_database_at_once(place, clock):
 
 
 def test_two_stores_see_each_other(one, two, clock):
-    """What one has committed the other finds at once, whatever it knew before."""
+    """A store sees at once what the other has committed, even if it has cached the record."""
     assert one.secret() == two.secret()
     record = held(clock)
     insert(one, record)
@@ -106,7 +106,7 @@ def test_two_stores_see_each_other(one, two, clock):
 
 
 def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
-    """A change is decided on the record as it is now, also one that refuses or changes nothing."""
+    """A change gets the current record, even if it then refuses or changes nothing."""
     record = held(clock)
     insert(one, record)
     two.update(record.name, report_of(clock, DONE))
@@ -128,7 +128,7 @@ def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
 
 
 def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
-    """Not on the cached one, which may be outdated."""
+    """The cached record, which may be outdated, is not used."""
     insert(one, record_of(clock))
     two.update("operations/a", cancel_of(clock))
     changed = changed_later(one, "a", called("ann"))
@@ -144,7 +144,7 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
 
 
 def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
-    """It is a new start then, and is refused as one (spec §9.2(2), §9.5)."""
+    """After a day the request key is forgotten: the call is a new start (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
     clock.advance(days=1)
     for check_only in (False, True):
@@ -153,7 +153,7 @@ def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
 
 
 def test_write_with_invalid_text_stores_nothing(one, clock):
-    """A lone surrogate or a value that JSON does not have is refused, wherever it is."""
+    """A lone surrogate or a value that JSON cannot hold is refused in any field."""
     record = record_of(clock)
     insert(one, record)
     deep = []
@@ -179,7 +179,7 @@ def test_write_with_invalid_text_stores_nothing(one, clock):
 
 
 def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
-    """U+0000 too; and Python holds 1 and true for equal, JSON does not."""
+    """U+0000 is stored too; ``1`` and ``true``, which are equal in Python, stay distinct."""
     odd = AnyMessage(
         "x/a.Odd",
         {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1, "b": [2**62, 5e-324, -0.0, None]},
@@ -200,7 +200,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
 
 
 def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, monkeypatch):
-    """A poll is answered with the very record, for as long as it does not change."""
+    """A read returns the cached record until it changes; the oldest records leave a full cache."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
     for name in names:
@@ -216,7 +216,7 @@ def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, m
 
 
 def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clock):
-    """A record that callers ask for again and again is kept; a claim makes it another."""
+    """A claim by another store invalidates a cached record, even one that is read often."""
     insert_pending(one, clock, "a")
     for _ in range(2):
         before = one.get("operations/a")
@@ -235,7 +235,7 @@ def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clo
 
 
 def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock):
-    """Before its end, or since: what no caller asks for must not fill the cache."""
+    """An ended record that no caller has read must not fill the cache."""
     cache = RecordCache()
     for name in "abc":
         cache.keep(record_of(clock, name), 7)
@@ -257,7 +257,7 @@ def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock):
 
 
 def test_a_change_of_a_file_that_writes_is_refused(file_store, clock):
-    """Changes have no effects of their own; reading is none, and errors stay what they are."""
+    """A change may read the file but not write to it; its own errors are raised unchanged."""
     record = record_of(clock)
     insert(file_store, record)
 

@@ -1,4 +1,4 @@
-"""SQLite on its own: locks, connections, reads and writes, sweeps, the log, subscriptions."""
+"""SQLite only: locks, connections, reads and writes, removal, the log, subscriptions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.waiting import PATIENCE, joined
 
 
 def test_an_existing_file_is_opened_without_writing(path):
-    """A lock of another program does not keep a process from starting."""
+    """A process can start while another program holds the file's lock."""
     SQLiteStore(path).close()
     with stranger(path), closing(SQLiteStore(path, busy_seconds=0)) as store:
         assert len(store.secret()) == 64
@@ -58,13 +58,13 @@ def test_an_existing_file_is_opened_without_writing(path):
 
 
 def test_a_lock_held_too_long_is_unavailable(path, clock):
-    """Every write says so, reads go on, and afterwards nothing is lost or half done."""
+    """Every write fails, reads work, and afterwards nothing is lost or half done."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert(store, held(clock), key_of())
         insert(store, waiting(clock, "c", seconds=1))
         kept = store.get("operations/a")
         with stranger(path):
-            assert claim_work(store, clock).next_due == clock.advance(1)  # nothing was due
+            assert claim_work(store, clock).next_due == clock.advance(1)  # nothing was due yet
             for write in (
                 lambda: insert(store, record_of(clock, "b"), key_of("other")),
                 lambda: store.update("operations/a", end_of(clock)),
@@ -83,7 +83,7 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
 
 
 def test_orphan_scan_of_a_locked_file_fails(path, clock):
-    """There is an orphan, and its process could not have renewed its lease."""
+    """There is an orphan, but the lock would have kept its process from renewing its lease."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         with stranger(path):
             assert store.orphans(METHODS, 9).overdue == {}
@@ -95,7 +95,7 @@ def test_orphan_scan_of_a_locked_file_fails(path, clock):
 
 
 def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
-    """Within ``busy_seconds`` a write simply takes longer."""
+    """A write waits for a lock up to ``busy_seconds``."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=PATIENCE)) as store:
         with stranger(path):
             asked = threading.Event()
@@ -108,7 +108,7 @@ def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
 
 
 def test_a_new_file_under_a_lock_is_unavailable(path):
-    """Opening it waits no longer than any other call; a later one makes the tables."""
+    """Opening the file waits no longer than any other call; a later store makes the tables."""
     for begin in ("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"):
         with stranger(path, begin), pytest.raises(Unavailable):
             SQLiteStore(path, busy_seconds=0.01)
@@ -117,7 +117,7 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
 
 
 def test_a_check_does_not_wait_for_writers(path, clock):
-    """It writes nothing, so that a lock is nothing to it."""
+    """A check-only insert writes nothing, so it needs no lock."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0)) as store:
         insert(store, record_of(clock, target="t"), key_of())
         with stranger(path):
@@ -128,7 +128,7 @@ def test_a_check_does_not_wait_for_writers(path, clock):
 
 
 def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypatch):
-    """A constructor that fails closes what it had opened."""
+    """A constructor that fails closes its connections."""
 
     def no_bytes(count):
         raise OSError("no entropy")
@@ -145,7 +145,7 @@ def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypa
 
 
 def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
-    """A request of 5 MB stays where it is until a worker wants it."""
+    """Reads of a record leave its request of 5 MB in the database until a worker needs it."""
     big = AnyMessage("x/a.Request", {"data": "x" * 5_000_000})
     file_store.insert(record_of(clock), big, None)
     wire.said.clear()
@@ -159,17 +159,17 @@ def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
 
 
 def test_readers_are_shared(file_store, clock, wire):
-    """A hundred threads that come and go leave no hundred connections behind."""
+    """A hundred short-lived threads share one connection."""
     insert(file_store, record_of(clock))
     for _ in range(100):
         reader = threading.Thread(target=file_store.get, args=("operations/a",))
         reader.start()
         reader.join()
-    assert len(wire.connections) == 2  # one more writes
+    assert len(wire.connections) == 2  # the second connection writes
 
 
 def test_a_read_that_outlasts_the_store_closes_its_connection(file_store, clock, wire):
-    """It was out when the others were closed."""
+    """A connection that is in use while the store is closed gets closed after its read."""
     insert(file_store, record_of(clock))
     wire.when("SELECT", lambda _: file_store.close())
     assert file_store.get("operations/a") == record_of(clock)
@@ -178,7 +178,7 @@ def test_a_read_that_outlasts_the_store_closes_its_connection(file_store, clock,
 
 
 def test_an_equal_record_is_not_written(file_store, clock, wire):
-    """A change may give a copy: nothing is said to the database."""
+    """A change that returns an equal copy writes nothing to the database."""
     insert(file_store, record_of(clock))
     said = wire.words(lambda: file_store.update("operations/a", attrs.evolve))
     assert not {"UPDATE", "INSERT", "DELETE"} & {*said}
@@ -186,7 +186,7 @@ def test_an_equal_record_is_not_written(file_store, clock, wire):
 
 
 def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, wire):
-    """Nothing written since, names without a change are not looked up again."""
+    """If nothing was written since the last poll, unchanged records are not read again."""
     names = [f"operations/{unique_id}" for unique_id in "abcd"]
     for unique_id in "abcd":
         insert(file_store, record_of(clock, unique_id))
@@ -213,7 +213,7 @@ def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, w
         file_store.update("operations/b", end_of(clock))
         assert poll_states(*names) == (names[:2], [d], names)
         insert(file_store, record_of(clock, "e"))
-        during = []  # while another thread writes, anything may change
+        during = []  # anything may change while another thread writes
         wire.when("BEGIN IMMEDIATE", lambda _: during.append(poll_states(*names)))
         insert(file_store, record_of(clock, "f"))
         assert during == [(names[:2], [d], names)]
@@ -265,7 +265,7 @@ PLANS = [
 
 
 def test_every_row_is_found_by_an_index(path):
-    """In its order: so no more rows are looked at than are wanted."""
+    """The index also gives the order, so no more rows are read than needed."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as plain:
         for statement, values, wanted in PLANS:
@@ -282,7 +282,7 @@ def test_every_row_is_found_by_an_index(path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, clock):
-    """A thread of the parent may have been about to change what it remembers."""
+    """A thread of the parent may have been changing the cache during the fork."""
     insert(file_store, record_of(clock))
     known = file_store.get("operations/a")
     assert file_store.get("operations/a") is known
@@ -296,7 +296,7 @@ def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, cl
 
 
 def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch):
-    """In the end with one."""
+    """The number of records falls down to one."""
     fill(file_store, clock)
     real, scans = _pages.find, []
 
@@ -318,7 +318,7 @@ def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch)
 
 
 def test_list_works_after_its_index_was_dropped(file_store, path, clock):
-    """The first list that finds it missing, and all others."""
+    """The list that first finds the index missing works, and so do all later ones."""
     fill(file_store, clock)
     file_store.index({"k1"})
     with closing(sqlite3.connect(path)) as other:
@@ -336,7 +336,7 @@ def test_list_works_after_its_index_was_dropped(file_store, path, clock):
 
 
 def test_a_sweep_takes_no_more_than_its_limit(file_store, clock, wire, monkeypatch):
-    """Records and keys alike, a few in each transaction; and it says whether something is left."""
+    """``expire`` removes few records and keys per transaction, and says whether some are left."""
     monkeypatch.setattr("lro.stores.sqlite._store._SLICE", 2)
     for number in range(8):
         insert(file_store, record_of(clock, str(number)), key_of(str(number)))
@@ -361,7 +361,7 @@ FULL, NORMAL = 2, 1
 
 
 def test_only_a_sweep_does_not_wait_for_the_disk(file_store, clock, wire):
-    """Whatever is acknowledged is on disk, also after a sweep that has failed."""
+    """Every acknowledged write is on disk, even one after a failed ``expire``."""
 
     def waits_for_disk():
         return wire.connections[0].execute("PRAGMA synchronous").fetchone()[0]
@@ -387,7 +387,7 @@ def test_only_a_sweep_does_not_wait_for_the_disk(file_store, clock, wire):
 
 @pytest.fixture
 def short_log(monkeypatch):
-    """The log is cut when it is longer than 160 kB; its length is looked at after each write."""
+    """Reset the log at 160 kB instead of the usual length, and check its length at each write."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 160_000)
     monkeypatch.setattr("lro.stores.sqlite._writer._READERS_MS", 1)
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
@@ -426,7 +426,7 @@ def test_a_long_log_starts_again_from_its_beginning(wire, path, clock, monkeypat
 
 @pytest.mark.usefixtures("short_log")
 def test_a_log_that_cannot_start_again_stays(file_store, clock, wire, monkeypatch):
-    """What was committed is in it; it is asked for again after a while."""
+    """No committed write is lost, and the reset is tried again after a while."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
     wire.fail(CUT)
     for name in "ab":
@@ -437,7 +437,7 @@ def test_a_log_that_cannot_start_again_stays(file_store, clock, wire, monkeypatc
 
 @pytest.mark.usefixtures("short_log")
 def test_a_log_of_unknown_length_is_not_cut(file_store, clock, wire, monkeypatch):
-    """It may be gone in the very moment."""
+    """The log file may just have been deleted."""
 
     def unknown(path):
         raise OSError("a test raises this")
@@ -464,7 +464,7 @@ REPORTED = pytest.mark.skipif(
 
 
 class System:
-    """A system that gives no more watches."""
+    """An operating system that has no inotify instances left."""
 
     def inotify_init1(self, flags):
         return -1
@@ -474,7 +474,7 @@ class System:
     params=["looking", pytest.param("reported", marks=[pytest.mark.platform, REPORTED])]
 )
 def way(request, monkeypatch):
-    """How subscriptions hear."""
+    """Select how subscriptions detect changes: by inotify or by polling."""
     if request.param == "looking":
         monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: System())
     return request.param
@@ -482,7 +482,7 @@ def way(request, monkeypatch):
 
 @pytest.fixture
 def other(file_store, path, clock):
-    """Another store on the same file, as another process has it."""
+    """Open another store on the same file, as another process would."""
     with closing(SQLiteStore(path, clock=clock)) as made:
         yield made
 
@@ -494,7 +494,7 @@ def subscription(way, file_store):
 
 
 class Listener(threading.Thread):
-    """Hears once in a thread of its own."""
+    """Waits for one change in its own thread."""
 
     def __init__(self, subscription, seconds=PATIENCE):
         super().__init__(daemon=True)
@@ -506,13 +506,13 @@ class Listener(threading.Thread):
         self.found.append(self.subscription.next_changes(self.seconds))
 
     def over(self):
-        """The changes that it has received."""
+        """Return the changes that it has received."""
         joined(self)
         return self.found
 
 
 def test_a_subscription_hears_the_commits_of_others(subscription, file_store, other, clock, wire):
-    """Not those of its own store, of whichever thread; and everything that came at once, once."""
+    """It ignores the commits of its own store; commits that came together are reported once."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
     assert subscription.next_changes(0) == ()
@@ -520,7 +520,7 @@ def test_a_subscription_hears_the_commits_of_others(subscription, file_store, ot
     insert(other, record_of(clock, "c"))
     assert subscription.next_changes(PATIENCE) is None
     assert subscription.next_changes(0) == ()
-    during = []  # while this store writes, it hears what was there as that began
+    during = []  # while this store writes, it hears of commits made before
     wire.when("BEGIN IMMEDIATE", lambda _: during.append(insert(other, record_of(clock, "d"))))
     wire.when("COMMIT", lambda _: None)  # of the other store
     wire.when("COMMIT", lambda _: during.append(subscription.next_changes(0)))
@@ -530,7 +530,7 @@ def test_a_subscription_hears_the_commits_of_others(subscription, file_store, ot
 
 
 def test_a_subscription_waits_until_something_comes(subscription, other, clock):
-    """One after the other, each reaches the thread that waits for it."""
+    """Each of several commits wakes the thread that waits at that time."""
     for number in range(5):
         listener = Listener(subscription)
         insert(other, record_of(clock, str(number)))
@@ -555,7 +555,7 @@ def test_closing_a_subscription_ends_its_waiting(subscription):
 
 
 def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
-    """Also one that is waiting."""
+    """A subscription that is already open fails too."""
     file_store.close()
     for call in (lambda: subscription.next_changes(PATIENCE), file_store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
@@ -563,7 +563,7 @@ def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
 
 
 def test_subscription_retries_a_busy_file(subscription, file_store, other, clock, wire):
-    """It reads again; a file that cannot be read at all is reported."""
+    """It reads again later; an error other than a busy file is raised."""
     insert(other, record_of(clock))
     wire.fail(LOOK, sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY, "SQLITE_BUSY_RECOVERY"))
     assert subscription.next_changes(0) == ()
@@ -577,7 +577,7 @@ def test_subscription_retries_a_busy_file(subscription, file_store, other, clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time, which only the test and the waits for writes, none of which come, move."""
+    """Replace the monotonic clock; only the test and the waits for writes advance it."""
     now = [100.0]
     patch_threads(monkeypatch, time, "monotonic", lambda: now[0])
 
@@ -593,7 +593,7 @@ def now(monkeypatch):
 @pytest.mark.platform
 @REPORTED
 def test_a_day_of_a_quiet_file_takes_few_looks(file_store, other, clock, wire, now):
-    """Fewer than a hundred; ever less often, the longer nothing was written."""
+    """It takes fewer than a hundred reads, ever rarer the longer nothing is written."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
         wire.said.clear()
@@ -606,7 +606,7 @@ def test_a_day_of_a_quiet_file_takes_few_looks(file_store, other, clock, wire, n
 @REPORTED
 @pytest.mark.parametrize("seconds", [0.002, 0.1, 5.0, 300.0])
 def test_a_commit_that_takes_long_is_found(file_store, other, clock, wire, now, seconds):
-    """It is not reported, and comes when the disk has what was written: then, or a little later."""
+    """The system reports the write before its commit is visible; a later read finds the commit."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
         began, seen = now[0], []
@@ -623,7 +623,7 @@ def test_a_commit_that_takes_long_is_found(file_store, other, clock, wire, now, 
 @pytest.mark.platform
 @REPORTED
 def test_a_watch_reports_writes_alone(tmp_path):
-    """Since it was renewed; not of reads, and not of another file in the same place."""
+    """It reports writes since the last restart; reads and other files at that path do not count."""
     path = tmp_path / "log"
     watch = FileWatch(str(path))
     assert not watch.restart()
@@ -649,14 +649,14 @@ def test_a_watch_reports_writes_alone(tmp_path):
 
 
 def open_files():
-    """How many descriptors this process has."""
+    """Return the number of this process's file descriptors."""
     return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.platform
 @REPORTED
 def test_a_watch_leaves_no_file_open(monkeypatch):
-    """Also one that cannot be made, because the process may open no more files."""
+    """A watch that cannot be made, for lack of descriptors, leaves none open either."""
     before = open_files()
     FileWatch("nowhere").close()
     assert open_files() <= before
@@ -672,7 +672,7 @@ def test_a_watch_leaves_no_file_open(monkeypatch):
 
 @pytest.mark.parametrize("system", [System(), object()])
 def test_system_without_inotify_is_polled(system, monkeypatch):
-    """It has no such calls, or their number is limited."""
+    """It lacks the calls, or allows no more watches."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")
@@ -700,14 +700,14 @@ sys.stdin.read()  # the child lives on, and is no worker
 
 
 def files_of_workers(path):
-    """The names of the files by which it is known whether workers live."""
+    """Return the names of the lock files that show whether workers are alive."""
     return [name for name in os.listdir(os.path.dirname(path)) if "-worker-" in name]
 
 
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
-    """However long its lease; a child that it has forked does not keep it alive."""
+    """Its lease may still run, and a child that it has forked does not keep it alive."""
     process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE)
     try:
         assert process.wait(PATIENCE) == -signal.SIGKILL
@@ -734,7 +734,7 @@ def test_a_forgotten_worker_leaves_no_file(path, clock):
 
 
 def test_workers_that_live_are_not_dead(path, clock):
-    """In this process, by the same store or another one; and one of which nothing is known."""
+    """They are alive in this process, by either store; so is one without a lock file."""
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
         one.renew(worker_of(clock))
         for owner in ("us", "unknown"):
@@ -747,7 +747,7 @@ def test_workers_that_live_are_not_dead(path, clock):
 
 @pytest.mark.platform
 def test_worker_that_begins_while_others_look_is_not_dead(path, clock, monkeypatch):
-    """It holds work before its file is there; a look just before the lock does not prevent it."""
+    """It has work before its lock file; a scan just before the lock does not declare it dead."""
     fcntl = pytest.importorskip("fcntl")
     flock, looks = fcntl.flock, []
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
@@ -758,7 +758,7 @@ def test_worker_that_begins_while_others_look_is_not_dead(path, clock, monkeypat
             looks.append(set(two.orphans(METHODS, 9).dead))
             flock(file, how)
 
-        monkeypatch.setattr(fcntl, "flock", look_first)  # the first lock is that of the worker
+        monkeypatch.setattr(fcntl, "flock", look_first)  # the first lock is the worker's
         one.renew(worker_of(clock))
         looks.append(set(two.orphans(METHODS, 9).dead))
         assert looks == [set(), set()]

@@ -1,4 +1,4 @@
-"""SQLite files that vanish, are spoiled, foreign, full or of another version; wrong paths."""
+"""SQLite files that are missing, damaged, foreign, full or of another version; wrong paths."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ TABLES = (
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    """Every call looks whether the file is still in its place."""
+    """Check at every call whether the file is still at its path."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 0.0)
 
 
 @contextmanager
 def plain(path):
-    """A connection that is not ours."""
+    """Open a plain connection, without the library."""
     with closing(CONNECT(path, isolation_level=None)) as connection:
         yield connection
 
 
 def names_in(path):
-    """What is in a file, and the version that it says it has."""
+    """Return the names of a file's tables and indexes, and its schema version."""
     with plain(path) as connection:
         names = connection.execute("SELECT name FROM sqlite_master ORDER BY 1").fetchall()
         return [name for (name,) in names], connection.execute("PRAGMA user_version").fetchone()[0]
@@ -47,7 +47,7 @@ def names_in(path):
 
 
 def test_tables_are_made_whole_or_not_at_all(path):
-    """Making them fails at an index of another program: the file is left as it was."""
+    """Making the tables fails at an index of another program; the file is left as it was."""
     with plain(path) as writer:
         writer.execute("CREATE TABLE theirs (x)")
         writer.execute("CREATE INDEX starts_age ON theirs (x)")
@@ -58,7 +58,7 @@ def test_tables_are_made_whole_or_not_at_all(path):
 
 @pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1, 99])
 def test_a_file_of_another_version_is_refused(path, clock, version):
-    """An error says which version it has; the file is left as it is."""
+    """The error names the file's version; the file is left as it is."""
     filled(path, clock).close()
     with plain(path) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -85,7 +85,7 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
 )
 def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wire, moment):
-    """Whenever it has made them before this process has the lock of the file."""
+    """It may make them at any time before this process gets the file's lock."""
     wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
         assert listed(store) == ["a"]
@@ -93,7 +93,7 @@ def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wi
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(tmp_path, version):
-    """Of another program that has a table of such a name; and nothing is added to its file."""
+    """Another program's table has the same name; its file is left as it is."""
     for table in TABLES:
         path = tmp_path / f"{table}.db"
         with plain(path) as other:
@@ -109,7 +109,7 @@ def test_foreign_tables_are_refused(tmp_path, version):
 
 
 def test_a_file_that_is_no_database_is_refused(path):
-    """With its name in the error, and unchanged."""
+    """The error names the file, which is left unchanged."""
     path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     before = path.read_bytes()
     with pytest.raises(DeclarationError, match=rf"{path}.*is not a SQLite database"):
@@ -129,9 +129,9 @@ REFUSED = {
 
 
 def test_a_path_that_will_never_be_a_file_is_refused(tmp_path, monkeypatch):
-    """A URL would be the path of a file of that name, or in a directory of that name.
+    """URLs are refused, as each would be the path of a file.
 
-    One letter and a colon is a drive of Windows; other names may hold a colon elsewhere.
+    A letter and a colon are a drive on Windows; other names may have a colon elsewhere.
     """
     monkeypatch.chdir(tmp_path)
     for name, why in REFUSED.items():
@@ -144,7 +144,7 @@ def test_a_path_that_will_never_be_a_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_missing_is_unavailable(tmp_path):
-    """It may be mounted later. The error has the path, and what is missing."""
+    """It is Unavailable, as the folder may be mounted later; the error names the missing folder."""
     path = tmp_path / "missing" / "operations.db"
     wanted = f"{path} cannot be opened: there is no directory {path.parent}"
     with pytest.raises(Unavailable, match=re.escape(wanted)):
@@ -152,7 +152,7 @@ def test_a_folder_that_is_missing_is_unavailable(tmp_path):
 
 
 def test_tables_that_cannot_be_looked_at_are_not_foreign(path, wire):
-    """What is in the way then is reported as it is."""
+    """The error that prevents the check is raised."""
     SQLiteStore(path).close()
     wire.fail("SELECT name, parent")
     with pytest.raises(Unavailable, match="refused by a test"):
@@ -160,7 +160,7 @@ def test_tables_that_cannot_be_looked_at_are_not_foreign(path, wire):
 
 
 def test_the_write_ahead_log_is_asked_for_again(path, wire):
-    """Until it is there, or the time for locks is over; but only where a lock is in the way."""
+    """It is retried until it succeeds or time is up; errors other than a lock are not retried."""
     busy = sqlite_error(sqlite3.SQLITE_BUSY, "SQLITE_BUSY")
     asks = "PRAGMA journal_mode"
     wire.fail(asks, busy, times=3)
@@ -176,7 +176,7 @@ def test_the_write_ahead_log_is_asked_for_again(path, wire):
 
 
 def test_a_place_without_a_write_ahead_log_is_refused(path, wire):
-    """Where files cannot be shared as SQLite needs it, some network drives."""
+    """Some network drives cannot share files in the way that WAL mode needs."""
     wire.when("PRAGMA journal_mode", lambda one: one.cursor().execute("SELECT 'delete'"))
     with pytest.raises(DeclarationError, match="WAL mode"):
         SQLiteStore(path)
@@ -186,13 +186,13 @@ def test_a_place_without_a_write_ahead_log_is_refused(path, wire):
 
 
 def take_away(path):
-    """Remove a file and its log."""
+    """Delete a database file and its log."""
     for name in (path, *path.parent.glob("operations.db-*")):
         os.unlink(name)
 
 
 def test_a_deleted_file_is_not_made_again(path, clock):
-    """No call reports that something was stored in a file that cannot be opened any more."""
+    """No call claims to have stored something in a file that no longer exists."""
     with closing(filled(path, clock)) as store:
         take_away(path)
         found = errors_of(store, clock)
@@ -201,7 +201,7 @@ def test_a_deleted_file_is_not_made_again(path, clock):
 
 
 def test_another_file_in_its_place_is_not_taken_for_it(path, clock):
-    """Restored from a copy, or made by another process: what was read before is not in it."""
+    """The path holds a restored or new file, and cached records are not in it."""
     with closing(filled(path, clock)) as store:
         take_away(path)
         with closing(filled(path, clock, "b")) as other:
@@ -216,7 +216,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(path, clock):
 
 
 def test_a_file_that_comes_back_is_used_again(path, clock):
-    """Moved away and back by another program."""
+    """Another program moves the file away and back."""
     with closing(filled(path, clock)) as store:
         away = path.with_name("away.db")
         path.rename(away)
@@ -232,7 +232,7 @@ LOST_LOG = "the log of the operations database was deleted or replaced"
 
 @pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
 def test_a_lost_log_is_unavailable_and_what_it_held_is_saved(path, clock, lost):
-    """Every call says so from then on; a process that starts later finds what was acknowledged."""
+    """From then on every call fails; a process that starts later finds all acknowledged writes."""
     with closing(filled(path, clock, "ab")) as store:
         for suffix in lost:
             os.unlink(f"{path}{suffix}")
@@ -240,7 +240,7 @@ def test_a_lost_log_is_unavailable_and_what_it_held_is_saved(path, clock, lost):
             assert errors_of(store, clock) == dict.fromkeys(verbs(store, clock), "Unavailable")
         with pytest.raises(Unavailable, match=LOST_LOG):
             store.get("operations/a")
-        with closing(SQLiteStore(path, clock=clock)) as later:  # the first one is still there
+        with closing(SQLiteStore(path, clock=clock)) as later:  # the first store is still open
             assert listed(later) == ["a", "b"]
             assert insert(later, record_of(clock, "c")).fresh
         with pytest.raises(Unavailable, match=LOST_LOG):
@@ -260,7 +260,7 @@ def restore_backup(store, path, clock):
 
 
 def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path, clock, caplog):
-    """A backup is renamed over the file of a process that is then killed."""
+    """A backup is renamed over the file of a process, which is then killed."""
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)
         with pytest.raises(Unavailable, match="deleted or replaced"):
@@ -278,7 +278,7 @@ def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path,
 
 
 def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock, monkeypatch):
-    """By a process that is stopped before it has looked."""
+    """A process that stops before it has noticed the replacement still moves the log aside."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)
@@ -289,7 +289,7 @@ def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock
 
 
 def test_the_place_is_looked_at_now_and_then(path, clock, monkeypatch):
-    """Not at every call: that would take as long as the call itself."""
+    """The check does not run at every call, because it takes as long as a call itself."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         store.get("operations/a")
@@ -300,7 +300,7 @@ def test_the_place_is_looked_at_now_and_then(path, clock, monkeypatch):
 
 @pytest.mark.parametrize("spoil", ["truncate", "overwrite", "empty"])
 def test_a_spoiled_file_is_unavailable(path, clock, spoil):
-    """Cut, overwritten or emptied by another program: an answer is true or an error of ours."""
+    """After the file is truncated, overwritten or emptied, a call returns the truth or fails."""
     with closing(SQLiteStore(path, clock=clock)) as store:
         for number in range(50):
             insert(store, held(clock, str(number)), key_of(str(number)))
@@ -324,11 +324,11 @@ def test_a_spoiled_file_is_unavailable(path, clock, spoil):
         pytest.raises((DeclarationError, Unavailable, OperationNotFound)),
         closing(SQLiteStore(path)) as store,
     ):
-        store.get("operations/a")  # an empty file becomes a new one
+        store.get("operations/a")  # an empty file becomes a new database
 
 
 def test_dropped_tables_are_unavailable(path, clock):
-    """A statement that cannot be right any more is no reason to show what SQLite says."""
+    """The error hides SQLite's message, even if the statement can never succeed again."""
     with closing(filled(path, clock)) as store:
         with plain(path) as other:
             for table in TABLES[:-1]:
@@ -342,7 +342,7 @@ BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):
-    """What does not fit is refused and leaves nothing; reads go on, and all does when it fits."""
+    """A write that does not fit leaves no trace; reads work, and writes do when there is space."""
     insert(file_store, record_of(clock))
     writer = wire.connections[0]
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -362,7 +362,7 @@ def test_a_full_disk_is_unavailable(file_store, clock, wire):
 
 @contextmanager
 def no_room(path):
-    """No file can become longer than the log is: writes fail as on a full disk."""
+    """Limit files to the length of the log, so that writes fail as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = path.with_name(f"{path.name}-wal").stat().st_size
@@ -375,9 +375,9 @@ def no_room(path):
 
 @pytest.mark.platform
 def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
-    """By it a probe, or maintenance, asks whether the store takes writes again."""
+    """A health check or maintenance uses it to find out whether the store accepts writes again."""
     with closing(filled(path, clock)) as store:
-        for number in range(10):  # longer than what else this process may write meanwhile
+        for number in range(10):  # makes the log longer than any other file this process writes
             assert store.insert(record_of(clock, str(number)), BIG, None).fresh
         with no_room(path):
             for _ in range(2):
@@ -392,7 +392,7 @@ def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
 
 @contextmanager
 def without_rights():
-    """As a user to whom the rights of files mean something."""
+    """Run as a user whom file permissions restrict, that is not as root."""
     if os.geteuid():
         yield
         return
@@ -407,7 +407,7 @@ def without_rights():
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_what_may_only_be_read_is_unavailable(what, clock):
-    """A file, or a directory in which the log cannot be made: at the first write at the latest."""
+    """The file or its directory is read-only: the first write fails at the latest."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -422,7 +422,7 @@ def test_what_may_only_be_read_is_unavailable(what, clock):
 
 
 def test_a_connection_that_may_only_read_is_unavailable(file_store, clock, wire):
-    """As a file system that was mounted again, for reading only."""
+    """A file system may be remounted read-only while the store is open."""
     insert(file_store, record_of(clock))
     wire.connections[0].execute("PRAGMA query_only = 1")
     with pytest.raises(Unavailable, match=r"\(SQLITE_READONLY\)"):
@@ -433,7 +433,7 @@ def test_a_connection_that_may_only_read_is_unavailable(file_store, clock, wire)
 
 
 def misuse():
-    """An error by which SQLite says that it was called wrongly, as a closed connection is."""
+    """Return SQLite's error for a wrong call, for instance on a closed connection."""
     error = sqlite3.InterfaceError("bad parameter or other API misuse")
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_MISUSE, "SQLITE_MISUSE"
     return error
@@ -448,7 +448,7 @@ def misuse():
     ],
 )
 def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said):
-    """It says its kind, and no details; the next call works."""
+    """The error names its kind and no details; the next call works."""
     insert(file_store, record_of(clock))
     wire.fail("SELECT", error)
     with pytest.raises(Unavailable, match=said):
@@ -457,7 +457,7 @@ def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said)
 
 
 def test_a_value_that_cannot_be_bound_is_no_outage(file_store, clock):
-    """What can never work is not tried again."""
+    """A call that can never succeed raises InvalidArgument, so it is not retried."""
     with pytest.raises(InvalidArgument, match="is not supported"):
         insert(file_store, record_of(clock, attempt=object()))
     with pytest.raises(InvalidArgument, match="is not supported"):
@@ -466,7 +466,7 @@ def test_a_value_that_cannot_be_bound_is_no_outage(file_store, clock):
 
 
 def test_a_file_that_cannot_be_seen_when_it_is_made(path, wire):
-    """It vanished in the same moment: nothing is left open."""
+    """The file vanishes while it is created: no connection is left open."""
     connect = sqlite3.connect
 
     def vanishing(*arguments, **options):
@@ -484,7 +484,7 @@ def test_a_file_that_cannot_be_seen_when_it_is_made(path, wire):
 
 
 def test_a_lock_of_another_program_is_asked_for_again_while_the_file_stays(path, clock, wire):
-    """A file that is taken away meanwhile is no lock to wait for."""
+    """The store stops waiting for a lock when the file is moved away."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=3600)) as store, stranger(path):
         wire.when("BEGIN IMMEDIATE", lambda _: path.rename(path.with_name("away.db")))
         with pytest.raises(Unavailable, match="deleted or replaced"):

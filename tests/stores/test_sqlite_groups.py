@@ -1,4 +1,4 @@
-"""Writes that share a transaction of SQLite: each as if alone, whatever becomes of the others."""
+"""Writes that share a SQLite transaction: the result of each is as if it were alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BEGIN = "BEGIN IMMEDIATE"
 
 @contextmanager
 def one_group(store, wire):
-    """What is handed in within the block is in one group."""
+    """Queue the block's writes in one group."""
     later, go = Later(store), threading.Event()
     wire.when(BEGIN, lambda _: go.wait(PATIENCE))
     try:
@@ -57,13 +57,13 @@ def one_group(store, wire):
 
 
 def interrupt(_):
-    """Interrupt the thread that leads, as Ctrl-C does."""
+    """Interrupt the leading thread, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 @pytest.fixture
 def threads_that_write():
-    """What lists the threads of this test that lead what is handed in."""
+    """Return a function that lists this test's threads that lead queued writes."""
     return threads_from_now("lro-writes")
 
 
@@ -71,7 +71,7 @@ def threads_that_write():
 
 
 def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
-    """However many records it has; each answer is as if its write were alone."""
+    """A group of any size takes few statements; each write's result is as if it were alone."""
     insert(file_store, record_of(clock, "first"))
     records = [held(clock, f"r{n:03}") for n in range(100)]
     with one_group(file_store, wire) as later:
@@ -93,7 +93,7 @@ def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
 
 
 def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
-    """While it is not on disk, no reader sees it, and no caller goes on."""
+    """Before the commit no reader sees the writes, and no caller gets an answer."""
     seen, answered = [], []
     wire.when("COMMIT", lambda _: seen.append((listed(file_store), list(answered))))
     with one_group(file_store, wire) as later:
@@ -111,7 +111,7 @@ def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
 
 
 def test_without_update_from_each_is_written_alone(file_store, clock, wire, monkeypatch):
-    """SQLite before 3.35 has none that says what it has updated."""
+    """SQLite before 3.35 has no RETURNING, which tells what an UPDATE has changed."""
     monkeypatch.setattr("lro.stores.sqlite._record_writes.UPDATE_FROM", False)
     for name in "ab":
         insert(file_store, record_of(clock, name))
@@ -132,7 +132,7 @@ STATEMENTS = (
 @pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("begins", STATEMENTS)
 def test_a_statement_for_many_that_fails_is_made_good(file_store, clock, wire, begins, undo):
-    """Whatever SQLite has undone, each write is then made by itself, once."""
+    """Each write of the group is then made once by itself, whatever SQLite has rolled back."""
 
     def fail(connection):
         if undo:
@@ -162,7 +162,7 @@ WRITES = (
 @settings(max_examples=25)
 @given(groups=st.lists(st.lists(st.sampled_from(WRITES), min_size=1, max_size=6), max_size=4))
 def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
-    """Whatever is written together: answers and records are those of one after the other."""
+    """Results and records are the same as those of writes made one by one."""
     clock = ManualClock()
     paths = [tmp_path_factory.mktemp("g") / "a.db" for _ in "ab"]
     stores = [filled(path, clock, ["first"]) for path in paths]
@@ -190,12 +190,12 @@ def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
 
 
 def unwritable(record):
-    """Change a record to what is no JSON."""
+    """Change a record so that its metadata is not valid JSON."""
     return record.next_version(metadata=AnyMessage("x/y", {"a": {1}}))
 
 
 def hand_in(later, kind, number, clock):
-    """Hand in a write of this kind."""
+    """Queue a write of this kind."""
     record = record_of(clock, str(number))
     actions = {
         "inserts": lambda: later.insert(record),
@@ -216,7 +216,7 @@ def hand_in(later, kind, number, clock):
 
 
 def test_a_commit_that_fails_fails_all(file_store, clock, wire):
-    """Each by an error of its own; who had failed before keeps its own reason."""
+    """Each write gets its own error; a write that had failed before keeps its reason."""
     insert(file_store, record_of(clock, "taken"))
     with one_group(file_store, wire) as later:
         wire.fail("COMMIT")
@@ -230,7 +230,7 @@ def test_a_commit_that_fails_fails_all(file_store, clock, wire):
 
 
 def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
-    """No caller waits for ever, and the next transaction begins on a new one."""
+    """No caller waits forever, and the next transaction opens a new connection."""
     before = len(wire.connections)
     wire.fail("ROLLBACK")
     wire.fail("INSERT INTO inputs")
@@ -241,7 +241,7 @@ def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
 
 
 def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
-    """Another process is quicker, and takes longer than any caller waits: all get that error."""
+    """Another process takes the lock and keeps it too long: every write gets that error."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
             with one_group(store, wire) as later:
@@ -250,13 +250,13 @@ def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
                 wire.when(BEGIN, lambda _: None if other.in_transaction else other.execute(BEGIN))
                 for name in "ab":
                     later.insert(record_of(clock, name))
-            assert kinds(later.all()) == ["Unavailable"] * 2  # while the stranger is there
+            assert kinds(later.all()) == ["Unavailable"] * 2  # while the other process has the lock
         assert listed(store) == []
 
 
 @pytest.mark.parametrize("begins", ["INSERT INTO operations", "INSERT INTO inputs", "SAVEPOINT"])
 def test_an_interrupted_leader_leaves_the_others_to_the_next(file_store, clock, wire, begins):
-    """Its own write is undone, as its error says; those of the others are done."""
+    """The leader's own write is rolled back, as its error says; the others' writes are made."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
     if begins == "SAVEPOINT":
@@ -270,7 +270,7 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(file_store, clock, 
 
 
 def test_a_leader_interrupted_after_the_commit_has_done_all(file_store, clock, wire):
-    """What is done is done: the others have their answers, and nothing happens twice."""
+    """The commit stands: the others get their results, and no write is repeated."""
 
     def commit(connection):
         sqlite3.Connection.execute(connection, "COMMIT")
@@ -286,7 +286,7 @@ def test_a_leader_interrupted_after_the_commit_has_done_all(file_store, clock, w
 
 
 def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
-    """The first that was handed in has the error; the others are made."""
+    """The first queued write gets the error; the others are made."""
     with one_group(file_store, wire) as later:
         wire.when("INSERT INTO operations", interrupt)
         for name in "abc":
@@ -299,13 +299,13 @@ def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
 def test_a_thread_that_is_interrupted_while_it_waits_goes(file_store, clock, wire, leads, where):
-    """To lead, or for its leader: its write is not made, and that of the other is."""
+    """It waits to lead or for its leader: its write is not made, but the other thread's is."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
     later = Later(file_store)
 
     def handle(number, frame):
-        if frame.f_code.co_name == where:  # it waits
+        if frame.f_code.co_name == where:  # the thread is waiting
             over.set()
             raise KeyboardInterrupt
 
@@ -337,7 +337,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_goes(file_store, clock, wir
 
 
 def insert_done(store, clock):
-    """Have something that a sweep removes."""
+    """Insert a record that ``expire`` can remove."""
     insert(store, record_of(clock, "old"))
     store.update("operations/old", end_of(clock, days=1))
     clock.advance(days=2)
@@ -347,7 +347,7 @@ def insert_done(store, clock):
 
 
 def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wire):
-    """Unforced: whatever groups come about, every answer is true and nothing is lost."""
+    """Whatever groups form by themselves, every result is true and no write is lost."""
     later = Later(file_store)
     wire.said.clear()
 
@@ -369,7 +369,7 @@ def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wir
 def test_a_thread_without_work_ends_and_another_follows(
     threads_that_write, file_store, clock, monkeypatch
 ):
-    """The next write that is handed in starts it; one whose turn it is not goes on waiting."""
+    """The next queued write starts a new thread; a thread whose turn has not come keeps waiting."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.01)
     for name in "abc":
         assert made_later(file_store, record_of(clock, name)).fresh
@@ -377,7 +377,7 @@ def test_a_thread_without_work_ends_and_another_follows(
 
 
 def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
-    """Another leads meanwhile, for longer than it would live."""
+    """Another thread leads for longer than an idle thread would live."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
     later, turns, live_on = Later(file_store), [], GroupCommit._live_on
 
@@ -400,7 +400,7 @@ def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, 
 def test_a_closed_store_ends_its_thread_and_refuses_what_comes(
     threads_that_write, file_store, clock
 ):
-    """What waits is over first; a text that no database keeps is refused before it is queued."""
+    """Queued writes finish first; a text that no database can store is refused before queueing."""
     with pytest.raises(InvalidArgument):
         made_later(file_store, record_of(clock, caller="a\0"))
     made_later(file_store, record_of(clock))
@@ -415,7 +415,7 @@ def test_a_closed_store_ends_its_thread_and_refuses_what_comes(
 
 
 def test_without_threads_a_write_is_made_at_once(file_store, clock, monkeypatch):
-    """In the thread that hands it in, as at the end of the interpreter; also where it fails."""
+    """The caller's own thread makes it, as at interpreter shutdown; its errors are raised too."""
 
     def refuse(_):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -428,7 +428,7 @@ def test_without_threads_a_write_is_made_at_once(file_store, clock, monkeypatch)
 
 
 def test_locked_out_each_write_has_its_error(path, clock):
-    """No caller waits longer than the limit, none is forgotten, and all goes on afterwards."""
+    """Each write fails after the time limit, and later writes work."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.05)) as store:
         later = Later(store)
         with stranger(path):
@@ -440,7 +440,7 @@ def test_locked_out_each_write_has_its_error(path, clock):
 
 
 def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
-    """A transaction that does not end is as good as a foreign lock."""
+    """A transaction of this process that does not end counts as a lock by another program."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert_done(store, clock)
         begun, go = threading.Event(), threading.Event()
@@ -456,7 +456,7 @@ def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
 
 
 def test_closing_ends_all_waiting(path, clock, wire):
-    """For a foreign lock, or for a leader: at once, whatever the limit."""
+    """Writers that wait for a lock or a leader return at once, whatever their time limit."""
     store = SQLiteStore(path, clock=clock, busy_seconds=3600)
     later = Later(store)
     with stranger(path):
@@ -476,7 +476,7 @@ WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system ha
 @pytest.mark.platform
 @WITHOUT_FCNTL
 def test_a_turn_that_is_kept_too_long_is_done_without(path, clock):
-    """Its holder may have been stopped: for a while no thread waits, then one tries again."""
+    """Its holder may hang: for a while no thread waits for its turn, then one tries again."""
     stopped, other = FairLock(str(path)), FairLock(str(path))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
@@ -484,7 +484,7 @@ def test_a_turn_that_is_kept_too_long_is_done_without(path, clock):
     assert other.take(11.0)
     other.release()
     assert [other.take(at) for at in (11.2, 11.25)] == [False, False]
-    with closing(SQLiteStore(path, clock=clock)) as store:  # it is a courtesy, and no lock
+    with closing(SQLiteStore(path, clock=clock)) as store:  # no write needs a turn
         assert insert(store, record_of(clock)).fresh
     stopped.release()
     assert other.take(11.26)
@@ -493,7 +493,7 @@ def test_a_turn_that_is_kept_too_long_is_done_without(path, clock):
 
 
 def test_without_such_locks_every_writer_has_the_turn(tmp_path, monkeypatch):
-    """Where the system has none, or no file for them can be made."""
+    """The system has no such locks, or their file cannot be created."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
     nowhere.release()

@@ -1,4 +1,4 @@
-"""Stores whose tables are of schema version 1, with work in flight: each process upgrades them."""
+"""Each process upgrades tables of schema version 1 that hold unfinished work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEMAS = Path(__file__).with_name("schemas")
 
 
 def in_flight(clock: ManualClock) -> list[Record]:
-    """What version 1 left: work that runs, waits in a process, was handed back or given up."""
+    """Return the unfinished records of version 1: running, queued, returned and abandoned work."""
     return [
         held(clock, "running", attempt=1, start_time=clock()),
         held(clock, "queued", seconds=10),
@@ -51,7 +51,7 @@ def in_flight(clock: ManualClock) -> list[Record]:
 
 
 def rows_of(clock: ManualClock) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows that version 1 has of these, by table, and of a record that has ended."""
+    """Yield the rows of these records and of an ended one, as version 1 wrote them, by table."""
     ended = end_of(clock)(held(clock, "ended"))
     assert ended is not None
     columns = COLUMNS[: COLUMNS.index("notify_at") + 1]
@@ -92,7 +92,7 @@ def fill_schema(place: Place, clock: ManualClock) -> None:
 
 
 def schema_of(place: Place) -> tuple[int, list[str]]:
-    """The version of a place, and how its indexes are made."""
+    """Return the schema version of a database, and the SQL of its indexes."""
     if place.kind == "sqlite":
         with closing(CONNECT(place.where)) as reader:
             found = reader.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
@@ -110,7 +110,7 @@ def schema_of(place: Place) -> tuple[int, list[str]]:
 
 @pytest.fixture
 def old(place: Place, clock: ManualClock) -> Place:
-    """A place with what version 1 has written."""
+    """Return a database that version 1 has written."""
     if place.kind == "sqlite":
         fill_file(place.where, clock)
     else:
@@ -120,7 +120,7 @@ def old(place: Place, clock: ManualClock) -> Place:
 
 @pytest.fixture
 def new(place: Place, tmp_path: Path) -> Place:
-    """Another place of the kind, with the tables of today."""
+    """Return another database of the same kind, to be made with today's tables."""
     if place.kind == "sqlite":
         return Place("sqlite", str(tmp_path / "new.db"))
     return Place("postgres", place.where, f"{place.schema}_new")
@@ -134,13 +134,13 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(
             assert len(store.secret()) == 64
     assert schema_of(old) == schema_of(new)
     assert schema_of(old)[0] == SCHEMA_VERSION == 2
-    with closing(old.open(clock)) as store:  # once more, which changes nothing
+    with closing(old.open(clock)) as store:  # a second open changes nothing
         assert len(listed(store)) == 6
     assert schema_of(old) == schema_of(new)
 
 
 def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
-    """What was handed back waits; what has an owner is lost with its lease, and waits then."""
+    """Returned work is queued; owned work is lost when its lease ends, and is then queued."""
     records = {record.name: record for record in in_flight(clock)}
     with closing(old.open(clock)) as store:
         assert listed(store) == ["back", "ended", "lost", "outside", "queued", "running"]
@@ -151,7 +151,7 @@ def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
         assert found.next_look <= clock() + timedelta(seconds=15)
         assert store.lose("us!", None)
         assert ids(store.orphans(METHODS, 9).records) == ["lost"]
-        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three have an owner
+        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three of them are owned
         ((record, request),) = claim_work(store, clock).works
         assert (record.name, record.attempt, request) == ("operations/back", 2, REQUEST)
         assert store.update("operations/running", end_of(clock)).done
@@ -165,7 +165,7 @@ def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
 
 
 def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClock) -> None:
-    """One of them upgrades it; the others wait for it, and all of them work."""
+    """One store upgrades the tables, the others wait for it, and all of them work."""
 
     def begin(number: int) -> object:
         with closing(old.open(clock)) as store:
@@ -186,7 +186,7 @@ def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClo
 def test_an_old_file_is_upgraded_whole_or_not_at_all(
     path: Path, clock: ManualClock, wire: Wire
 ) -> None:
-    """A failure leaves version 1, and the next process upgrades it."""
+    """A failure leaves version 1; the next process upgrades the file."""
     fill_file(str(path), clock)
     before = schema_of(Place("sqlite", str(path)))
     wire.fail("PRAGMA user_version = 2")
@@ -200,7 +200,7 @@ def test_an_old_file_is_upgraded_whole_or_not_at_all(
 def test_a_file_that_old_code_has_marked_again_is_upgraded_again(
     path: Path, clock: ManualClock
 ) -> None:
-    """A process of before, which was running, writes its version after a failed commit."""
+    """A process with the old code may still run, and write its version after a failed commit."""
     SQLiteStore(path, clock=clock).close()
     before = schema_of(Place("sqlite", str(path)))
     with closing(CONNECT(path)) as old:
@@ -211,7 +211,7 @@ def test_a_file_that_old_code_has_marked_again_is_upgraded_again(
 
 @contextlib.contextmanager
 def old_schema(clock: ManualClock) -> Iterator[tuple[Any, Place]]:
-    """A connection of the server's owner, and a schema of version 1."""
+    """Yield a connection as the server's owner, and a database with a schema of version 1."""
     psycopg = pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
 
@@ -223,7 +223,7 @@ def old_schema(clock: ManualClock) -> Iterator[tuple[Any, Place]]:
 
 
 def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
-    """Others are told by which statements."""
+    """Other roles get an error with the statements that the owner must run."""
     with old_schema(clock) as (plain, place):
         name = place.schema
         plain.execute(f"CREATE ROLE {name}_app LOGIN")
@@ -244,7 +244,7 @@ def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
 
 
 def test_an_upgrade_waits_for_no_lock_for_long(clock: ManualClock) -> None:
-    """Everybody else would have to wait behind it; the next call tries again."""
+    """A long wait would block everyone who comes after it; the next call tries again."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -256,7 +256,7 @@ def test_an_upgrade_waits_for_no_lock_for_long(clock: ManualClock) -> None:
                 with pytest.raises(Unavailable, match="LockNotAvailable"):
                     store.secret()
             assert schema_of(place)[0] == 1
-            with contextlib.suppress(Unavailable):  # for a moment it is not tried again
+            with contextlib.suppress(Unavailable):  # for a moment the upgrade is not retried
                 store.secret()
         with closing(place.open(clock)) as store:
             assert claimed(claim_work(store, clock)) == ["back"]

@@ -1,4 +1,4 @@
-"""Lists: every store says what the evaluator says, and walks stay exact (spec §3.4(7))."""
+"""Lists agree with the filter evaluator, and paging is exact during changes (spec §3.4(7))."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from tests.vector_files import vectors
 
 EACH_STORE = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 FILTERS = ("", "state() = IN_PROGRESS stage-1")
-"""Both match what is in progress with 1 percent, as the steady operations are."""
+"""Both match operations in progress at 1 percent, such as those that no writer changes."""
 PARENT = "walks/threads"
 WRITERS = 3
 OPERATIONS = {"memory": 300, "sqlite": 60, "postgres": 60}
-"""So many does each writer insert: what takes about a quarter of a second."""
+"""The number of inserts per writer; they take about a quarter of a second."""
 SECONDS = 20
-"""Over so many moments the creation times are strewn, so that many are equal."""
+"""Creation times are spread over this many seconds, so that many of them are equal."""
 STEADY = 40
-"""This number of operations, which no writer touches."""
+"""The number of operations that no writer changes."""
 
 
 @pytest.fixture
 def place(kind: str, tmp_path: Path) -> Place:
-    """A place of this kind where nothing has been kept yet."""
+    """Return a new database of this kind."""
     if kind != "postgres":
         return Place(kind, str(tmp_path / "operations.db"))
     pytest.importorskip("psycopg")
@@ -60,7 +60,7 @@ def place(kind: str, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads that take turns much more often than usual."""
+    """Make threads switch much more often than usual."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -68,14 +68,14 @@ def restless() -> Iterator[None]:
 
 
 def strewn(store: Any, second: int, writer: str, number: int) -> str:
-    """Store an operation whose name holds its creation time and its writer."""
+    """Store an operation whose name has its creation time and its writer."""
     name = f"{PARENT}/operations/{second:03}.{writer}.{number:04}"
     insert(store, PARENT, name, START + timedelta(seconds=second), 1)
     return name
 
 
 def write(store: Any, writer: int, count: int, gone: set[str]) -> None:
-    """Insert so many operations anywhere; end and delete others in between."""
+    """Insert operations with random creation times; end and delete others in between."""
     chosen, mine = random.Random(writer), list[str]()
     for number in range(count):
         mine.append(strewn(store, chosen.randrange(SECONDS), f"w{writer}", number))
@@ -87,9 +87,9 @@ def write(store: Any, writer: int, count: int, gone: set[str]) -> None:
 
 
 def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> None:
-    """Walk through the list once while it changes, and check it.
+    """Page through the list once while it changes, and check the result.
 
-    ``gone`` holds what has been deleted, each from when the deletion is over.
+    A name is added to ``gone`` after its deletion.
     """
     shown: list[str] = []
     token, ended = "", False
@@ -113,7 +113,7 @@ def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> N
 
 @EACH_STORE
 def test_walks_are_exact(kind: str, tmp_path: Path, clock: ManualClock) -> None:
-    """Whatever happens between pages, what was there throughout is shown exactly once."""
+    """An operation that exists throughout is shown exactly once, whatever happens between pages."""
     with store_of(kind, clock, tmp_path) as store, make_service(store) as service:
         for seed in range(24 if kind == "memory" else 12):  # each filter twice, or once
             Walks(service, clock, seed).run()
@@ -123,9 +123,9 @@ def test_walks_are_exact(kind: str, tmp_path: Path, clock: ManualClock) -> None:
 @pytest.mark.parametrize("text", FILTERS)
 @pytest.mark.usefixtures("restless")
 def test_walks_are_exact_beside_others_that_write(kind: str, place: Place, text: str) -> None:
-    """Nothing is lost, doubled or out of order where changes come at any moment, by any process.
+    """No operation is missed, repeated or out of order while several writers change the list.
 
-    Each writer has a store of its own, as another process has it, but for that in memory.
+    Each writer has its own store, as another process would; writers in memory share one.
     """
     gone, sizes = set[str](), random.Random(text)
     with ExitStack() as stack, ThreadPoolExecutor(WRITERS) as threads:
@@ -157,7 +157,7 @@ def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
 
 
 def record_of(one: Row) -> Record:
-    """A record of the vectors."""
+    """Return a record of the test vectors."""
     return Record(
         name=one.name,
         parent="",
@@ -174,7 +174,7 @@ def record_of(one: Row) -> Record:
 
 @contextmanager
 def of_the_vectors(kinds: tuple[str, ...], *, structs: bool = False) -> Iterator[Comparison]:
-    """The records of the vectors in stores of these kinds, with every index."""
+    """Store the records of the test vectors, with every index, in stores of these kinds."""
     clock = ManualClock()
     with stores_of(kinds, clock) as made:
         records = [record_of(row(one)) for one in EVAL["records"]]
@@ -186,7 +186,7 @@ def of_the_vectors(kinds: tuple[str, ...], *, structs: bool = False) -> Iterator
 @pytest.mark.parametrize("structs", [False, True])
 @KINDS
 def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
-    """All filters of the vectors, over their records, in pages of odd sizes."""
+    """Apply all filters of the test vectors to their records, in pages of odd sizes."""
     with of_the_vectors(kinds, structs=structs) as both:
         for case in EVAL["cases"]:
             both.check(case["filter"])
@@ -197,7 +197,7 @@ def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> N
 
 @KINDS
 def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
-    """Which are too long to be said in SQL, or nearly so."""
+    """These filters are too long to translate to SQL, or nearly too long."""
     tests = [f"metadata.verb = export{number}" for number in range(400)]
     names = [f"name = operations/export-{number:03}" for number in range(400)]
     with of_the_vectors(kinds) as both:
@@ -210,7 +210,7 @@ def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
 
 
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here: of stores that look for a field's name where a filter asks for the default."""
+    """A store's mistake fails the test; here it searches a field whose default the filter wants."""
     monkeypatch.setattr(prefiltering, "_default_holds", lambda route: False)
 
     def compare_all() -> None:

@@ -1,4 +1,4 @@
-"""Starts within a transaction of the application, on real databases, by each library."""
+"""Starts within an application's transaction, on real databases, with each database library."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def kind(request):
 
 @pytest.fixture
 def database(kind, tmp_path, clock):
-    """Where the operations and the application's rows are."""
+    """Open a database that holds the operations and the application's rows."""
     with database_of(kind, tmp_path, clock) as made:
         yield made
 
 
 @pytest.fixture
 def connection(database, kind):
-    """The application's."""
+    """Open a connection of the application."""
     return database.open(kind)
 
 
@@ -59,14 +59,14 @@ def service(database, make_service):
 
 @pytest.fixture
 def done():
-    """The requests that were worked on."""
+    """Return the list of requests whose work was done."""
     return []
 
 
 @pytest.fixture
 def work(service, done, clock):
     method = method_of(service, done)
-    maintained(service, clock)  # which writes now, and not within a transaction of the test
+    maintained(service, clock)  # this writes now, not during a transaction of the test
     return method
 
 
@@ -79,7 +79,7 @@ def method_of(service, done=(), **options):
 
 
 def maintained(service, clock):
-    """Have the service do what is due now, and what is due soon."""
+    """Run the maintenance that is due now, and the maintenance that is due soon."""
     service.run_maintenance()
     clock.advance(5)
     service.run_maintenance()
@@ -125,7 +125,7 @@ def test_rolled_back_start_leaves_nothing(database, connection, service, work, d
     assert service.list(ListOperationsRequest()).operations == ()
     assert service.edges.work.held() == frozenset()
     assert (done, database.notes) == ([], [])
-    # The request id and the target are free, also for the transaction that follows.
+    # The request id and the target are free, even for the next transaction.
     again = work.start(REQUEST, request_id=ID, target="t", within=connection)
     connection.commit()
     maintained(service, clock)
@@ -158,13 +158,13 @@ def test_refused_start_leaves_the_transaction_as_it_was(database, connection, se
     work.start(REQUEST, request_id=ID)
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
-    assert work.start(REQUEST).done  # which would wait for the lock of a file
+    assert work.start(REQUEST).done  # this would wait for the lock of a file
     database.note(connection, "before")
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
     first = work.start(REQUEST, target="t", within=connection)
     for options in ({}, {"request_id": OTHER_ID}, {"validate_only": True}):
-        with pytest.raises(TargetBusy):  # it sees what the transaction has written
+        with pytest.raises(TargetBusy):  # the call sees what the transaction has written
             work.start(REQUEST, target="t", within=connection, **options)
     database.note(connection, "after")
     connection.commit()
@@ -237,7 +237,7 @@ def test_start_on_a_loop_takes_a_connection_too(database, connection, kind, serv
     if kind.startswith("django"):
         from django.core.exceptions import SynchronousOnlyOperation
 
-        with pytest.raises(SynchronousOnlyOperation):  # by Django, for all that its models do
+        with pytest.raises(SynchronousOnlyOperation):  # raised by Django, as for its models
             asyncio.run(started_on_loop(work, within=connection))
         return
     name = asyncio.run(started_on_loop(work, within=connection)).name
@@ -251,7 +251,7 @@ def test_start_on_a_loop_takes_a_connection_too(database, connection, kind, serv
 
 
 def refused(method, connection, why, **options):
-    """Assert that this cannot be started within, for this reason."""
+    """Assert that a start within this connection is refused for this reason."""
     with pytest.raises(InvalidArgument, match=why) as caught:
         method.start(REQUEST, within=connection, **options)
     assert caught.value.field == "within"
@@ -381,7 +381,7 @@ def test_file_connection_that_cannot_write_is_refused(connection, work, spoil, w
 
 
 def deny_inputs(action, table, *_):
-    """Let no row into the table of requests."""
+    """Deny inserts into the table of requests."""
     wrong = (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
     return sqlite3.SQLITE_DENY if wrong else sqlite3.SQLITE_OK
 
@@ -426,7 +426,7 @@ def test_connection_that_cannot_write_is_refused(connection, work, statement, wh
 
 @ON_POSTGRES
 def test_connection_in_pipeline_mode_is_refused_and_goes_on(database, connection, service, work):
-    """What is asked for there is answered later."""
+    """In pipeline mode the result of a statement comes later."""
     with connection.pipeline():
         refused(work, connection, "in pipeline mode")
         database.note(connection, "mine")
@@ -455,7 +455,7 @@ def test_closed_connection_of_sqlalchemy_is_its_own_error(database, work):
 
 @ON_POSTGRES
 def test_value_that_the_database_cannot_keep_is_refused(database, connection, work):
-    work.start(REQUEST)  # makes the tables
+    work.start(REQUEST)  # this makes the tables
     other = database.open("psycopg")
     run(other, f"ALTER TABLE {database.tables}operations ALTER caller TYPE varchar(3)")
     other.commit()
@@ -468,7 +468,7 @@ def test_value_that_the_database_cannot_keep_is_refused(database, connection, wo
 
 @ON_POSTGRES
 def test_start_of_the_same_moment_is_waited_for(database, connection, service, work):
-    """The first to commit has the target; the other finds it busy, and its transaction goes on."""
+    """The first to commit gets the target; the other finds it busy, but its transaction goes on."""
     second = database.open("psycopg")
     database.note(second, "before")
     kept = work.start(REQUEST, target="t", within=connection)
@@ -494,7 +494,7 @@ def test_start_of_the_same_moment_is_waited_for(database, connection, service, w
 @ON_POSTGRES
 def test_obstacle_that_cannot_be_seen_is_unavailable(database, connection, work):
     connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
-    database.note(connection, "before")  # from now on it sees nothing that others commit
+    database.note(connection, "before")  # this takes the snapshot, so later commits are invisible
     other = database.open("psycopg")
     work.start(REQUEST, target="t", within=other)
     other.commit()
@@ -544,13 +544,13 @@ def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(database, work):
 
 @pytest.fixture
 def ticking(kind, tmp_path):
-    """A database whose store has a clock that goes."""
+    """Open a database whose store has a running clock."""
     with database_of(kind, tmp_path) as made:
         yield made
 
 
 def test_work_begins_without_being_asked_for(ticking, kind, step):
-    """As soon as it is committed, and a worker is free."""
+    """It begins as soon as the start is committed and a worker is free."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         step()

@@ -1,4 +1,4 @@
-"""Databases with operations and a table of the application's, and its connections to them."""
+"""Databases that hold operations and an application's table, and the application's connections."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.services.postgres import shared_server
 SQLITE: Final = ("sqlite3", "django-sqlite", "sqlalchemy-sqlite", "session-sqlite")
 POSTGRES: Final = ("psycopg", "django-postgres", "sqlalchemy-postgres", "session-postgres")
 KINDS: Final = (*SQLITE, *POSTGRES)
-"""What a start can be within, by library and database."""
+"""The kinds of connections for starts within a transaction: library and database."""
 
 
 @attrs.define
 class UserDatabase:
     """A store, and the application's own connections to the same database.
 
-    ``tables`` is what stands before the names of our tables.
+    ``tables`` is the prefix of our table names.
     """
 
     store: Any
@@ -33,21 +33,21 @@ class UserDatabase:
     stack: contextlib.ExitStack
 
     def open(self, kind: str, *, autocommit: bool = False) -> Any:
-        """A connection or session of this kind, which is closed in the end."""
+        """Open a connection or session of this kind, to be closed at the end."""
         library, _, _ = kind.partition("-")
         return _OPEN[library](self.place, self.stack, autocommit)
 
     def note(self, connection: Any, text: str) -> None:
-        """Write a row of the application's own, on a connection of any kind."""
+        """Write an application row on a connection of any kind."""
         run(connection, f"INSERT INTO {self.notes_table} VALUES ('{text}')")
 
     @property
     def notes(self) -> list[str]:
-        """The committed rows of the application's own."""
+        """Return the committed application rows."""
         return [text for (text,) in self.rows(f"SELECT text FROM {self.notes_table} ORDER BY text")]
 
     def counts(self) -> tuple[int, ...]:
-        """How many rows our tables have: operations, requests, request ids."""
+        """Count the rows of our tables: operations, requests, request ids."""
         names = ("operations", "inputs", "starts")
         return tuple(self.rows(f"SELECT count(*) FROM {self.tables}{n}")[0][0] for n in names)
 
@@ -62,7 +62,7 @@ class UserDatabase:
 
 
 def run(connection: Any, sql: str) -> None:
-    """Execute a statement of the application's own."""
+    """Execute a statement of the application."""
     if hasattr(connection, "get_bind"):
         connection = connection.connection()
     if hasattr(connection, "exec_driver_sql"):
@@ -72,7 +72,7 @@ def run(connection: Any, sql: str) -> None:
 
 
 def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> UserDatabase:
-    """A file with a store in it."""
+    """Create a file with a store and an application table."""
     path = folder / "shop.db"
     store = SQLiteStore(path, clock=clock, busy_seconds=0.5)
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -82,7 +82,7 @@ def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> Use
 
 
 def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
-    """A store in a schema of its own, whose name needs care, and a table in another schema."""
+    """Create a store in a schema whose name needs quoting, and a table in another schema."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore
@@ -100,7 +100,7 @@ def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
 def database_of(
     kind: str, folder: Path, clock: Callable[[], Any] | None = None
 ) -> Iterator[UserDatabase]:
-    """The database for connections of this kind."""
+    """Open the database for connections of this kind."""
     made = sqlite_database(folder, clock) if kind in SQLITE else postgres_database(clock)
     with contextlib.closing(made.store), made.stack:
         yield made
@@ -116,7 +116,7 @@ def _psycopg(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import psycopg
     from psycopg.rows import dict_row
 
-    # With factories as an application may have them.
+    # Row and cursor factories such as an application may set.
     made = psycopg.connect(
         place, autocommit=autocommit, row_factory=dict_row, cursor_factory=psycopg.ClientCursor
     )
@@ -141,7 +141,7 @@ def _django(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     connection = ConnectionHandler({"default": database})["default"]
     stack.callback(connection.close)
     if not autocommit:
-        connection.set_autocommit(False)  # as Django does where a transaction begins
+        connection.set_autocommit(False)  # as Django does when a transaction begins
     return connection
 
 

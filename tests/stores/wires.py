@@ -1,4 +1,4 @@
-"""What stores say to their databases: tests listen in, and have statements fail or wait."""
+"""Recorders of the SQL that stores send: a test can also make a statement fail or wait."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lro.testing import ManualClock
 from tests.stores.samples import insert, record_of
 
 Act = Callable[[Any], object]
-"""Is called with a connection before it executes a statement; what it raises is raised there.
+"""Called with a connection before a statement; an exception that it raises is the result.
 
-A cursor that it returns is the answer to the statement, which is then not executed.
+A cursor that it returns is the result too; the statement is then not executed.
 """
 CONNECT: Final = sqlite3.connect
 
 
 class Wire:
-    """All that the connections of stores say from now on."""
+    """Records all SQL that stores send, and can intercept it."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -31,11 +31,11 @@ class Wire:
         self._acts: list[tuple[str, Act, int]] = []
 
     def when(self, begins: str, act: Act, times: int = 1) -> None:
-        """Act before a statement that begins like this is executed, the next so many times."""
+        """Call ``act`` before each of the next ``times`` statements that begin with this text."""
         self._acts.append((begins, act, times))
 
     def fail(self, begins: str, error: Exception | None = None, times: int = 1) -> None:
-        """Have a statement that begins like this fail, the next so many times."""
+        """Make the next ``times`` statements that begin with this text fail."""
 
         def refuse(_: object) -> None:
             raise error or sqlite_error(sqlite3.SQLITE_IOERR, "SQLITE_OF_A_TEST")
@@ -43,13 +43,13 @@ class Wire:
         self.when(begins, refuse, times)
 
     def words(self, call: Callable[[], object]) -> list[str]:
-        """The first words of what is said by a call, without questions about the state."""
+        """Return the first word of each statement that a call sends, without checks of changes."""
         self.said.clear()
         call()
         return [one.split()[0] for one in self.said if not one.startswith("PRAGMA data_version")]
 
     def meet(self, connection: Any, statement: str, values: Any = ()) -> object:
-        """Take note that a connection is to execute a statement."""
+        """Record a statement, and act on it if a test has asked for that."""
         self.said.append(statement)
         self.values.append(values)
         for place, (begins, act, times) in enumerate(self._acts):
@@ -60,14 +60,14 @@ class Wire:
 
 
 def sqlite_error(code: int, name: str) -> sqlite3.OperationalError:
-    """An error of SQLite with this code."""
+    """Return a SQLite error with this code."""
     error = sqlite3.OperationalError("refused by a test")
     error.sqlite_errorcode, error.sqlite_errorname = code, name
     return error
 
 
 def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """The wire of all SQLite stores that open connections from now on."""
+    """Record the SQL of all SQLite stores that open connections from now on."""
     wire = Wire()
 
     class Tapped(sqlite3.Connection):
@@ -82,7 +82,7 @@ def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
             return super().executemany(statement, *values)
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        ours = {"factory": Tapped} if "isolation_level" in options else {}  # not coverage's
+        ours = {"factory": Tapped} if "isolation_level" in options else {}  # not coverage's file
         made = CONNECT(*arguments, **options, **ours)
         wire.connections += [made] if ours else []
         return made
@@ -92,7 +92,7 @@ def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """The wire of all connections of psycopg: ``connect`` is said before each is made."""
+    """Record the SQL of all psycopg connections; each new one is recorded as ``connect``."""
     import psycopg
 
     wire = Wire()
@@ -114,7 +114,7 @@ def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @contextlib.contextmanager
 def stranger(path: Any, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Another program writes to the file, and takes its time."""
+    """Hold a lock on the file, as a slow program would."""
     connection = CONNECT(path, isolation_level=None, check_same_thread=False)
     with contextlib.closing(connection) as other:
         other.execute(begin)
@@ -124,7 +124,7 @@ def stranger(path: Any, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Conn
 
 
 def filled(path: Any, clock: ManualClock, unique_ids: Sequence[str] = ("a",)) -> SQLiteStore:
-    """A store with these records, on a new file."""
+    """Create a store with these records, in a new file."""
     store = SQLiteStore(path, clock=clock)
     for unique_id in unique_ids:
         insert(store, record_of(clock, unique_id))
