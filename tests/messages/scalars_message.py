@@ -1,4 +1,4 @@
-"""The message of the vectors that has every scalar once, as an attrs class; and any of them."""
+"""An attrs class with every scalar once, as in the vectors, and a strategy for its messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.filters.messages import ExportMetadata, Stage, Warning
 @message("lrofix.v1.Scalars")
 @attrs.frozen
 class Scalars:
-    """The kinds that differ only in binary form share a Python type."""
+    """Every kind of scalar; kinds that differ only in binary form share a Python type."""
 
     f_double: float = 0.0
     f_float: Float = 0.0
@@ -88,7 +88,7 @@ KINDS = {
     FieldMask: st.just(FieldMask(("a_b",))),
     Int32Value: st.builds(Int32Value, st.integers(-(2**31), 2**31 - 1)),
     Int64Value: st.builds(Int64Value, st.integers(-(2**63), 2**63 - 1)),
-    Warning: st.none(),  # not every registry knows it
+    Warning: st.none(),  # some registries do not know this class
 }
 
 
@@ -107,12 +107,12 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
 
 
-# In the vectors' files, ``nothing`` holds null, and ``window`` is in a one-of with the other two.
+# The vectors' schema makes ``nothing`` null, and puts ``window`` in a one-of with the other two.
 SCALARS = values_of(Scalars).map(lambda one: attrs.evolve(one, nothing=None))
 METADATA = values_of(ExportMetadata).map(lambda one: attrs.evolve(one, uri=None, snapshot_id=None))
 
 
 def signs(message: object) -> list[float]:
-    """The signs of the floats in a message: equality does not distinguish -0.0 from 0.0."""
+    """Return the signs of a message's floats: equality does not distinguish -0.0 from 0.0."""
     values = attrs.astuple(message)  # type: ignore[arg-type]  # any attrs class
     return [math.copysign(1, value) for value in values if isinstance(value, float)]

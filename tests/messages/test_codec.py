@@ -1,4 +1,4 @@
-"""Messages as JSON values: the forms of spec §1.8-§1.13, both ways, and what is refused."""
+"""Messages as JSON values: reading, writing and refusing the forms of spec §1.8-§1.13."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAITING = {
     "anyjson-097": "an attrs class has no json_name of its own choice",
     "anyjson-145": "the members of a one-of are independent optional fields in an attrs class",
 }
-"""Cases that wait for protobuf messages, with the reason; so do all binary forms."""
+"""Cases that only protobuf messages can satisfy, with the reason; so do all binary forms."""
 
 
 def cases(*modes):
@@ -51,7 +51,7 @@ def read(case):
 
 @cases("roundtrip", "parse")
 def test_an_any_is_read_and_printed(case):
-    """The input gives an Any that prints as the canonical JSON."""
+    """The input is read as an Any, which prints as the canonical JSON."""
     packed = read(case)
     assert packed.type_url == case["type_url"]
     assert TYPES.to_json(packed) == case["json"]
@@ -59,14 +59,14 @@ def test_an_any_is_read_and_printed(case):
 
 @cases("parse_error")
 def test_invalid_any_is_refused(case):
-    """With an error that a caller can read."""
+    """The error has a text for the caller."""
     with pytest.raises((ValueError, InvalidArgument)) as caught:
         read(case)
     assert str(caught.value)
 
 
-def test_what_waits_is_there():
-    """The list names cases of the file, and only forms that have JSON."""
+def test_every_case_in_the_waiting_list_exists():
+    """Every ID in ``WAITING`` is a case of the file, and has a JSON form."""
     known = {case["id"]: case["mode"] for case in CASES}
     assert {known[name] for name in WAITING} <= {"roundtrip", "parse", "parse_error"}
 
@@ -77,7 +77,7 @@ def test_what_waits_is_there():
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_a_message_survives(message):
-    """Message, JSON value, text, JSON value, message; and packed, printed, read, unpacked."""
+    """A message is equal after a round trip through JSON text, and after one through an Any."""
     value = TYPES.dump(message)
     for read_text in (loads, loads_strict):
         again = TYPES.load(read_text(dumps(value)), type(message))
@@ -93,14 +93,14 @@ def test_a_message_survives(message):
 
 
 class Text(str):
-    """A kind of string."""
+    """A subclass of str."""
 
 
 # -- presence -------------------------------------------------------------------------------------
 
 
 def test_zeros_are_left_out():
-    """Implicit fields at their default do not print (spec §1.8(1)); -0.0 is not the default."""
+    """Fields without presence are not printed at their default (spec §1.8(1)); -0.0 is printed."""
     assert TYPES.dump(One()) == {}
     assert TYPES.load({}, One) == One()
     for name in ("single", "double"):
@@ -124,7 +124,7 @@ class Presence:
 
 
 def test_present_empty_fields_are_printed():
-    """Where absence means something else (spec §1.8(1))."""
+    """They are printed if leaving them out would change the meaning (spec §1.8(1))."""
     assert TYPES.dump(Presence()) == {"count": 7, "label": "none"}
     present = Presence(maybe="", count=0, label="", step=Step(), rate=-0.0)
     shown = {"maybe": "", "count": 0, "label": "", "step": {}, "rate": -0.0}
@@ -135,14 +135,14 @@ def test_present_empty_fields_are_printed():
 
 
 def test_null_is_absence():
-    """For every field but those that hold any JSON value (spec §1.8(3))."""
+    """Null leaves a field unset, except a field that holds any JSON value (spec §1.8(3))."""
     nulls = dict.fromkeys(("maybe", "count", "label", "rate", "step", "rows", "listed", "indexed"))
     assert TYPES.load(nulls, Presence) == Presence()
     assert TYPES.load({"anything": None}, Presence).anything is None
 
 
 def test_null_inside_a_list_or_map_is_refused():
-    """Unless the elements are any JSON (spec §1.8(3))."""
+    """Null is accepted if the elements may be any JSON value (spec §1.8(3))."""
     free = {"rows": [None, 1], "indexed": {"1": None}}
     message = Presence(rows=(None, 1), indexed={1: None})
     assert TYPES.load(free, Presence) == message
@@ -170,7 +170,7 @@ class Required:
 
 
 def test_fields_without_a_default():
-    """What JSON leaves out is zero, absent or empty, as its kind says."""
+    """A field missing from the JSON becomes zero, None or empty, depending on its type."""
     empty = Required("", None, 0, None, None, {}, [], (), {})
     assert TYPES.load({}, Required) == empty
     assert TYPES.dump(empty) == {}
@@ -186,7 +186,7 @@ class Needs:
 
 
 def test_a_message_that_must_be_there():
-    """A message field that cannot be None has no zero."""
+    """A message field that cannot be None is required, because it has no zero value."""
     with pytest.raises(InvalidArgument, match="step: is required"):
         TYPES.load({"note": "x"}, Needs)
     assert TYPES.load({"step": {}}, Needs) == Needs(Step())
@@ -197,7 +197,7 @@ def test_a_message_that_must_be_there():
 
 @attrs.frozen
 class Node:
-    """A class that contains itself."""
+    """A class with fields of its own type."""
 
     name: str = ""
     children: tuple[Node, ...] = ()
@@ -205,7 +205,7 @@ class Node:
 
 
 def test_a_class_may_contain_itself():
-    """In lists and maps, to any sensible depth."""
+    """Lists and maps of a class's own type are read and written."""
     tree = Node("a", (Node("b", (Node("c"),)),), {"d": Node("e")})
     shown = {
         "name": "a",
@@ -240,7 +240,7 @@ def test_a_class_may_contain_itself():
     ],
 )
 def test_error_names_the_path_of_the_field(value, path):
-    """From the top of the message, in proto spelling."""
+    """The path starts at the top of the message, and uses the proto names."""
     written = attrs.has(type(value))
     with pytest.raises(LroError) as caught:
         TYPES.dump(value) if written else TYPES.load(value, Node)
@@ -260,7 +260,7 @@ def test_error_names_the_path_of_the_field(value, path):
     ],
 )
 def test_map_keys_are_text(message, shown, wrong):
-    """In the text form of their type (spec §1.8(7)); another one is refused, and quoted."""
+    """Keys are written in the text form of their type (spec §1.8(7)); other forms are refused."""
     assert TYPES.dump(message) == shown
     assert TYPES.load(shown, Scalars) == message
     with pytest.raises(InvalidArgument, match=r"\["):
@@ -269,7 +269,7 @@ def test_map_keys_are_text(message, shown, wrong):
 
 @dataclasses.dataclass(frozen=True)
 class Plain:
-    """A dataclass is a message as well as an attrs class."""
+    """A dataclass that is used as a message."""
 
     text: str
     count: Int32 = 3
@@ -278,7 +278,7 @@ class Plain:
 
 
 def test_dataclass_is_a_message():
-    """With defaults, factories, and fields that the constructor does not take."""
+    """Defaults, factories and fields with ``init=False`` work as in an attrs class."""
     assert TYPES.dump(Plain("a")) == {"text": "a", "count": 3}
     assert TYPES.dump(Plain("", 0)) == {"count": 0}
     assert TYPES.load({"text": "a", "count": 0, "words": ["b"]}, Plain) == Plain("a", 0, ["b"])
@@ -309,21 +309,21 @@ def test_a_class_checks_itself():
 
 @attrs.frozen(kw_only=True)
 class Dynamic:
-    """A default that is made from other fields has presence, whatever it is."""
+    """A field whose default is computed from other fields has presence, whatever the default is."""
 
     base: Int32 = 0
     double: Int32 = attrs.field(default=attrs.Factory(lambda self: 2 * self.base, takes_self=True))
 
 
 def test_a_default_made_from_other_fields():
-    """Missing means the default; zero means zero."""
+    """A missing field gets the default; an explicit zero stays zero."""
     assert TYPES.load({"base": 4}, Dynamic) == Dynamic(base=4, double=8)
     assert TYPES.load({"base": 4, "double": 0}, Dynamic) == Dynamic(base=4, double=0)
     assert TYPES.dump(Dynamic(base=0)) == {"double": 0}
 
 
 def test_subclasses_print_as_their_field_says():
-    """A field of a class takes its subclasses, by the fields of the class."""
+    """A field accepts a subclass of its class, but writes only the fields of the class."""
 
     @attrs.frozen
     class MoreStep(Step):
@@ -341,7 +341,7 @@ class Stages:
 
 
 def test_unknown_things_are_dropped_for_clients():
-    """Fields and enum names, and nothing else (spec §1.8(5))."""
+    """Only unknown fields and unknown enum names are dropped (spec §1.8(5))."""
     value = {"novel": 1, "stage": "NOVEL", "history": ["QUEUED", "NOVEL"], "verb": "v"}
     found = TYPES.load(value, ExportMetadata, strict=False)
     assert found == ExportMetadata(verb="v", history=(Stage.QUEUED,))
@@ -353,7 +353,7 @@ def test_unknown_things_are_dropped_for_clients():
 
 
 def test_an_any_within_a_message():
-    """Checked and made canonical for servers, carried by clients."""
+    """A server checks the Any and makes it canonical; a client passes it through."""
     inside = {"payload": {"@type": "x/lrofix.v1.Book", "page_count": "5"}}
     strict = TYPES.load(inside, ExportMetadata)
     assert strict.payload == AnyMessage("x/lrofix.v1.Book", {"pageCount": 5})
@@ -371,7 +371,7 @@ def test_an_any_within_a_message():
 
 
 def test_the_first_messages_may_come_together():
-    """Readers and writers are made with them; none is ever seen half made."""
+    """Threads that share a new registry never see a codec that is only half built."""
     for _ in range(20):
         types = TypeRegistry(Scalars, ExportMetadata)
         message = Scalars(f_int32=1, words=("a",), f_string="x")
@@ -389,7 +389,7 @@ def test_the_first_messages_may_come_together():
     ("name", "value", "more"), [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})]
 )
 def test_what_does_not_belong_beside_a_value(name, value, more):
-    """Refused by servers, dropped by clients; an Empty may have its value (spec §1.10(1))."""
+    """A server refuses an extra field, a client drops it; Empty may have a value (spec §1.10(1))."""
     packed = {"@type": f"x/google.protobuf.{name}", "value": value}
     assert TYPES.from_json(packed, strict=True) == AnyMessage(packed["@type"], value)
     if name == "Duration":

@@ -1,4 +1,4 @@
-"""JSON Schemas of messages: what is printed fits the one, what is read and refused the other."""
+"""JSON Schemas of messages: written messages fit one, and the other accepts what a server reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = lro.TypeRegistry(Scalars, ExportMetadata, Book)
 
 
 def validator(make: typing.Callable[[MessageSchemas], Any], types=TYPES):
-    """A validator of the schema that is made."""
+    """Return a validator for the schema that ``make`` returns."""
     schemas = MessageSchemas(types, "#/$defs/")
     schema = make(schemas)
     jsonschema.Draft202012Validator.check_schema({**schema, "$defs": schemas.named})
@@ -37,7 +37,7 @@ def validator(make: typing.Callable[[MessageSchemas], Any], types=TYPES):
 
 
 def schema_of(cls: type, *, reading: bool = False, types=TYPES) -> Any:
-    """The schema of a class that refers to no other."""
+    """Return the schema of a class that refers to no other class."""
     schemas = MessageSchemas(types)
     reference = schemas.read(cls) if reading else schemas.written(cls)
     return schemas.named[reference["$ref"].removeprefix("#/components/schemas/")]
@@ -56,7 +56,7 @@ CHECKS = {
 @given(SCALARS | METADATA)
 @settings(max_examples=50)
 def test_message_that_is_printed_fits_both_schemas(message: Scalars | ExportMetadata) -> None:
-    """A server may read what it writes: lists, maps, enums, times, wrappers, an Any in it."""
+    """A server can read its own output: lists, maps, enums, times, wrappers and an Any."""
     for check in CHECKS[type(message)]:
         check.validate(TYPES.dump(message))
 
@@ -87,7 +87,7 @@ REFUSED = [
     ("value", "wanted"), [*((one, True) for one in READABLE), *((one, False) for one in REFUSED)]
 )
 def test_value_fits_the_schema_if_it_is_read(value: Any, wanted: bool) -> None:
-    """Numbers in quotes, numbers of enum values, every form of base64, null for absence."""
+    """The schema accepts quoted numbers, enum numbers, every form of base64, and null for unset."""
     with contextlib.nullcontext() if wanted else pytest.raises(InvalidArgument):
         TYPES.load(value, Scalars)
     assert READ.is_valid(value) is wanted
@@ -140,7 +140,7 @@ class Car:
 
 
 def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> None:
-    """As in proto files; a dataclass that describes itself by its signature has no description."""
+    """This is as in proto files. A dataclass without a docstring of its own has no description."""
     types = lro.TypeRegistry(Car)
     schemas = MessageSchemas(types)
     schemas.written(Car)
@@ -156,7 +156,7 @@ def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> No
 
 
 def test_message_in_a_field_without_a_default_is_required_where_it_is_read() -> None:
-    """What is written may be newer or older than the schema, and requires nothing."""
+    """The schema for output requires nothing, because the writer may have another release."""
     types = lro.TypeRegistry(Car)
     assert schema_of(Car, reading=True, types=types)["required"] == ["wheel"]
     assert "required" not in schema_of(Car, types=types)
@@ -169,7 +169,7 @@ def test_message_in_a_field_without_a_default_is_required_where_it_is_read() -> 
 
 
 def test_two_classes_of_one_name_get_two_schemas() -> None:
-    """The second has a number after it."""
+    """The second name ends in a number."""
 
     def other() -> type:
         @attrs.frozen
@@ -234,7 +234,7 @@ def test_any_that_is_printed_fits_its_schema(message: object, printed: dict[str,
 
 
 def test_shape_of_a_registered_class_is_that_of_its_codec() -> None:
-    """A field of a protobuf message is described as that of an attrs class."""
+    """A field of a protobuf message is described like a field of an attrs class."""
     pytest.importorskip("google.rpc.error_details_pb2")
     from google.rpc.error_details_pb2 import BadRequest
 

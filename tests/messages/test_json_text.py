@@ -1,4 +1,4 @@
-"""JSON text: strict, bounded, and the same with either library."""
+"""JSON text is parsed strictly, within limits, and with the same result by either library."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ NOT_JSON = [
 
 @pytest.mark.parametrize("data", NOT_JSON)
 def test_invalid_json_is_refused(read, data):
-    """As text and as bytes; so are encodings other than UTF-8 (spec §1.8(6))."""
+    """Invalid text and bytes are refused, and so are encodings other than UTF-8 (spec §1.8(6))."""
     for form in (data, data.encode()) if isinstance(data, str) else (data,):
         with pytest.raises(ValueError):
             read(form)
 
 
 def test_other_threads_have_turns_while_fractions_are_read():
-    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
+    """A Python function parses each fraction, so the GIL can switch; 1 MB holds 260,000 of them."""
     called = []
     sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
     try:
@@ -70,7 +70,7 @@ def test_other_threads_have_turns_while_fractions_are_read():
 
 
 def test_servers_refuse_duplicate_keys(library):
-    """At any depth, by name (spec §1.8(2)); a client takes the last."""
+    """A duplicate key is named at any depth (spec §1.8(2)); a client takes the last value."""
     for text in ('{"a":1,"b":2,"a":3}', '[{"b":{"a":1,"a":1}}]', '{"a":1,"\\u0061":2}'):
         with pytest.raises(ValueError, match="the key 'a' stands twice"):
             loads_strict(text)
@@ -78,7 +78,7 @@ def test_servers_refuse_duplicate_keys(library):
 
 
 def test_depth_is_limited_to_a_hundred_levels(read):
-    """32 must be read (spec §1.8(8))."""
+    """The spec requires at least 32 levels (spec §1.8(8))."""
     for levels in (1, 32, MAX_DEPTH):
         assert read(nested(levels)) is not None
         assert read(nested(levels, "").encode()) is not None
@@ -90,7 +90,7 @@ def test_depth_is_limited_to_a_hundred_levels(read):
     for form in (f'["{"x" * 60_000}",[]]', f'["{"x" * 60_000}",[]]'.encode()):
         assert read(form)[1] == []
     deep = f'["{"x" * 60_000}",{nested(150, "")}]'
-    for form in (deep, deep.encode()):  # found without counting the brackets
+    for form in (deep, deep.encode()):  # a text of this length is checked without counting its brackets
         with pytest.raises(ValueError, match="nested deeper than 100 levels"):
             read(form)
     wide = [{"id": n, "tags": ["[", '"'], "empty": []} for n in range(1000)]
@@ -128,7 +128,7 @@ def test_depth_does_not_count_what_is_in_strings(value, spaced):
 
 
 def test_what_is_written_can_be_read_again(library):
-    """Compact, in UTF-8; as deep as it is, or it is not written at all."""
+    """Output is compact UTF-8; a value that is too deep is refused, never written in part."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
     assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
     assert dumps([2**70, 2**63 - 1]) == b"[1180591620717411303424,9223372036854775807]"
@@ -148,7 +148,7 @@ def test_what_is_written_can_be_read_again(library):
 
 @pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
 def test_value_without_json_is_an_error(library, value):
-    """Never half a text."""
+    """No partial text is returned."""
     with pytest.raises((ValueError, TypeError)):
         dumps(value)
 
@@ -180,7 +180,7 @@ JSON_TEXT = st.recursive(
 
 
 def by_each_library(action, value):
-    """What it gives with orjson and without: a value, or None where it is refused."""
+    """Return the results with orjson and without: each a repr, or None if the call was refused."""
     found = []
     for library in (json_text.orjson, None):
         with pytest.MonkeyPatch.context() as patch:
@@ -193,7 +193,7 @@ def by_each_library(action, value):
 
 
 def assert_read_alike(text):
-    """The same value or refusal with either library, of text and bytes; and so it is written."""
+    """Check that both libraries read text and bytes alike, and write the value alike."""
     for data in (text, text.encode("utf-8", "surrogatepass")):
         for action in (loads, loads_strict):
             assert len(set(by_each_library(action, data))) == 1, ascii(data)
@@ -202,7 +202,7 @@ def assert_read_alike(text):
 
 
 def test_a_token_is_read_and_written_alike_by_either_library():
-    """The extra ``fast`` changes no result."""
+    """The ``fast`` extra changes no result."""
     for token in (*NUMBERS, *TEXTS):
         for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
             assert_read_alike(text)
@@ -210,7 +210,7 @@ def test_a_token_is_read_and_written_alike_by_either_library():
 
 @given(JSON_TEXT, SPACE)
 def test_any_text_is_read_and_written_alike_by_either_library(text, space):
-    """Or refused by both."""
+    """A text that one library refuses is refused by the other too."""
     assert_read_alike(space + text)
 
 
@@ -236,13 +236,13 @@ def test_a_value_is_written_alike_by_either_library(value):
 
 @given(JSON)
 def test_every_value_survives(value):
-    """By either library, and by both readers."""
+    """A value is equal after a round trip, with either library and either reader."""
     assert loads(dumps(value)) == loads_strict(dumps(value)) == value
     assert len(set(by_each_library(dumps, value))) == 1
 
 
 def test_without_the_faster_library(monkeypatch):
-    """The extra is optional: the module then reads and writes all the same."""
+    """orjson is optional: without it the module still reads and writes."""
     monkeypatch.setitem(sys.modules, "orjson", None)
     spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
     alone = importlib.util.module_from_spec(spec)
@@ -256,7 +256,7 @@ BRACKETS = [b"[],", b'{"a":1},', b"{},", b"[[]],"]
 
 @pytest.mark.parametrize("piece", [*BRACKETS, b"7,", b'"ab",'])
 def test_text_of_very_many_values_is_refused(piece, library):
-    """Before it is read: a few bytes may become many of memory."""
+    """The text is refused before it is parsed, because a short text can need much memory."""
     text = b"[" + piece * json_text.MAX_VALUES + b"1]"
     with pytest.raises(ValueError, match="more than 2000000 values"):
         loads(text)
@@ -276,5 +276,5 @@ def test_brackets_and_commas_in_texts_are_no_values(piece, library):
 
 
 def test_many_numbers_are_read(library):
-    """An embedding of a million, say."""
+    """An embedding with a million numbers, for example, is within the limit."""
     assert loads(b"[" + b"1.5," * 1_000_000 + b"2]") == [*[1.5] * 1_000_000, 2]

@@ -1,4 +1,4 @@
-"""What classes of pydantic and msgspec and TypedDicts can declare, but attrs classes cannot."""
+"""Declarations that work with pydantic, msgspec or TypedDict, but not with attrs."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Stage(enum.Enum):
 
 
 def known(cls: type, name: str = "acme.v1.Made") -> lro.TypeRegistry:
-    """A registry that knows one class."""
+    """Return a registry that knows one class."""
     types = lro.TypeRegistry()
     types.register(cls, name)
     return types
 
 
 def both_ways(message: Any, cls: Any = None) -> Any:
-    """The JSON of a message, checked to load as the same message from JSON and in binary form."""
+    """Return a message's JSON, after checking that it loads equal from JSON and binary form."""
     cls = cls or type(message)
     types = known(cls)
     packed = types.pack(message, cls)
@@ -60,7 +60,7 @@ def both_ways(message: Any, cls: Any = None) -> Any:
 
 
 def violations(cls: Any, value: Any, *, strict: bool = True) -> dict[str, str]:
-    """What is wrong with a JSON value, by path."""
+    """Return the errors found in a JSON value: field path to description."""
     with pytest.raises(InvalidArgument) as caught:
         known(cls).load(value, cls, strict=strict)
     return {one.field: one.description for one in caught.value.violations}
@@ -84,7 +84,7 @@ NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).item
 def test_a_field_without_default_is_required_of_a_request_and_always_written(
     cls: Any, text: str
 ) -> None:
-    """So zeros survive, also in binary form; what may be None is None where it is missing."""
+    """Zeros thus survive, also in binary form; a missing field that may be None becomes None."""
     empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
     shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
     assert both_ways(empty) == shown
@@ -93,10 +93,10 @@ def test_a_field_without_default_is_required_of_a_request_and_always_written(
         "count": text,
         "tags": "must be a list, got 'x'",
     }
-    # A server that leaves zeros out is understood.
+    # A client accepts a reply whose server leaves zeros out.
     assert known(cls).load({}, cls, strict=False) == empty
     outer = msgspec.defstruct("Outer", [("inner", cls), ("uid", uuid.UUID)])
-    # A type without a zero is required in a reply too: a message, or a text of a fixed form.
+    # Types without a zero, such as messages and UUIDs, are required in a reply too.
     assert violations(outer, {}, strict=False) == dict.fromkeys(["inner", "uid"], "is required")
 
 
@@ -113,7 +113,7 @@ class Whole(typing_extensions.TypedDict, total=False):
 
 
 def test_a_typed_dict_has_the_keys_that_it_must_have() -> None:
-    """Keys that a request lacks become zero; a message to be written must have them."""
+    """Keys missing from a request become zero; a message to be written needs its required keys."""
 
     types = known(Whole)
     assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
@@ -157,7 +157,7 @@ class AliasedData:
 
 
 def test_aliases_are_the_names_in_json() -> None:
-    """Also in proto files; the name of the field is read as well."""
+    """Aliases are used in proto files too; a field can also be read by its own name."""
     message = Aliased.model_validate(
         {"x-plain_one": "a", "gegeben": "b", "x-written": "c", "ein": "d"}
     )
@@ -192,14 +192,14 @@ class Page(BaseModel, Generic[T]):
     "cls", [Needy, NeedyStruct, AliasedData, type("Part", (Needy,), {"__module__": __name__})]
 )
 def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
-    """The class itself is named, not one derived from it."""
+    """The decorator names the given class and not one derived from it."""
     named = lro.message("acme.v1.Named")(type(cls)("Copy", (cls,), {}))
     if dataclasses.is_dataclass(cls):
         named = lro.message("acme.v1.Named")(pydantic_dataclass(named))
     assert lro.TypeRegistry().register(named) == "acme.v1.Named"
     named = lro.message("acme.v1.Named")(TypedDict("Named", {"name": str}))
     assert lro.TypeRegistry(named).pack({"name": "a"}, named).type_name == "acme.v1.Named"
-    assert simple_name(Page[int]) == "Page_int"  # Page[int] is not a valid name in proto
+    assert simple_name(Page[int]) == "Page_int"  # proto does not allow the name Page[int]
     assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
 
 
@@ -236,18 +236,18 @@ class Line:
 
 
 def model(**fields: Any) -> Any:
-    """A model of pydantic with these types and defaults."""
+    """Return a pydantic model with these types and defaults."""
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     return pydantic.create_model("Made", __config__=config, **fields)
 
 
 def struct(*fields: Any) -> Any:
-    """A Struct of msgspec."""
+    """Return a msgspec Struct with these fields."""
     return msgspec.defstruct("Made", fields)
 
 
 ID = uuid.UUID(int=7)
-BOTH = [  # a type, a value of it, and its JSON
+BOTH = [  # (type, value, JSON of the value)
     (uuid.UUID, ID, str(ID)),
     (decimal.Decimal, decimal.Decimal("2.5"), "2.5"),
     (date | None, date(2030, 1, 2), "2030-01-02"),
@@ -291,7 +291,7 @@ MSGSPEC = [
 def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """As a scalar if the library writes one, else as any JSON value; an unset field is left out."""
+    """It becomes a scalar if the library writes one, else a JSON value; UNSET is left out."""
     assert both_ways(cls(a=value)) == {"a": shown}
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
@@ -313,12 +313,12 @@ def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
 def test_wrong_value_of_such_a_type_is_named_by_its_path(
     cls: Any, wrong: Any, paths: set[str]
 ) -> None:
-    """This includes errors that the library itself reports."""
+    """Errors that the library itself reports have paths too."""
     assert violations(cls, {"a": wrong}).keys() == paths
 
 
 class Holder(msgspec.Struct):
-    """Messages of other kinds than its own."""
+    """Fields whose types are a pydantic model and an attrs class."""
 
     model: Needy | None = None
     point: Point | None = None
@@ -351,7 +351,7 @@ class TreeStruct(msgspec.Struct):
 
 
 def test_a_class_may_contain_itself() -> None:
-    """To any depth that JSON may have."""
+    """A class of either library may have fields of its own type."""
     assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": "0"}], "need": "1"}
     assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {"need": [], "kids": [{"need": ["a"]}]}
 
@@ -369,7 +369,7 @@ class OwnForm(BaseModel):
 
 
 class OldModel:
-    """What a model of pydantic 1 looks like."""
+    """A class that looks like a pydantic 1 model."""
 
     __fields__: typing.ClassVar[dict[str, object]] = {}
     __validators__: typing.ClassVar[dict[str, object]] = {}
@@ -412,7 +412,7 @@ class Lost(BaseModel):
     ],
 )
 def test_unsupported_field_is_refused_at_declaration(cls: type, says: str) -> None:
-    """The error names the field and says what to do."""
+    """The error names the field and says what to change."""
     with pytest.raises(DeclarationError, match=says):
         known(cls)
 
@@ -504,12 +504,12 @@ def test_every_violation_of_a_model_is_named() -> None:
     assert violations(Checked, {"low": 10}) == {"low": "must not be above high"}
     assert known(Checked).load({"codes": "1,2"}, Checked).codes == [1, 2]
     assert "codes" in str(violations(Checked, {"codes": "1,b"}))
-    # A stored message of another class version is read, whatever the configuration forbids.
+    # A stored message of another release is read, even if the class forbids extra fields.
     assert known(Checked).load({"odd": 1, "uid": str(ID)}, Checked, strict=False) == Checked(uid=ID)
 
 
 def mended(value: Any) -> Any:
-    """What a validator makes of a word that it knows."""
+    """A validator that accepts the word "small" for 1."""
     if isinstance(value, dict):
         return {name: mended(one) for name, one in value.items()}
     if value == 7:
@@ -518,7 +518,7 @@ def mended(value: Any) -> Any:
 
 
 def sized(name: str, mode: str) -> Any:
-    """A model with such a validator: of a field, or of the whole."""
+    """Return a model with such a validator, on a field or on the whole model."""
     if not name:
         decorator: Any = pydantic.model_validator(mode="before")
     else:
@@ -529,7 +529,7 @@ def sized(name: str, mode: str) -> Any:
 
 @pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
 def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
-    """It may understand what ProtoJSON does not; its TypeError is a violation, as with attrs."""
+    """It may accept values that ProtoJSON refuses; its TypeError becomes a violation."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
     assert "is no size" in violations(cls, {"size": 7}).popitem()[1]
@@ -589,7 +589,7 @@ class AllWritten(BaseModel):
 
 
 def test_serializers_and_computed_fields_of_a_model_count() -> None:
-    """Computed fields are written, not read; enums are written by name, even if kept as values."""
+    """Computed fields are written but not read; enums are written by name, even if kept as values."""
     message = Written(
         stage=Stage.COPYING,
         stages=[Stage.WAITING],
@@ -644,7 +644,7 @@ class Capped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def test_every_violation_of_a_struct_is_named() -> None:
-    """Each value, each list and the whole; a stored message may have unknown fields."""
+    """Errors in values, in lists and in the whole are reported; a stored message may have more fields."""
     assert violations(
         Capped,
         {
@@ -672,7 +672,7 @@ def test_every_violation_of_a_struct_is_named() -> None:
 
 
 def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
-    """One that needs nothing is compared with zero."""
+    """A default that needs no other value is compared with zero."""
     made = (list[str], Field(default_factory=lambda data: [*data]))
     cls = model(start=(int, Field(default_factory=int)), made=made)
     assert [one.label for one in shape_of(cls).fields] == [Label.IMPLICIT, Label.REPEATED]
@@ -680,7 +680,7 @@ def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
 
 
 def test_more_violations_than_a_hundred_are_not_collected() -> None:
-    """A hostile request gets no reply without end."""
+    """A hostile request cannot make the reply arbitrarily long."""
     for wrong in ({"tags": [5] * 1000}, {f"odd{place}": 1 for place in range(1000)}):
         with pytest.raises(lro.errors.InvalidFields) as caught:
             known(Needy).load(wrong, Needy)
@@ -698,7 +698,7 @@ class Chosen:
 
 
 def test_literals_and_sets_of_an_attrs_class() -> None:
-    """A Literal has no zero; a set is a list in a fixed order."""
+    """A Literal has no zero value; a set is written as a list in a fixed order."""
     shown = {"mode": "slow", "modes": ["b"], "numbers": ["1", "2"], "names": ["a", "b"]}
     assert both_ways(Chosen("slow", ("b",), {2, 1}, frozenset("ba"))) == shown
     assert violations(Chosen, {}) == {"mode": "is required"}
@@ -714,7 +714,7 @@ def test_literals_and_sets_of_an_attrs_class() -> None:
 
 
 def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
-    """Named by its descriptor, packed in binary form, and given back wrapped."""
+    """It is named by its descriptor, packed in binary form, and unpacked as its own class."""
     types = lro.TypeRegistry(redis_v1.Instance)
     instance = redis_v1.Instance(name="a", memory_size_gb=3)
     packed = types.pack(instance)
@@ -726,7 +726,7 @@ def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
     shown = types.dump(instance)
     assert shown == {"name": "a", "memorySizeGb": 3}
     assert types.load(shown, redis_v1.Instance) == instance
-    types.register(redis_v1.Instance.pb())  # the wrapped protobuf class counts as the same class
+    types.register(redis_v1.Instance.pb())  # the wrapped protobuf class is the same type
     with pytest.raises(EncodingError, match="must be a Instance, got 5"):
         types.pack(5, redis_v1.Instance)
 
@@ -752,7 +752,7 @@ def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["pydantic", "msgspec", "typing"],
 )
 def test_field_that_is_called_as_a_word_of_python_is_read_and_written(make: Any, name: str) -> None:
-    """Classes that are made by a call may have such fields."""
+    """Classes built by a function call can have field names that are Python keywords."""
     cls = make(name)
     assert known(cls).dump(known(cls).load({name: "3"}, cls), cls) == {name: "3"}
 
@@ -768,13 +768,13 @@ class Square(BaseModel):
 
 
 def by_size(value: Any) -> str:
-    """The tag of a shape: large ones are squares."""
+    """Return the tag of a shape: large shapes are squares."""
     size = value.get("size", 0) if isinstance(value, dict) else value.size
     return "square" if size > 9 else "circle"
 
 
 class Drawing(BaseModel):
-    """Has the discriminator in the field, where pydantic keeps it apart from the type."""
+    """The discriminators are in ``Field``, which pydantic keeps apart from the type."""
 
     shape: Circle | Square = Field(default=Circle(), discriminator="kind")
     sized: Annotated[Circle, pydantic.Tag("circle")] | Annotated[Square, pydantic.Tag("square")] = (
@@ -783,7 +783,7 @@ class Drawing(BaseModel):
 
 
 def test_discriminator_of_a_field_chooses_the_class() -> None:
-    """As in pydantic, also where several classes would accept the value; other tags are refused."""
+    """Only the tag decides, even if several classes would accept the value; other tags are refused."""
     value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
     drawing = known(Drawing).load(value, Drawing)
     assert drawing == Drawing.model_validate(value)
@@ -793,6 +793,6 @@ def test_discriminator_of_a_field_chooses_the_class() -> None:
         ({}, "shape: Unable to extract tag using discriminator 'kind'"),
         ({"kind": "line"}, "shape: Input tag 'line' found using 'kind' does not match"),
         ({"kind": "square", "size": "x"}, "shape.square.size: Input should be a valid integer"),
-    ):  # one error, of the class that the tag names
+    ):  # one error each, from the class that the tag selects
         ((path, text),) = violations(Drawing, {"shape": shape}).items()
         assert f"{path}: {text}".startswith(said)

@@ -1,4 +1,4 @@
-"""Packing messages whose fields hold any value: copied as a whole where that is the same."""
+"""Packing messages with fields of any JSON value, which are copied in one piece if possible."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from tests.filters.every_field_kind import deep_list
 
 
 class Text(str):
-    """A kind of string."""
+    """A subclass of str."""
 
 
 class Count(int):
-    """A kind of integer."""
+    """A subclass of int."""
 
 
 class Share(float):
-    """A kind of float."""
+    """A subclass of float."""
 
 
 class Table(dict):
-    """A kind of dict."""
+    """A subclass of dict."""
 
 
 class Row(list):
-    """A kind of list."""
+    """A subclass of list."""
 
 
 class Moment(datetime):
-    """A kind of datetime."""
+    """A subclass of datetime."""
 
 
 class Level(enum.IntEnum):
@@ -88,7 +88,7 @@ VALUES = st.recursive(
 @message("acme.v1.Inner")
 @attrs.frozen
 class Inner:
-    """A message in a message."""
+    """The message inside a ``Report``."""
 
     data: dict[str, object] = attrs.field(factory=dict)
     maybe: dict[str, object] | None = None
@@ -97,7 +97,7 @@ class Inner:
 @message("acme.v1.Report")
 @attrs.frozen
 class Report:
-    """Fields of any JSON, and those that are written without a call, with each label."""
+    """Fields of any JSON value, and fields that need no function call to write, with each label."""
 
     title: str = ""
     data: dict[str, object] = attrs.field(factory=dict)
@@ -124,7 +124,7 @@ class Report:
 
 
 class Derived(Report):
-    """What is compiled for a class is not for one that is derived from it."""
+    """A subclass, which must not use the writer that was compiled for ``Report``."""
 
 
 TYPES = TypeRegistry(Report, Inner)
@@ -132,15 +132,15 @@ FIELDS = [field.name for field in attrs.fields(Report)]
 
 
 def outcome(call):
-    """What a call gives, with the type of everything in it; or what is wrong."""
+    """Return the result of a call with the types of all its parts, or the text of its error."""
     try:
         return typed(call())
     except EncodingError as exc:
-        return str(exc).partition(": ")[2]  # after the name of the class
+        return str(exc).partition(": ")[2]  # without the name of the class
 
 
 def typed(value):
-    """A value with its types; a kind of integer may stay one, as its JSON is the same."""
+    """Return a value with its types; subclasses of int count as int, as their JSON is the same."""
     if isinstance(value, dict):
         return type(value), [(typed(key), typed(item)) for key, item in value.items()]
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def typed(value):
 @example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
 @example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
 def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
-    """Or both are refused, with the same words, wherever in the message the value stands."""
+    """``pack`` and ``dump`` agree or fail with the same text, wherever the value is in the message."""
     whole = Report(**fields)
     inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
     for made in (whole, Report(anything=value), *inside):
@@ -172,7 +172,7 @@ def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
 
 @pytest.mark.parametrize("inner", [{}, 1])
 def test_report_may_have_32_levels(inner):
-    """Itself and its data are two of them; beyond that it is refused, however deep."""
+    """The report and its data take two levels; deeper data is refused."""
     most = 30 if inner == 1 else 29
     assert TYPES.pack(Report(data={"a": deep_list(most, inner)})).payload["data"]
     for levels in (most + 1, 200, 260, 5000):
@@ -182,7 +182,7 @@ def test_report_may_have_32_levels(inner):
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_change_after_a_report_does_not_show(monkeypatch, fast):
-    """At any depth, whether the faster library copies or not."""
+    """The packed message keeps the values of the report, at any depth, with and without orjson."""
     if not fast:
         monkeypatch.setattr("lro._messages.json_text.orjson", None)
     data = {"rows": [{"id": 1, "size": 10**300}]}
@@ -197,7 +197,7 @@ def test_change_after_a_report_does_not_show(monkeypatch, fast):
 
 @pytest.mark.parametrize("write", [TYPES.dump, lambda made: TYPES.pack(made).payload])
 def test_iterator_in_a_report_is_written_once(write):
-    """It is not emptied by a writer that then leaves the message to another."""
+    """A writer that gives up and passes the message on must not have consumed the iterator."""
     reported = Report(many=iter([1]), texts=iter(["a"]), data={"a": (1,)})
     assert write(reported) == {"many": [1], "texts": ["a"], "data": {"a": [1]}}
 
@@ -205,7 +205,7 @@ def test_iterator_in_a_report_is_written_once(write):
 @message("acme.v1.Turned")
 @attrs.frozen(init=False)
 class Turned:
-    """Whose constructor takes its fields in another order."""
+    """A class whose constructor takes its fields in another order."""
 
     first: str = ""
     second: str = ""
@@ -217,7 +217,7 @@ class Turned:
 @message("acme.v1.Mixed")
 @attrs.frozen
 class Mixed:
-    """With a field in the middle that is given by its name."""
+    """A class with a keyword-only field in the middle."""
 
     first: str = ""
     second: str = attrs.field(default="", kw_only=True)
@@ -228,7 +228,7 @@ class Mixed:
 @message("acme.v1.Watched")
 @attrs.frozen
 class Watched(Mixed):
-    """Whose fields are seen before it is made."""
+    """A class whose ``__new__`` sees the fields."""
 
     def __new__(cls, **fields: str) -> Watched:
         assert "first" in fields
@@ -256,7 +256,7 @@ def test_fields_reach_their_own_parameters(cls):
     ],
 )  # fmt: skip
 def test_any_is_read_alike_whether_its_type_is_known_or_not(value):
-    """A registry that knows a type only needs less time to read an Any of it."""
+    """Registering a type only makes reading an Any of it faster."""
 
     def found(types):
         try:
@@ -270,7 +270,7 @@ def test_any_is_read_alike_whether_its_type_is_known_or_not(value):
 
 
 def test_any_of_another_type_is_not_unpacked():
-    """Whatever its type URL; the host before it does not count."""
+    """The type name decides; the host in the type URL is ignored."""
     for url in ([], "", "type.googleapis.com/acme.v1.Report"):
         with pytest.raises(InvalidArgument, match=r"must be acme\.v1\.Inner"):
             TYPES.unpack(AnyMessage(url, {}), Inner)

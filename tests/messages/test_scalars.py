@@ -1,4 +1,4 @@
-"""Each kind of scalar and well-known type in JSON, both ways (spec §1.9, §1.13)."""
+"""JSON of each kind of scalar and each well-known type, read and written (spec §1.9, §1.13)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Level(enum.IntEnum):
 
 @attrs.frozen
 class One:
-    """Each kind of scalar, implicit."""
+    """One field of each kind of scalar, without presence."""
 
     text: str = ""
     raw: bytes = b""
@@ -56,7 +56,7 @@ class One:
     level: Level = Level.LOW
 
 
-READ = [  # more forms are in the vectors, and where messages of protobuf are read
+READ = [  # the vectors and the tests with protobuf messages have more forms
     ("text", "a\u2028\U0001f600", "a\u2028\U0001f600"),
     ("raw", "AP-_", b"\x00\xff\xbf"),
     *((name, form, 42) for name in ("small", "usmall", "big", "ubig")
@@ -72,7 +72,7 @@ READ = [  # more forms are in the vectors, and where messages of protobuf are re
 
 @pytest.mark.parametrize(("name", "value", "wanted"), READ)
 def test_a_scalar_is_read(name, value, wanted):
-    """Every accepted form of spec §1.9."""
+    """Every form that spec §1.9 accepts is read."""
     found = getattr(TYPES.load({name: value}, One), name)
     assert (repr(found), type(found)) == (repr(wanted), type(wanted))
 
@@ -93,7 +93,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("name", "value", "wanted"), PRINTED)
 def test_a_scalar_is_printed(name, value, wanted):
-    """The one output form of spec §1.9."""
+    """Each value has the one output form of spec §1.9."""
     assert TYPES.dump(One(**{name: value})) == {name: wanted}
 
 
@@ -106,14 +106,14 @@ UNPRINTABLE = [
 
 @pytest.mark.parametrize(("name", "value"), UNPRINTABLE)
 def test_a_scalar_is_not_printed(name, value):
-    """A field that holds what its type does not allow is named."""
+    """The error names the field whose value does not fit its type."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(One(**{name: value}))
     assert caught.value.path == name
 
 
 def test_a_number_of_thousands_of_digits_is_not_written_out():
-    """Python refuses to, and the error must not fail with that."""
+    """Python refuses to convert the number to text, which must not break the error message."""
     with pytest.raises(LroError, match="a huge int"):
         TYPES.dump(One(big=10**5000))
     wrong = {"small": "1" * 500, "big": str(2**63), "level": "1", "double": 10**400}
@@ -188,7 +188,7 @@ NOT_KNOWN = [
 
 @pytest.mark.parametrize(("name", "value"), NOT_KNOWN)
 def test_what_a_well_known_type_does_not_hold(name, value):
-    """Never a crash of another kind: the error names the field."""
+    """A value of the wrong type gives an error that names the field, and no other exception."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(Known(**{name: value}))
     assert caught.value.path.startswith(name)

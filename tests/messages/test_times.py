@@ -1,4 +1,4 @@
-"""Durations and timestamps: the vectors, and what they leave out."""
+"""Durations and timestamps: the cases of the vectors, and more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cases(*modes):
 
 @cases("roundtrip", "parse")
 def test_times_are_read(case):
-    """The JSON form gives these seconds and nanoseconds."""
+    """The JSON form is read as the given seconds and nanoseconds."""
     cls, parse, _ = KINDS[case["type"]]
     assert parse(case.get("input", case["json"])) == cls(case["seconds"], case["nanos"])
 
@@ -45,28 +45,28 @@ def test_times_are_printed(case):
 
 @cases("parse_error")
 def test_invalid_times_are_refused(case):
-    """The error shows the text."""
+    """The error quotes the text."""
     with pytest.raises(InvalidArgument, match="got"):
         KINDS[case["type"]][1](case["input"])
 
 
 @cases("print_error")
 def test_times_out_of_range_are_not_printed(case):
-    """What is out of range has no JSON form."""
+    """A value out of range cannot be written as JSON."""
     cls, _, text = KINDS[case["type"]]
     with pytest.raises(ValueError, match="not a valid"):
         text(cls(case["seconds"], case["nanos"]))
 
 
 def test_the_vectors_are_all_used():
-    """No mode of the file is left out."""
+    """This module handles every mode in the file."""
     modes = {"roundtrip", "parse", "print", "parse_error", "print_error"}
     assert {case["mode"] for case in CASES} == modes
 
 
 @given(st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500)))
 def test_timedeltas_survive(span):
-    """A timedelta goes through Duration and its JSON form unchanged."""
+    """A timedelta is unchanged after a round trip through Duration and its JSON form."""
     assert parse_duration(duration_text(Duration.from_timedelta(span))).to_timedelta() == span
 
 
@@ -75,7 +75,7 @@ MOMENTS = st.datetimes(timezones=st.just(UTC))
 
 @given(MOMENTS)
 def test_datetimes_survive(moment):
-    """A datetime goes through Timestamp and its JSON form unchanged; both printers agree."""
+    """A datetime is unchanged after a round trip through its JSON form; both printers agree."""
     text = timestamp_text(Timestamp.from_datetime(moment))
     assert text == datetime_text(moment)
     assert parse_datetime(text) == moment
@@ -83,14 +83,14 @@ def test_datetimes_survive(moment):
 
 @given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
 def test_every_valid_timestamp_survives(seconds, nanos):
-    """Reading what was printed gives the same nanosecond."""
+    """Reading the printed text gives the same nanosecond."""
     moment = Timestamp(seconds, nanos)
     assert moment.valid
     assert parse_timestamp(timestamp_text(moment)) == moment
 
 
 def test_other_offsets_print_as_utc():
-    """Output is always Z (spec §1.12)."""
+    """Output always ends in Z (spec §1.12)."""
     india = timezone(timedelta(hours=5, minutes=30))
     assert datetime_text(datetime(2030, 1, 1, 5, 30, tzinfo=india)) == "2030-01-01T00:00:00Z"
     milliseconds = datetime(2030, 1, 1, 5, 30, 0, 1000, tzinfo=india)
@@ -99,13 +99,13 @@ def test_other_offsets_print_as_utc():
 
 @pytest.mark.parametrize("convert", [datetime_text, Timestamp.from_datetime])
 def test_a_naive_datetime_is_refused(convert):
-    """A time without a zone could be any; the text says what to do."""
+    """A time without a zone is ambiguous; the error says what to use."""
     with pytest.raises(ValueError, match=r"use datetime\.now\(UTC\)"):
         convert(datetime(2030, 1, 1))
 
 
 def test_nanoseconds_are_cut_to_microseconds():
-    """Towards zero for spans, downwards for moments, which have no negative fractions."""
+    """Durations are cut towards zero; timestamps downwards, as their nanoseconds are positive."""
     assert Duration(1, 999_999_999).to_timedelta() == timedelta(seconds=1, microseconds=999_999)
     assert Duration(0, -1_999).to_timedelta() == timedelta(microseconds=-1)
     moment = Timestamp(-1, 999_999_999).to_datetime()
@@ -114,7 +114,7 @@ def test_nanoseconds_are_cut_to_microseconds():
 
 
 def test_long_input_is_quoted_shortly():
-    """A text of megabytes does not come back in the error."""
+    """The error does not repeat a text of a million characters."""
     for parse in (parse_duration, parse_timestamp):
         with pytest.raises(InvalidArgument) as caught:
             parse("9" * 1_000_000)
@@ -123,7 +123,7 @@ def test_long_input_is_quoted_shortly():
 
 @pytest.mark.parametrize("digits", ["0" * 5000 + "1", "9" * 5000])
 def test_thousands_of_digits_are_no_burden(digits):
-    """Leading zeros are read away, and more digits than the range has are refused."""
+    """Leading zeros are skipped, and numbers with too many digits are refused."""
     try:
         found = parse_duration(digits + "s")
     except InvalidArgument as exc:

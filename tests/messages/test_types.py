@@ -1,4 +1,4 @@
-"""The type registry, the shapes of message classes, and what cannot be either."""
+"""The type registry, the shapes of message classes, and invalid classes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.filters.messages import Book
 
 @attrs.frozen
 class Nameless:
-    """Has no name."""
+    """A class without a full name."""
 
     text: str = ""
 
@@ -45,13 +45,13 @@ class Nameless:
 @message("acme.v1.Thing")
 @attrs.frozen
 class Thing:
-    """Has one."""
+    """A class with a full name."""
 
     text: str = ""
 
 
 def test_a_class_is_known_by_its_name():
-    """And its name by the class; what is not registered is neither."""
+    """A registered class is found by its name and the name by its class; others are unknown."""
     types = TypeRegistry(Thing)
     assert types.name_of(Thing) == "acme.v1.Thing"
     assert "acme.v1.Thing" in types
@@ -64,7 +64,7 @@ def test_a_class_is_known_by_its_name():
 
 
 def test_the_usual_types_are_there():
-    """The well-known ones and the error details (spec §1.14(2))."""
+    """The well-known types and the error details are registered (spec §1.14(2))."""
     well_known = "Any Duration Timestamp FieldMask Struct Value ListValue Empty"
     wrappers = "Bool Bytes Double Float Int32 Int64 String UInt32 UInt64"
     details = "ErrorInfo RetryInfo BadRequest ResourceInfo PreconditionFailure"
@@ -79,7 +79,7 @@ def test_the_usual_types_are_there():
 
 
 def test_a_class_may_be_named_when_it_is_registered():
-    """Once; repeating that is harmless, another name is not."""
+    """Registering it again under the same name is harmless; another name is refused."""
     types = TypeRegistry()
     assert types.register(Nameless, "acme.v1.Nameless") == "acme.v1.Nameless"
     assert types.register(Nameless) == "acme.v1.Nameless"
@@ -89,7 +89,7 @@ def test_a_class_may_be_named_when_it_is_registered():
     assert types.register(Thing, "acme.v1.Ignored") == "acme.v1.Thing"
     with pytest.raises(DeclarationError, match=r"is the name of .*Thing.* already"):
         TypeRegistry(Thing).register(Nameless, "acme.v1.Thing")
-    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # as requests are
+    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # like a request's body
     assert TypeRegistry().dump(Nameless("a")) == {"text": "a"}
 
 
@@ -97,7 +97,7 @@ def test_a_class_may_be_named_when_it_is_registered():
 
 
 def test_values_are_packed_by_type():
-    """A message, a span, a time; an AnyMessage is passed through."""
+    """Messages, durations and times can be packed; an AnyMessage is passed through."""
     types = TypeRegistry(Thing)
     packed = types.pack(Thing("a"))
     assert packed == AnyMessage("type.googleapis.com/acme.v1.Thing", {"text": "a"})
@@ -125,7 +125,7 @@ def test_unregistered_value_is_not_packed(thing, error):
 
 
 def test_message_is_unpacked_only_as_its_type():
-    """By the name after the last slash (spec §1.14(1))."""
+    """The type is the name after the last slash of the URL (spec §1.14(1))."""
     types = TypeRegistry(Thing, Book)
     packed = AnyMessage("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
     assert types.unpack(packed, Thing) == Thing("a") == types.unpack_any(packed)
@@ -141,12 +141,12 @@ def test_message_is_unpacked_only_as_its_type():
         types.unpack(packed, Nameless)
     with pytest.raises((InvalidArgument, MissingExtra), match="binary form"):
         types.unpack(AnyMessage("x/acme.v1.Thing", b"\x0a"), Thing)
-    # Checked, the payload becomes canonical, and the prefix of the URL stays.
+    # The check makes the payload canonical, and keeps the prefix of the type URL.
     loose = AnyMessage("my.host/lrofix.v1.Book", {"page_count": "5", "title": ""})
     assert types.checked(loose) == AnyMessage("my.host/lrofix.v1.Book", {"pageCount": 5})
     with pytest.raises(InvalidArgument, match="not registered"):
         types.checked(AnyMessage("x/foreign.Type"))
-    # No type and no payload; a payload without a type is not empty.
+    # Empty means without type and payload; a payload without a type is not empty.
     assert [one.empty for one in (AnyMessage(), AnyMessage("x/a"), AnyMessage("", b"a"))] == [
         True,
         False,
@@ -157,7 +157,7 @@ def test_message_is_unpacked_only_as_its_type():
 
 
 def test_the_status_of_an_error():
-    """Code, text and details, exactly one of them an ErrorInfo (spec §6.3)."""
+    """A status has a code, a message and details with exactly one ErrorInfo (spec §6.3)."""
     types = TypeRegistry()
     status = types.status_of(InvalidArgument("page_size", "is odd"), "acme.test")
     assert (status.code, status.message) == (Code.INVALID_ARGUMENT, "page_size: is odd")
@@ -177,7 +177,7 @@ def test_the_status_of_an_error():
 @message("acme.v1.Nest")
 @attrs.frozen
 class Nest:
-    """Contains itself."""
+    """A message with a field of its own type."""
 
     inner: Nest | None = None
 
@@ -200,14 +200,14 @@ def lists(levels):
     "make", [lambda levels: nested(levels), lambda levels: Struct({"a": lists(levels - 1)})]
 )
 def test_depth_is_bounded(make):
-    """32 levels go; beyond that it is an error and no crash (spec §1.8(8))."""
+    """32 levels are allowed; more are refused with an error, without a crash (spec §1.8(8))."""
     types = TypeRegistry(Nest)
     assert types.pack(make(32))
     for levels in (33, 100, 500):
         with pytest.raises(EncodingError, match="nested deeper than 32 levels"):
             types.pack(make(levels))
     ring = []
-    ring.append(ring)  # deeper than any limit
+    ring.append(ring)  # a list that contains itself
     for write in (types.pack, types.dump):
         with pytest.raises(EncodingError, match="nested deeper"):
             write(Struct({"a": ring}))
@@ -217,7 +217,7 @@ def test_depth_is_bounded(make):
 
 
 class Model:
-    """Like a pydantic model: it validates itself, and knows its JSON."""
+    """A class like a pydantic model: it validates itself, and converts itself to JSON."""
 
     def __init__(self, **data):
         if not isinstance(data.get("count"), int):
@@ -232,7 +232,7 @@ class Model:
 
 
 class ModelCodec:
-    """What a user writes for such a library."""
+    """A codec such as a user writes for a library."""
 
     shape = None
 
@@ -256,7 +256,7 @@ def models(cls):
 
 
 def test_a_factory_makes_codecs():
-    """For the classes that it knows; all others go on to the next."""
+    """It makes codecs for the classes it knows; other classes go on to the next factory."""
     types = TypeRegistry(Thing, factories=[models])
     assert types.register(Model, "acme.v1.Model") == "acme.v1.Model"
     packed = types.pack(Model(count=1))
@@ -269,13 +269,13 @@ def test_a_factory_makes_codecs():
         types.load({"count": 1, "x": 2}, Model)
     assert types.pack(Thing("a")).payload == {"text": "a"}
     assert types.codec("acme.v1.Model").shape is None
-    for wrong in (float("nan"), b""):  # what is no JSON is refused when it is packed
+    for wrong in (float("nan"), b""):  # values without JSON are refused when they are packed
         with pytest.raises(EncodingError):
             types.pack(Model(count=1, x=wrong))
 
 
 def test_binary_codec_has_no_json():
-    """The payload stays in binary form; there is no JSON of it."""
+    """The payload stays binary; it cannot be written as JSON."""
     codec = ModelCodec(Model)
     codec.dump = lambda message: b"\x08\x01"
     codec.load = lambda payload, *, strict: Model(count=payload[1])
@@ -298,7 +298,7 @@ class Color(enum.Enum):
 
 
 def made(annotation, default=attrs.NOTHING, **options):
-    """A class with one field of this annotation."""
+    """Return a class with one field of this annotation."""
     field = attrs.field(default=default, type=annotation, **options)
     return attrs.make_class("Made", {"odd": field}, frozen=True)
 
@@ -347,13 +347,13 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize(("annotation", "why"), UNSUPPORTED)
 def test_a_field_that_no_message_can_have(annotation, why):
-    """The class and the field are named when it is registered."""
+    """Registering the class fails with an error that names the class and the field."""
     cls = made(annotation)
     with pytest.raises(DeclarationError, match=why) as caught:
         TypeRegistry().register(cls, "acme.v1.Made")
     assert caught.value.subject == "Made.odd"
     outer = attrs.make_class("Outer", {"inner": attrs.field(default=None, type=list[cls])})
-    with pytest.raises(DeclarationError, match=r"Made\.odd"):  # not by its first message
+    with pytest.raises(DeclarationError, match=r"Made\.odd"):  # the error names the inner class
         TypeRegistry().register(outer, "acme.v1.Outer")
 
 
@@ -361,7 +361,7 @@ def test_a_field_that_no_message_can_have(annotation, why):
     "field", [lambda default, **more: attrs.field(default=default, **more), dataclasses.field]
 )
 def test_field_numbers_may_be_given(field):
-    """For classes that must agree with a proto file."""
+    """Classes that must match a proto file can set their field numbers."""
 
     class Numbered:
         name: str = field(default="", metadata=field_number(4))
@@ -373,7 +373,7 @@ def test_field_numbers_may_be_given(field):
 
 
 def numbered(*numbers):
-    """A class whose fields have these numbers."""
+    """Return a class whose fields have these numbers."""
     fields = {
         f"f{place}": attrs.field(default="", type=str, metadata=field_number(value))
         for place, value in enumerate(numbers)
@@ -388,7 +388,7 @@ class Lost:
 
 @attrs.frozen
 class More(Thing):
-    """It is another message, and does not inherit the name."""
+    """A subclass, which does not inherit the name."""
 
 
 DECLARATIONS = [
@@ -419,12 +419,12 @@ DECLARATIONS = [
 
 @pytest.mark.parametrize(("declare", "arguments", "why"), DECLARATIONS)
 def test_invalid_declaration_is_refused_with_advice(declare, arguments, why):
-    """Where it is written or registered: names, numbers, annotations, other classes."""
+    """The decorator or the registration refuses bad names, numbers, annotations and classes."""
     with pytest.raises(DeclarationError, match=why):
         declare(*arguments)
 
 
 def test_an_enum_without_members():
-    """It has no zero; nothing can be read into it."""
+    """Its field has no zero, and no value can be read."""
     (field,) = shape_of(made(enum.Enum("Void", []))).fields
     assert field.zero is None
