@@ -1,4 +1,4 @@
-"""A message with the kinds of fields that the vectors' messages lack, and filters of it."""
+"""A message with the kinds of fields that the vectors' messages lack, and filters for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Colour(enum.Enum):
 @message(NAME)
 @attrs.frozen
 class Everything:
-    """The kinds of fields that the vectors' messages lack."""
+    """A message with the kinds of fields that the vectors' messages lack."""
 
     value: Value | None = None
     loose: object | None = None
@@ -70,17 +70,17 @@ EVERYTHING = types([NAME], TypeRegistry(Everything))
 def compiled(
     text: str, metadata: Sequence[MessageType] = EVERYTHING, response: Sequence[MessageType] = ()
 ) -> Filter:
-    """The filter, where metadata are of these types."""
+    """Compile a filter for metadata of these types."""
     return compile_filter(text, metadata=metadata, response=response)
 
 
 def matches(text: str, payload: Json | bytes) -> bool:
-    """Whether the filter matches an operation with this metadata, in which anything may be."""
+    """Return whether the filter matches an operation with this metadata, which may be malformed."""
     return compiled(text).matches(Row(metadata=AnyMessage(url(NAME), payload)))
 
 
 def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidFilter:
-    """The error for a filter that does not fit."""
+    """Return the error of a filter that does not fit the types."""
     with pytest.raises(InvalidFilter) as caught:
         compiled(text, metadata)
     return caught.value
@@ -91,7 +91,7 @@ def refusal(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> str:
 
 
 def deep_list(depth: int, inner: Json = "innermost") -> Json:
-    """Lists in lists."""
+    """Return ``inner`` inside ``depth`` nested lists."""
     for _ in range(depth):
         inner = [inner]
     return inner

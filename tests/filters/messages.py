@@ -50,7 +50,7 @@ class Window:
 @message("lrofix.v1.ExportMetadata")
 @attrs.frozen
 class ExportMetadata:
-    """The members of the one-of are optional fields: to a filter that is the same."""
+    """The one-of's members are plain optional fields, which makes no difference to a filter."""
 
     create_time: datetime | None = None
     end_time: datetime | None = None
@@ -124,12 +124,12 @@ REGISTRY = TypeRegistry(ExportMetadata, ImportMetadata, ExportResponse, Book)
 
 
 def url(full_name: str) -> str:
-    """The type URL of a message."""
+    """Return the type URL of a message."""
     return f"type.googleapis.com/{full_name}"
 
 
 def types(names: Sequence[str], registry: TypeRegistry = REGISTRY) -> list[MessageType]:
-    """The types of these full names, as a service gives them to a filter."""
+    """Return the types with these full names, as a service passes them to a filter."""
     return [
         MessageType(name, registry.codec(name).shape if name in registry else None)
         for name in names
@@ -141,7 +141,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A record, as plain as a filter's subject can be."""
+    """The smallest record that a filter can match."""
 
     name: str = "operations/a"
     done: bool = False
@@ -155,7 +155,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """By spec §2.1."""
+        """The state, derived as in spec §2.1."""
         if not self.done:
             return "IN_PROGRESS"
         if self.error is None:
@@ -164,7 +164,7 @@ class Row:
 
 
 def row(record: dict[str, object]) -> Row:
-    """A record of filter_eval.json."""
+    """Convert a record of filter_eval.json."""
     operation = record["operation"]
     assert isinstance(operation, dict)
     error = operation.get("error")

@@ -1,4 +1,4 @@
-"""What is refused before any record is looked at, with sentences that help."""
+"""Filters that are refused before any record is read, and the text of the errors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.filters.messages import types
     ],
 )
 def test_a_refusal_says_what_does_not_fit(text: str, said: str) -> None:
-    """Types are checked before any record is looked at, with a sentence that helps."""
+    """Types are checked before any record is read; the error says how to fix the filter."""
     assert said in refusal(text)
 
 
 def registered(full_name: str, **fields: typing.Any) -> typing.Any:
-    """The type of a message with these fields."""
+    """Return the type of a message with these fields."""
     made = attrs.make_class("Made", fields, frozen=True)
     registry = TypeRegistry()
     registry.register(made, full_name)
@@ -44,7 +44,7 @@ def registered(full_name: str, **fields: typing.Any) -> typing.Any:
 
 
 def test_long_enums_are_not_listed_whole() -> None:
-    """An error shows the first names of an enum with many."""
+    """For an enum with many names, the error lists only the first."""
     many = enum.Enum("Many", {f"N{number}": number for number in range(20)})  # type: ignore[misc]  # made here
     big = registered("acme.v1.Big", many=attrs.field(default=many.N0, type=many))
     assert "N7, …, found 'x'" in refusal("metadata.many = x", big)
@@ -58,9 +58,9 @@ def test_long_enums_are_not_listed_whole() -> None:
         ("metadata:byLang", "by_long"),
         ("error:detials", "details"),
         ("mask2:*", "metadata.mask"),
-        ("metadata.node.links.lable = x", None),  # the operator is what is wrong
+        ("metadata.node.links.lable = x", None),  # the operator is wrong, not the name
         ("metadata.node.links:lable", None),
-        ("metadata.by_long.lable = x", None),  # a key, and no number
+        ("metadata.by_long.lable = x", None),  # the key must be a number
         ("metadata.by_long:lable", None),
         ("metadata:'colours'.x", None),
         ("metadata:(colours)", None),
@@ -72,13 +72,13 @@ def test_long_enums_are_not_listed_whole() -> None:
     ],
 )
 def test_the_nearest_name_is_suggested(text: str, hint: str | None) -> None:
-    """Of an unknown field or name, if one is near, where a field was looked for."""
+    """A similar name is suggested for an unknown one, but only where a field name is expected."""
     said = refusal(text)
     assert said.partition("; did you mean ")[2] == (f"{hint}?" if hint else "")
 
 
 def test_names_of_every_type_are_suggested() -> None:
-    """Of several types, those that have the message; what is said of all of them stays."""
+    """Fields of every registered type are suggested; what all types' errors say is kept."""
     known = types(["lrofix.v1.ImportMetadata", "lrofix.v1.ExportMetadata"])
     assert refusal("metadata.verbs = x", known) == (
         "there is no field 'verbs'; no type registered for metadata accepts this;"
@@ -87,7 +87,7 @@ def test_names_of_every_type_are_suggested() -> None:
 
 
 def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> None:
-    """A type that takes the operator but not the value went further."""
+    """If an operator fits one type, the error is about the value that does not fit."""
     one = registered("acme.v1.One", x=attrs.field(default=False, type=bool))
     other = registered("acme.v1.Other", x=attrs.field(default=0, type=Int32))
     for both in ([*one, *other], [*other, *one]):
@@ -97,7 +97,7 @@ def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> Non
 
 
 def test_a_description_stays_short_whatever_the_names() -> None:
-    """One line under 200 characters, also where types have longer names than they should."""
+    """It is one line under 200 characters, even if the names of a type are very long."""
     many = enum.Enum("Many", {"N" * 150: 0, "M": 1})  # type: ignore[misc]  # made here
     long = "long_" * 12
     fields = {
@@ -109,13 +109,13 @@ def test_a_description_stays_short_whatever_the_names() -> None:
     assert refusal(f"metadata.{long[:40]} = 1", big) == (
         f"there is no field '{long[:40]}'; did you mean {long}?"
     )
-    hinted = refusal(f"{long[:40]} = 1", big)  # the hint would be too long
+    hinted = refusal(f"{long[:40]} = 1", big)  # without a hint, which would be too long
     assert hinted.endswith(f"found '{long[:40]}'")
     assert shortened("x" * 200, 0).description == "x" * 198 + "…"
 
 
 def test_the_nearest_name_is_sought_among_two_thousand() -> None:
-    """In bounded time, however many fields a type has."""
+    """The search is bounded: of 2040 fields only the first 2000 are compared."""
     fields = {f"field_{number}": attrs.field(default="", type=str) for number in range(2040)}
     big = registered("acme.v1.Big", **fields)
     assert refusal("metadata.FIELD_1999 = x", big).endswith("did you mean field_1999?")

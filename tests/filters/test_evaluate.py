@@ -1,4 +1,4 @@
-"""Evaluation beyond the vectors: other kinds of fields, odd payloads, what SQL may read."""
+"""Evaluation beyond the vectors: other kinds of fields, malformed payloads, own fields."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, 
         ("{}.nil > null", False),
         ("{}.gone:*", False),
         ("{}.o.k:1", True),
-        ("{}.o.k:2", False),  # an element that is a list equals nothing
+        ("{}.o.k:2", False),  # a list inside the list equals no value
         ("{}.o.k.d:e", True),
         ("{}.o.k.d = e", False),
         ("{}:n", True),
     ],
 )
 def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool) -> None:
-    """Values of any type compare as in a Struct; what does not fit is false (spec §7.8(5))."""
+    """Values compare by their JSON type, as in a Struct; other tests are false (spec §7.8(5))."""
     assert matches(test.format(f"metadata.{field}"), {field: LOOSE}) is expected
 
 
@@ -49,7 +49,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.value:*", {}, False),
         ("metadata.by_key.a = null", {"byKey": {"a": None}}, True),
         *((f"metadata.{x}:*", {x: None}, False) for x in ("listed", "node", "maybe", "limit")),
-        # A ListValue, repeated Values and repeated Structs are asked with ``:``.
+        # A ListValue, repeated Values and repeated Structs are tested with ``:``.
         ("metadata.listed:b", {"listed": ["a", "b"]}, True),
         ("metadata.listed:*", {"listed": []}, True),
         ("metadata.listed = b", {"listed": ["b"]}, False),
@@ -60,11 +60,11 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.lists:a", {"lists": [["a"]]}, False),
         ("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]}, True),
         ("metadata.structs:*", {"structs": [{}]}, True),
-        # ``Mapping[str, object]`` is a Struct: keys are asked for, the whole is not compared.
+        # ``Mapping[str, object]`` is a Struct: its keys can be tested, but not the whole.
         ("metadata.open:a", {"open": {"a": None}}, True),
         ("metadata.open.a.b = c", {"open": {"a": {"b": "c"}}}, True),
         ("metadata.open:*", {}, False),
-        # A key is looked up as JSON spells it.
+        # A key is normalized to its JSON spelling.
         ("metadata.flags.true = yes", {"flags": {"true": "yes"}}, True),
         ("metadata.by_id:007", {"byId": {"7": ""}}, True),
         ("metadata.by_id.7 = ''", {"byId": {"7": ""}}, True),
@@ -74,7 +74,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
             True,
         ),
         ("metadata.by_long.1.label = x", {"byLong": {"2": {"label": "x"}}}, False),
-        # An alias is the name that JSON prints; a number without a name equals none.
+        # An enum's aliases are equal; a number without a name equals no name.
         ("metadata.colour = RED", {}, True),
         ("metadata.colour:*", {}, False),
         ("metadata.colour = VERT", {"colour": "GREEN"}, True),
@@ -82,7 +82,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.colour:*", {"colour": 77}, True),
         ("metadata.maybe:*", {"maybe": "RED"}, True),
         ("metadata.maybe != GREEN", {}, False),
-        # A float compares as 32 bits, a double as 64, also in lists and for special values.
+        # A float compares in 32 bits, a double in 64, also in lists, and with NaN and infinity.
         ("metadata.ratio = 0.100000001", {"ratio": 0.1}, True),
         ("metadata.rate = 0.100000001", {"rate": 0.1}, False),
         ("metadata.ratios:0.1", {"ratios": [1, 0.1]}, True),
@@ -97,9 +97,9 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.limit != 5", {"limit": 5.5}, False),
         ("metadata.limit != 1", {}, False),
         ("metadata.limit:*", {"limit": 0}, True),
-        # An element of a list of times equals a literal at the same moment.
+        # An element of a list of times equals a literal of the same instant.
         ("metadata.when:'2030-01-01T01:00:00+01:00'", {"when": ["2030-01-01T00:00:00Z"]}, True),
-        # Everything below a binary payload is false; its presence and type can be asked.
+        # Tests of fields in a binary payload are false; its presence and its type can be tested.
         ("metadata.limit = 5", b"\x08\x05", False),
         ("metadata:limit", b"\x08\x05", False),
         ("metadata.colour = RED", b"", False),
@@ -110,7 +110,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
     ],
 )
 def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: bool) -> None:
-    """By the field's type, and by what is there (spec §7.7 to §7.12)."""
+    """The field's type and value decide (spec §7.7 to §7.12)."""
     assert matches(text, payload) is expected
 
 
@@ -130,12 +130,12 @@ def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: boo
     ],
 )
 def test_test_that_no_such_field_takes_is_refused(text: str, said: str) -> None:
-    """Lists, Structs, and keys that the type cannot have."""
+    """The test does not suit a list or Struct, or the map cannot have the key."""
     assert said in refusal(text)
 
 
 def test_bytes_masks_and_packed_messages_are_only_present() -> None:
-    """Presence is all that can be asked of them (spec §7.7(3))."""
+    """Only their presence can be tested (spec §7.7(3))."""
     payload: Json = {"blob": "", "raw": "", "blobs": ["AA=="], "mask": "a", "packed": [{}]}
     for field in ("blob", "raw", "blobs", "mask", "packed"):
         assert matches(f"metadata.{field}:*", payload)
@@ -146,7 +146,7 @@ def test_bytes_masks_and_packed_messages_are_only_present() -> None:
 
 
 def test_the_type_decides_which_test_applies() -> None:
-    """A type that is not registered, or not for this field, makes the test false."""
+    """If the record's type is not registered for this field, the test is false."""
     book = AnyMessage(url("lrofix.v1.Book"), {"title": "x"})
     both = compiled("metadata.title = x", types(["lrofix.v1.Book"]))
     assert both.matches(Row(metadata=book))
@@ -171,7 +171,7 @@ def test_the_type_decides_which_test_applies() -> None:
     ],
 )
 def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expected: bool) -> None:
-    """A Value or ListValue is looked into; a wrapper can be searched and is present, no more."""
+    """Value and ListValue can be tested inside; a wrapper supports only search and presence."""
     full_name = f"google.protobuf.{name}"
     subject = Row(metadata=AnyMessage(url(full_name), payload))
     assert compiled(text, types([full_name])).matches(subject) is expected
@@ -183,7 +183,7 @@ def test_nothing_is_below_a_wrapper(text: str) -> None:
 
 
 def test_a_type_without_a_shape_has_no_fields() -> None:
-    """A codec that does not know its fields leaves nothing to ask for but presence."""
+    """If the codec has no shape, only presence can be tested."""
     unknown = types(["acme.v1.Opaque"])
     assert "there is no field 'x'" in refusal("metadata.x = 1", unknown)
     subject = Row(metadata=AnyMessage(url("acme.v1.Opaque"), {"x": "found"}))
@@ -192,7 +192,7 @@ def test_a_type_without_a_shape_has_no_fields() -> None:
 
 
 def test_recursive_messages_are_walked_without_recursion() -> None:
-    """A path of thousands of steps and a payload as deep are only a loop."""
+    """Thousands of nested levels are walked in a loop, without recursion."""
     payload: dict[str, Json] = {"label": "Bottom"}
     for _ in range(3000):
         payload = {"below": payload, "links": [{"label": "l"}]}
@@ -242,7 +242,7 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (AnyMessage(),)), cancel_reque
     ],
 )
 def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: bool) -> None:
-    """The operation's own fields and the functions, where the vectors leave a gap."""
+    """Tests of the operation's own fields and of functions that the vectors do not cover."""
     assert compiled(text).matches(FAILED) is on_failed
     assert compiled(text).matches(Row(method="acme.v2.Data.Move")) is on_running
 

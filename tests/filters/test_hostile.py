@@ -1,7 +1,7 @@
-"""Filters made to do harm cost no more than their length and the record's size account for.
+"""Hostile filters cost no more work than their length and the record's size justify.
 
-Work is counted, in calls of Python and C functions: seconds would depend on the machine. Where a
-single call could take long, a bound far above what is seen guards against hangs.
+Work is counted in calls of Python and C functions, because seconds depend on the machine. A
+generous time limit catches single calls that would hang.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METADATA: Final = [
 ]
 RESPONSE: Final = types(EVAL["response_types"])
 HANGS_SECONDS: Final = 10.0
-"""Far above what anything takes here: what is slower counts as hanging."""
+"""Far more than any call here needs; a call that takes longer counts as hanging."""
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
 CASES: Final[Any] = [
@@ -48,7 +48,7 @@ SEEDS: Final = sorted(
     {case["filter"] for cases in CASES for case in cases if len(case["filter"]) < 1000}
 )
 ODD: Final = "\x00\x1f\x7f\ud800\udfff\u0130ß\ufb03\u0345\u202e\u200d\u0301\u2028\ufeff\U000e0001🙂"
-"""Control characters, halves of pairs, what folds to more than one, what is not seen."""
+"""Control characters, lone surrogates, invisible characters, and some that fold to several."""
 
 TOKENS: Final = (
     *("AND", "OR", "NOT", "-", "(", ")", "()", " ", "  ", "\t\n", ".", ",", ":", "=", "!=", "<="),
@@ -77,7 +77,7 @@ SOUP: Final = (
 
 @st.composite
 def mutants(draw: st.DrawFn) -> str:
-    """A filter of the vectors, some of it cut out, doubled, or replaced by something else."""
+    """Return a filter of the vectors with pieces cut out, doubled, or replaced."""
     text: str = draw(st.sampled_from(SEEDS))
     for _ in range(draw(st.integers(1, 4))):
         begin = draw(st.integers(0, len(text)))
@@ -95,7 +95,7 @@ def mutants(draw: st.DrawFn) -> str:
 
 @st.composite
 def giants(draw: st.DrawFn) -> str:
-    """One piece again and again, up to the limits and beyond."""
+    """Return a piece that is repeated up to the limits and beyond."""
     piece = draw(st.sampled_from(TOKENS) | st.sampled_from(SEEDS) | st.text(LETTERS, max_size=4))
     count = draw(st.sampled_from([49, 50, 51, 499, 500, 501, 4000, 8192]))
     before, after = draw(st.tuples(st.sampled_from(PATHS), st.sampled_from(TOKENS)))
@@ -134,7 +134,7 @@ ROWS: Final = st.sampled_from(KNOWN) | st.builds(
 
 
 def read(text: str) -> Filter | None:
-    """The filter, or None for one that is refused as it ought to be; soon, either way."""
+    """Compile the filter in bounded time; return None after checking how it was refused."""
     try:
         return in_time(lambda: compiled(text, METADATA, RESPONSE))
     except InvalidFilter as refused:
@@ -143,7 +143,7 @@ def read(text: str) -> Filter | None:
 
 
 def in_time(call: Callable[[], T]) -> T:
-    """What a call gives, which does not hang."""
+    """Make the call, and check that it does not hang."""
     began = time.process_time()
     try:
         return call()
@@ -153,7 +153,7 @@ def in_time(call: Callable[[], T]) -> T:
 
 
 def check_refusal(refused: InvalidFilter, text: str) -> None:
-    """A refusal names a place in the filter, and is one line that can be read."""
+    """Check that the error has a position in the filter and one printable line."""
     assert 0 <= refused.position <= len(text)
     assert refused.description
     assert refused.description.isprintable(), ascii(refused.description)
@@ -162,7 +162,7 @@ def check_refusal(refused: InvalidFilter, text: str) -> None:
 
 
 def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
-    """Any text is a filter or refused; ``NOT`` of a filter is its complement (spec §7.5)."""
+    """Check a text that is a filter or is refused; ``NOT`` of it is its complement (spec §7.5)."""
     wanted = read(text)
     if wanted is None or not text.strip(" \t\r\n"):
         return None
@@ -178,11 +178,11 @@ def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
 
 EXPORT: Final = "lrofix.v1.ExportMetadata"
 SLACK: Final = 100
-"""So many calls cost nothing: what is done once."""
+"""Extra calls that are allowed, for work that is done once."""
 
 
 def work(call: Callable[[], object]) -> int:
-    """How many functions are called, without finalizers of what earlier tests left behind."""
+    """Count the function calls made by ``call``; the garbage collector is off meanwhile."""
     count = 0
 
     def seen(frame: object, event: str, arg: object) -> None:
@@ -201,7 +201,7 @@ def work(call: Callable[[], object]) -> int:
 
 
 def check_linear(works: Mapping[int, int]) -> None:
-    """Check that work grows no faster than size: from one size to the next, and over all."""
+    """Check that work grows no faster than size, from each size to the next."""
     for small, large in itertools.pairwise(works):
         most = works[small] * (large / small) * 1.1 + SLACK
         assert works[large] <= most, f"grows faster than the size: {works}"
@@ -237,9 +237,9 @@ FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
 
 @pytest.mark.parametrize("kind", FILTERS)
 def test_reading_takes_as_long_as_the_filter_is(kind: str) -> None:
-    """Twice the filter is twice the work, whether it is valid or not."""
+    """Twice the filter takes at most twice the work, whether it is valid or not."""
     make = FILTERS[kind]
-    read(make(16))  # what is made once, is made
+    read(make(16))  # so that work done once is not counted
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
 
 
@@ -280,13 +280,13 @@ PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], Any]]] = {
 
 
 def steps(count: int, notes: int) -> Json:
-    """Messages that hold lists."""
+    """Return ``count`` messages, each with a list of ``notes`` texts."""
     return [{"notes": ["a"] * notes}] * count
 
 
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
-    """Twice the record is twice the work for one test; no way through it is taken twice."""
+    """For one test, twice the record takes at most twice the work; no path is walked twice."""
     text, name, make = PAYLOADS[kind]
     wanted = compiled(text, METADATA, RESPONSE)
     works = {}
@@ -301,7 +301,7 @@ def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
     "test", ["metadata.tags:z{}", "metadata.steps.name:z{}*", "z{}", "a*z{}", "metadata.verb:*z{}"]
 )
 def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
-    """Twice the tests is at most twice the work, on any record."""
+    """Twice the tests take at most twice the work, on any record."""
     payload: Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     works = {}
@@ -314,7 +314,7 @@ def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
 
 
 class Counted(list[Any]):
-    """Elements, and how often one went through them."""
+    """A list that counts how often it was iterated."""
 
     rounds = 0
 
@@ -324,7 +324,7 @@ class Counted(list[Any]):
 
 
 def test_equal_paths_are_read_once() -> None:
-    """However much is asked of it; and equality takes no look at each element (spec §3.4(8))."""
+    """Many tests of one path walk it once; equality does not scan every element (spec §3.4(8))."""
     tags = Counted(f"t{number}" for number in range(1000))
     values = " OR ".join(f"x{number}" for number in range(400))
     wanted = compiled(f"metadata.tags:({values} OR t999)", METADATA)
@@ -358,7 +358,7 @@ LONG: Final = {"verb": "a" * MEGABYTE}
     ids=range(13),
 )
 def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
-    """The worst of each kind on a megabyte ends long before the bound."""
+    """The worst filter of each kind, on a megabyte of data, ends far below the time limit."""
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     began = time.process_time()
     wanted = compiled(text, METADATA, RESPONSE)
@@ -370,7 +370,7 @@ def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
     "test", ["*b*{}z", "ab{}", "metadata.extra.a:{}", "metadata.extra.a.b{}:z"]
 )
 def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
-    """Within the limits of its length, and for large operations only (spec §7.16)."""
+    """The filter is short enough, but takes too many steps on a large operation (spec §7.16)."""
     wanted = compiled(" OR ".join(test.format(number) for number in range(290)), METADATA)
     assert not wanted.matches(Row(metadata=AnyMessage(url(EXPORT), {"tags": ["a"]})))
     verb = "a" * MEGABYTE if test == "ab{}" else ""
@@ -380,7 +380,7 @@ def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
 
 
 def test_the_depth_of_a_filter_needs_few_frames() -> None:
-    """Fifty parentheses of the worst kinds leave most of the stack to who calls."""
+    """Fifty nested parentheses of the worst kinds leave the caller most of the stack."""
     texts = ["-(a " * 49 + "b" + ")" * 49, "(x OR -(y " * 25 + "b" + "))" * 25]
     texts += [f"done = {text.replace('a', 'true').replace('b', 'false')}" for text in texts[:1]]
     texts[2] = "done = (" + "-(true " * 49 + "false" + ")" * 50
@@ -403,7 +403,7 @@ NUMBERS: Final = (
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:22])
 def test_numbers_of_any_size_compare_exactly(number: str) -> None:
-    """Integers compare exactly with any number; a double with the double that it is."""
+    """Integers are compared exactly with any number, doubles with the nearest double."""
     exact = Fraction(number)
     for value in (-5, 0, 1, 5, 2**31 - 1):
         for op, wanted in (("<", value < exact), ("=", value == exact), ("!=", value != exact)):
@@ -417,7 +417,7 @@ def test_numbers_of_any_size_compare_exactly(number: str) -> None:
 
 @pytest.mark.parametrize("char", ODD, ids=ascii)
 def test_odd_characters_are_text_or_refused(char: str) -> None:
-    """Wherever such a character stands: found as it is, or refused in a line one can read."""
+    """The character is found as it is, or the filter is refused with one printable line."""
     never = not char.encode("utf-8", "replace").strip(b"?") or char < " " or char == "\x7f"
     for text in (char, f'"{char}"', f"metadata.loose.{char}:*", f'metadata.loose = "x{char}*"'):
         assert (read(text) is None) is never
@@ -431,7 +431,7 @@ def test_odd_characters_are_text_or_refused(char: str) -> None:
 
 
 def test_a_search_does_not_see_where_strings_meet() -> None:
-    """The end of one string and the start of the next are no match; folding may change lengths."""
+    """A match cannot span two strings; folding may change their lengths."""
     payload: Json = {"loose": ["İa", "bß", "\u0345c", "\ud800", "d\udc00e"]}
     for text, found in (("ab", False), ("a*b", False), ("ss", True), ("ßc", False), ("ιc", True)):
         assert matches(text, payload) is found, text

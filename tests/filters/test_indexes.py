@@ -1,4 +1,4 @@
-"""Indexes of metadata: what is declared, the keys of records, and what databases make of them."""
+"""Indexes of metadata: their declaration, the keys of records, and the stores' own indexes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ KEYED = json.dumps({"k1": "a"})
 
 
 def service(store: Store, *index: str, metadata: Any = ExportMetadata, **options: Any) -> Service:
-    """A service of one method with these indexes."""
+    """Return a service with one method that has these indexes."""
     made = Service(store, InlineExecutor(), maintenance=False, **options)
     declare(made, METHOD, metadata, *index)
     return made
 
 
 def declare(made: Service, method: str, metadata: Any, *index: str) -> None:
-    """Declare a method whose work is done outside."""
+    """Declare a method whose work is done outside the service."""
     made.declare(
         method,
         request=WorkRequest,
@@ -54,7 +54,7 @@ def declare(made: Service, method: str, metadata: Any, *index: str) -> None:
 
 
 def reported(made: Service, payload: Json | bytes, name: str = EXPORT, **start: Any) -> str:
-    """An operation with this metadata."""
+    """Start an operation, report this metadata, and return the operation's name."""
     operation = made.start(METHOD, WorkRequest(), **start).name
     made.reporter(operation).report(AnyMessage(url(name), payload))
     return operation
@@ -65,7 +65,7 @@ def listed(service: Service, text: str) -> list[str]:
 
 
 def keys_of(made: Service, operation: str) -> dict[str, str]:
-    """The keys of the record."""
+    """Return the keys in the stored record."""
     found: dict[str, str] = json.loads(made.store.get(operation).keys or "null")
     return found
 
@@ -76,7 +76,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("target", {"target": "alpha"}, key_value("alpha")),
         ("target", {"target": "x\0y"}, key_value("x\0y")),
         ("target", {"target": ""}, key_value("")),
-        # One of an enum is kept by its number, whose name may change.
+        # The key of an enum is that of its number, because its name may change.
         ("stage", {"stage": "COPYING"}, key_value(Stage.COPYING.value)),
         ("cancel_requested", {"cancelRequested": True}, key_value(True)),
         ("progress_percent", {"progressPercent": 5.0}, key_value(5)),
@@ -93,7 +93,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ('labels."a.b"', {"labels": {"a.b": "data"}}, key_value("data")),
         ("shard_names.7", {"shardNames": {"7": "seven"}}, key_value("seven")),
         ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, key_value(2)),
-        # Nothing is there (no default, which may be another one tomorrow), or nothing of the type.
+        # The value is missing or of another type: no default is used, because it may change later.
         *((path, {}, ABSENT) for path in ("note", "target", "stage", "current_step.name")),
         ("target", {"target": None}, ABSENT),
         ("current_step.name", {"currentStep": {}}, ABSENT),
@@ -105,7 +105,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("verb", AnyMessage(url(IMPORT), {"target": "alpha"}), ABSENT),
         ("verb", AnyMessage(url(IMPORT), ["verb"]), ABSENT),
         ("verb", AnyMessage(url(NAME), {}), ABSENT),
-        # Others may know more: the type, a field of a later release, the name of a number.
+        # Another release may know the type, the field or the enum number, so there is no key.
         ("target", AnyMessage(url("acme.v1.Unknown"), {"target": "alpha"}), None),
         ("target", b"\xff\xff", None),
         ("target", AnyMessage(url("acme.v1.Unknown"), b""), None),
@@ -114,7 +114,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
     ],
 )
 def test_key_stands_for_what_is_there(path: str, payload: Any, wanted: str | None) -> None:
-    """For a value as filters read it, or for nothing; else there is no key."""
+    """The key is that of the value or of ABSENT; a value of unknown meaning has none."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
         made.types.register(other)
@@ -124,7 +124,7 @@ def test_key_stands_for_what_is_there(path: str, payload: Any, wanted: str | Non
 
 
 def test_one_key_is_of_all_types_with_its_path() -> None:
-    """However it is spelled, if the field is of the same kind; else each type has its own."""
+    """Types share the key of a path, however spelled, if their fields are of the same kind."""
     made = service(MemoryStore(), "progress_percent", "progressPercent", "target", "priority")
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target", "priority")
     one = reported(made, {"target": "a", "priority": 5})
@@ -166,7 +166,7 @@ class Second:
     ],
 )
 def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Json) -> None:
-    """A field of another kind is another key; the names of an enum's values may change."""
+    """A field whose kind changes gets another key; names of enum values may change."""
     store = MemoryStore()
     earlier, later = (service(store, "value", "stage", metadata=cls) for cls in (First, Second))
     operation = reported(earlier, payload, "acme.v1.Changing")
@@ -174,7 +174,7 @@ def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Jso
 
 
 def test_without_an_index_there_are_no_keys() -> None:
-    """And those that another process has written are not kept: they may be true no more."""
+    """Keys that another process has written are dropped, because they may be out of date."""
     store = MemoryStore()
     operation = reported(service(store, "target"), {"target": "a"})
     without = service(store)
@@ -184,7 +184,7 @@ def test_without_an_index_there_are_no_keys() -> None:
 
 
 def test_callers_have_a_key() -> None:
-    """With or without metadata; and then each path has one, too."""
+    """The caller has a key, with or without metadata; with metadata, each path has one too."""
     made = service(MemoryStore(), "target", owner_only=True)
     bare = made.start(METHOD, WorkRequest(), caller="ann").name
     ann, (path,) = {"caller": key_value("ann")}, keys_of(made, bare).keys() - {"caller"}
@@ -213,7 +213,7 @@ def test_callers_have_a_key() -> None:
     ],
 )
 def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
-    """When it is declared, with the path and the type in the error."""
+    """The declaration fails with an error that names the path and the type."""
     with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
         service(MemoryStore(), path)
     assert why in str(e.value)
@@ -221,7 +221,7 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
 
 
 def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
-    """A process without it reports, another one finds the operation by its new metadata."""
+    """After a process without the index reports, another finds the new metadata by its index."""
     knows = service(store, "target")
     operation = reported(knows, {"target": "old"})
     assert listed(knows, "metadata.target = old") == [operation]
@@ -238,7 +238,7 @@ class EarlierStage(enum.Enum):
 @message("lrofix.v1.ExportMetadata")
 @attrs.frozen
 class EarlierExport:
-    """The metadata as an earlier release knows it: with fewer fields, and fewer stages."""
+    """The metadata in an earlier release, with fewer fields and fewer stages."""
 
     verb: str = attrs.field(default="", metadata=field_number(4))
     stage: EarlierStage = attrs.field(
@@ -248,14 +248,14 @@ class EarlierExport:
 
 @pytest.fixture
 def earlier(store: Store) -> Service:
-    """A release that knows neither the field ``target`` nor the enum's new name."""
+    """A service of a release without the field ``target`` and the stage COPYING."""
     made = service(store, "verb", "stage", metadata=EarlierExport)
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target")
     return made
 
 
 def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Service) -> None:
-    """It is asked to cancel the operation."""
+    """The earlier release writes the record when it is asked to cancel the operation."""
     later = service(store, "verb", "stage", "target")
     one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
     earlier.cancel(one)
@@ -266,7 +266,7 @@ def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Ser
 
 
 def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
-    """The fields that it does not know are there, though it cannot read them."""
+    """It may have fields that this release does not know, so those paths have no key."""
     pytest.importorskip("google.protobuf")
     later = service(store, "verb", "stage", "target")
 
@@ -285,7 +285,7 @@ def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: 
 
 
 def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
-    """In memory, where the order of expiry is kept beside those of lists."""
+    """MemoryStore orders records by expiry, apart from the order of lists."""
     store = MemoryStore(clock)
     late, soon, never = clock.advance(seconds=3), clock.advance(seconds=1), None
     for unique_id in "abc":
@@ -303,19 +303,19 @@ def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
 
 
 def found(store: Store) -> list[str]:
-    """What is found by the key, however far one look goes."""
+    """Return the IDs found by the key, after checking that a scan of one row also finds some."""
     assert ids(store.page("", None, 99, WANTED, 1).records) != []
     return ids(store.page("", None, 99, WANTED).records)
 
 
 def fill(store: Store, clock: ManualClock) -> None:
-    """Records with the key, with another one, and without any."""
+    """Insert records with the key, with other keys, and without keys."""
     for unique_id, keys in (("a", KEYED), ("b", '{"k1":"b"}'), ("c", '{"k2":"a"}'), ("d", None)):
         insert(store, record_of(clock, unique_id, keys=keys))
 
 
 def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
-    """It is found there by the next process, which makes none; a process without it reads all."""
+    """The next process finds the index and makes none; a store without it scans all records."""
     path = tmp_path / "operations.db"
 
     def version() -> Any:
@@ -339,7 +339,7 @@ def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualCl
 
 @pytest.fixture
 def schema() -> str:
-    """The name of a new schema."""
+    """Return the name of a new schema."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
 
@@ -348,7 +348,7 @@ def schema() -> str:
 
 @pytest.fixture
 def plain(schema: str) -> Iterator[Any]:
-    """A connection of psycopg's own, in that schema."""
+    """Return a psycopg connection of the test's own, in that schema."""
     import psycopg
 
     from tests.services.postgres import shared_server
@@ -360,7 +360,7 @@ def plain(schema: str) -> Iterator[Any]:
 
 @pytest.fixture
 def make(schema: str, clock: ManualClock) -> Iterator[Any]:
-    """Opens stores on that schema."""
+    """Return a function that opens a store on that schema."""
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import UNHURRIED, shared_server
 
@@ -368,7 +368,7 @@ def make(schema: str, clock: ManualClock) -> Iterator[Any]:
 
     def open_() -> PostgresStore:
         store = PostgresStore(shared_server().url, schema=schema, clock=clock, **UNHURRIED)
-        store.secret()  # its first use, which makes the schema
+        store.secret()  # the first use creates the schema
         made.append(store)
         return made[-1]
 
@@ -379,7 +379,7 @@ def make(schema: str, clock: ManualClock) -> Iterator[Any]:
 
 @contextmanager
 def under_way(schema: str) -> Iterator[None]:
-    """A transaction that has changed a record, and ends with the block."""
+    """Keep a transaction open that has changed a record, until the block ends."""
     import psycopg
 
     from tests.services.postgres import shared_server
@@ -396,23 +396,23 @@ TRIED = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'
 
 
 def sees(plain: Any, query: str, statement: str) -> Any:
-    """The process of the server that is at such a statement, as soon as there is one."""
+    """Wait for a server process that runs such a statement, and return it."""
     return until(lambda: plain.execute(query, (f"{statement}%",)).fetchone())
 
 
 def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) -> None:
-    """It waits for a transaction under way; none waits for it, and nothing is left out."""
+    """It waits for open transactions; writers do not wait for it, and it covers their records."""
     store, other = make(), make()
     fill(store, clock)
     with under_way(schema):
         store.index({"k1"})
         sees(plain, AT_WORK, "CREATE INDEX")
-        other.index({"k1"})  # it finds the other one's, as soon as it is made
+        other.index({"k1"})  # waits, and then finds the other's index
         sees(plain, TRIED, "SELECT pg_try_advisory_lock")
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", lambda record: record.next_version(caller="y"))
     for one in (store, other):
-        one.create_schema()  # waits for the index
+        one.create_schema()  # waits until the index is made
     ((valid, unique, _),) = plain.execute(INDEX, (schema,)).fetchall()
     assert (valid, unique) == (True, False)
     assert found(store) == found(other) == ["a", "c", "d", "e"]
@@ -421,7 +421,7 @@ def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) ->
 def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
     make, plain, schema, clock, caplog
 ) -> None:
-    """The next process finds what is left and no lock, and makes the index."""
+    """The next process finds an invalid index and no lock, and makes the index again."""
     store = make()
     fill(store, clock)
     with under_way(schema):
@@ -432,6 +432,6 @@ def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
     assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
     other = make()
     other.index({"k1"})
-    other.create_schema()  # waits for the index
+    other.create_schema()  # waits until the index is made
     assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
     assert found(other) == ["a", "c", "d"]

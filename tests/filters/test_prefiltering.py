@@ -1,4 +1,4 @@
-"""What stores may look for first: every record that a filter matches meets it, few others do."""
+"""Prefilters for stores: every matching record meets the prefilter, and few others do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INDEXED = ("target", "stage", "priority", "labels.team", "rate", "current_step.s
 
 
 def indexes(*paths: str):
-    """The indexes of a service whose metadata are an export's."""
+    """Return the indexes of a service with export metadata."""
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
     options = Options(indexed_paths=paths)
     service.declare(
@@ -40,12 +40,12 @@ PATH_OF = {key: path for path in INDEXED for key in indexes(path).keys}
 
 
 def prefilter(text: str, *metadata: str):
-    """What stores may look for, for the filter, with these types of metadata."""
+    """Return the filter's prefilter, for metadata of these types."""
     return compiled(text, types(metadata or [EXPORT]), RESPONSES).prefilter(KEY_OF)
 
 
 def said(test: object) -> str:
-    """A test in words: its class, and what is in it, in an order of its own."""
+    """Return a test as text: its class and its values, in a fixed order."""
     if isinstance(test, Mapping):
         return " ".join(f"{said(key)}: {said(test[key])}" for key in sorted(test))
     if isinstance(test, frozenset | tuple):
@@ -59,7 +59,7 @@ def said(test: object) -> str:
 
 
 def instant(text: str) -> int:
-    """Microseconds."""
+    """Return a time in microseconds."""
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**6
 
 
@@ -77,17 +77,17 @@ def both(*items: str) -> str:
 
 
 def says(column: str, *pieces: str) -> str:
-    """The text of a column says so."""
+    """Expect a test that the column's text contains these pieces."""
     return f"TextContains({column}, {' '.join(sorted(pieces))}, False)"
 
 
 def meta(*pieces: str) -> str:
-    """The text of the metadata says so."""
+    """Expect a test that the metadata's text contains these pieces."""
     return says("METADATA", *pieces)
 
 
 def created(low: object = "-", high: object = "-") -> str:
-    """Was created between."""
+    """Expect a test of the creation time."""
     return f"Created(Span({low}, {high}))"
 
 
@@ -131,7 +131,7 @@ OWN_FIELDS = [
     (f"NOT end_time() <= {AT_NOON}", EVERYTHING),
     ("end_time():*", DONE),
     ("NOT end_time():*", EVERYTHING),
-    # Rows know microseconds, filters nanoseconds: rounded outwards.
+    # Rows have microseconds, filters nanoseconds: bounds are rounded outwards.
     (f"create_time() = {NANOS.format('001')}", created(NOON, NOON + 1)),
     (f"create_time() > {NANOS.format('999')}", created(NOON)),
     (f"create_time() <= {NANOS.format('001')}", created(high=NOON + 1)),
@@ -154,7 +154,7 @@ TEXTS = [
     ("response:*", SUCCESS),
     ("response.title = 'no way'", both(SUCCESS, says("RESULT", '"no way"', '"title":'))),
     ("NOT response.title = a", EVERYTHING),
-    # The field's name, unless its default would do, and the value where JSON writes it as it is.
+    # The field's name, unless its default matches, and the value if JSON writes it unchanged.
     ("metadata.verb = 'no way'", meta('"no way"', '"verb":')),
     ("metadata.verb = ''", EVERYTHING),
     ("metadata.verb != a", EVERYTHING),
@@ -179,12 +179,12 @@ TEXTS = [
     ("metadata.elapsed:*", meta('"elapsed":')),
     ("metadata.steps:*", meta('"steps":')),
     ("NOT metadata.verb = a", EVERYTHING),
-    # Of many pieces the four longest, which are the rarest.
+    # Of many pieces only the four longest are used, because they are the rarest.
     (
         "metadata.verb = '*aaa*bbbb*ccccc*dddddd*eeeeeee*'",
         meta('"verb":', "eeeeeee", "dddddd", "ccccc"),
     ),
-    # A search: in any of the texts; letters that are not ASCII's are left to the filter.
+    # A search is prefiltered in every text; its non-ASCII letters are left to the filter.
     ("disk", FOLDED.format("disk")),
     ("'Straße * DISK'", FOLDED.format(" disk strasse ")),
     ("'ЖЖЖ *disk'", FOLDED.format("disk")),
@@ -204,7 +204,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("text", "wanted"), OWN_FIELDS + TEXTS + GROUPS)
 def test_filter_is_prefiltered(text: str, wanted: str) -> None:
-    """By what every record that it matches meets; negations where they are exact."""
+    """The prefilter tests conditions that every match meets; exact conditions can be negated."""
     assert said(prefilter(text)) == wanted
 
 
@@ -222,7 +222,7 @@ def test_filter_is_prefiltered(text: str, wanted: str) -> None:
 def test_numbers_are_prefiltered_as_ranges(
     text: str, path: str, low: float | None, high: float | None, or_text: bool
 ) -> None:
-    """With a little to spare, for databases round in ways of their own."""
+    """The bounds are a little wider, because databases round differently."""
     least = "-" if low is None else low - 4 * math.ulp(low)
     most = "-" if high is None else high + 4 * math.ulp(high)
     found = said(prefilter(f"metadata.{text}"))
@@ -243,7 +243,7 @@ def test_numbers_are_prefiltered_as_ranges(
     ],
 )
 def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
-    """Bounds beyond all doubles, what JSON may round, lists, and keys that JSON would escape."""
+    """Huge bounds, floats that JSON rounds, lists, and keys that JSON escapes are left out."""
     assert "NumberIn" not in said(prefilter(text))
 
 
@@ -251,7 +251,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     ("text", "path", "values"),
     [
         ("metadata.target = alpha", "target", [key_value("alpha")]),
-        ("metadata.target = ''", "target", [key_value(""), "-"]),  # nothing is there, either
+        ("metadata.target = ''", "target", [key_value(""), "-"]),  # or no value
         ("metadata.labels.team:data", "labels.team", [key_value("data")]),
         ("metadata.stage = COPYING", "stage", [key_value(2)]),
         ("metadata.priority = 5.0", "priority", [key_value(5)]),
@@ -261,7 +261,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     ],
 )
 def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
-    """By the hash of the value, and by that of nothing where the default is asked for."""
+    """The prefilter has the hash of the value, and ABSENT too if the default matches."""
     assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(prefilter(text))
 
 
@@ -275,17 +275,17 @@ def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
         ("metadata.verb = alpha", [EXPORT]),
         ("NOT metadata.target = alpha", [EXPORT]),
         ("response.name = alpha", [EXPORT]),
-        ("metadata.priority = 5", [EXPORT, IMPORT]),  # a number here, a text there
+        ("metadata.priority = 5", [EXPORT, IMPORT]),  # a number in one type, a text in the other
         ("metadata.target = alpha", [EXPORT, STRUCT]),
     ],
 )
 def test_filters_that_no_index_helps(text: str, metadata: list[str]) -> None:
-    """For whatever is not to be equal to one value, or stands elsewhere."""
+    """Tests other than equality, and tests of unindexed or other fields, use no index."""
     assert "KeyIn" not in said(prefilter(text, *metadata))
 
 
 def test_equal_values_have_one_key() -> None:
-    """However they are spelled; what differs has another, or costs a look."""
+    """Spelling does not matter; equal keys of unequal values only cost a needless read."""
     assert key_value(5) == key_value(5.0) == key_value("5")
     assert key_value(0) == key_value(-0.0)
     assert key_value(True) == key_value("true") != key_value(1)
@@ -300,7 +300,7 @@ CREATED = "create_time() {} '1970-01-01T00:00:00.{:06}Z'"
 
 
 def at(op: str, micros: int) -> str:
-    """A filter by the time of creation."""
+    """Return a filter by the time of creation."""
     return CREATED.format(op, micros)
 
 
@@ -333,7 +333,7 @@ def at(op: str, micros: int) -> str:
 def test_filter_gives_bounds_for_its_order(
     text: str, names: str, states: str, span: str, keys: str
 ) -> None:
-    """What a filter is sure of, so that the records can be found in some order."""
+    """The bounds hold for every match, so that stores can read the records in order."""
     found = bounds_of(prefilter(text))
     path, _, values = keys.partition(": ")
     hashes = " ".join(sorted(map(key_value, values.split())))

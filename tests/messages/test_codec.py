@@ -389,7 +389,7 @@ def test_the_first_messages_may_come_together():
     ("name", "value", "more"), [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})]
 )
 def test_what_does_not_belong_beside_a_value(name, value, more):
-    """A server refuses an extra field, a client drops it; Empty may have a value (spec §1.10(1))."""
+    """Servers refuse an extra field, clients drop it; Empty may have a value (spec §1.10(1))."""
     packed = {"@type": f"x/google.protobuf.{name}", "value": value}
     assert TYPES.from_json(packed, strict=True) == AnyMessage(packed["@type"], value)
     if name == "Duration":

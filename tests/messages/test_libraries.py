@@ -589,7 +589,7 @@ class AllWritten(BaseModel):
 
 
 def test_serializers_and_computed_fields_of_a_model_count() -> None:
-    """Computed fields are written but not read; enums are written by name, even if kept as values."""
+    """Computed fields are written, not read; enums are written by name, even if kept as values."""
     message = Written(
         stage=Stage.COPYING,
         stages=[Stage.WAITING],
@@ -644,7 +644,7 @@ class Capped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def test_every_violation_of_a_struct_is_named() -> None:
-    """Errors in values, in lists and in the whole are reported; a stored message may have more fields."""
+    """Values, lists and the whole are checked; a stored message may have unknown fields."""
     assert violations(
         Capped,
         {
@@ -783,7 +783,7 @@ class Drawing(BaseModel):
 
 
 def test_discriminator_of_a_field_chooses_the_class() -> None:
-    """Only the tag decides, even if several classes would accept the value; other tags are refused."""
+    """Only the tag decides, even if several classes would accept the value; others are refused."""
     value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
     drawing = known(Drawing).load(value, Drawing)
     assert drawing == Drawing.model_validate(value)

@@ -159,7 +159,7 @@ def typed(value):
 @example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
 @example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
 def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
-    """``pack`` and ``dump`` agree or fail with the same text, wherever the value is in the message."""
+    """``pack`` and ``dump`` agree or fail with the same text, wherever the value is."""
     whole = Report(**fields)
     inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
     for made in (whole, Report(anything=value), *inside):

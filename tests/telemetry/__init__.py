@@ -1,1 +1,1 @@
-"""Spans and metrics by OpenTelemetry, read from exporters of its SDK."""
+"""Spans and metrics of OpenTelemetry, read from exporters of its SDK."""

@@ -1,4 +1,4 @@
-"""The application of the Celery tests, whose workers write their spans to a file."""
+"""The Celery app of these tests, whose workers write their spans to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenTelemetry's SDK has collected: spans and metrics in memory, and spans in a file."""
+"""Spans and metrics that OpenTelemetry's SDK has collected, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 SPANS_FILE = "LRO_TEST_SPANS"
-"""The environment variable that names the file of a process's spans."""
+"""The environment variable with the path of the file for a process's spans."""
 
 
 class Spans:
@@ -31,25 +31,25 @@ class Spans:
         return self._exporter.get_finished_spans()
 
     def ours(self, kind: str = "") -> list[Any]:
-        """Those of the service, in the order in which they began; of one kind if that is given."""
+        """Return the service's spans, oldest first, optionally of one kind."""
         found = [span for span in self.all() if span.instrumentation_scope.name == "lro"]
         found.sort(key=lambda span: span.start_time or 0)
         return [span for span in found if span.kind.name == kind or not kind]
 
     def only(self, kind: str) -> Any:
-        """The one of the service that is of this kind."""
+        """Return the only span of this kind that the service has made."""
         (found,) = self.ours(kind)
         return found
 
 
 def ids(span: Any) -> tuple[int, int]:
-    """The ids of the trace and the span, of a span or of its context."""
+    """Return the trace ID and span ID of a span or a span context."""
     context = getattr(span, "context", span)
     return context.trace_id, context.span_id
 
 
 def hex_ids(span: Any) -> str:
-    """The same as a W3C traceparent has them."""
+    """Return the two IDs in the form of a W3C traceparent."""
     trace_id, span_id = ids(span)
     return f"{trace_id:032x}-{span_id:016x}"
 
@@ -66,7 +66,7 @@ class Numbers:
         self.provider = MeterProvider([self._reader])
 
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the service, by name."""
+        """Return the service's metrics by name."""
         data = self._reader.get_metrics_data()
         scopes = [
             scope
@@ -81,7 +81,7 @@ class Numbers:
         }
 
     def points(self, name: str) -> dict[tuple[str, ...], Any]:
-        """Values of a metric by the values of its attributes; of a histogram, count and sum."""
+        """Return attribute values to value; a histogram's value is its count and sum."""
         metric = self.metrics().get(name)
         return dict(self._points(metric)) if metric else {}
 
@@ -92,13 +92,13 @@ class Numbers:
 
 
 class FileExporter(SpanExporter):
-    """Writes spans as lines of JSON, so that they outlive their process."""
+    """An exporter that writes spans as lines of JSON, which outlive the process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write them down at once."""
+        """Write the spans at once."""
         with open(self._path, "a", encoding="utf-8") as file:
             for span in spans:
                 file.write(json.dumps(_as_json(span)) + "\n")
@@ -119,14 +119,14 @@ def _as_json(span: Any) -> Mapping[str, object]:
 
 
 def provider_to_file(path: str) -> TracerProvider:
-    """A provider whose spans are written to a file."""
+    """Return a provider that writes its spans to a file."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(FileExporter(path)))
     return provider
 
 
 def read_spans(path: Path) -> list[dict[str, Any]]:
-    """The spans of the service that were written to a file."""
+    """Return the service's spans that were written to a file."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = [json.loads(line) for line in lines]
     return [span for span in found if span["scope"] == "lro"]

@@ -1,4 +1,4 @@
-"""Providers of each test's own: the API takes a global one only once per process."""
+"""Providers for one test each, because the API accepts a global one only once per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.telemetry.collected import Numbers, Spans
 
 @pytest.fixture
 def spans():
-    """Spans in memory."""
+    """Collect spans in memory."""
     found = Spans()
     yield found
     found.provider.shutdown()
@@ -22,7 +22,7 @@ def spans():
 
 @pytest.fixture
 def numbers():
-    """Metrics in memory."""
+    """Collect metrics in memory."""
     found = Numbers()
     yield found
     found.provider.shutdown()
@@ -30,11 +30,11 @@ def numbers():
 
 @pytest.fixture
 def traced(spans):
-    """Makes options with the provider of the spans."""
+    """Return a function that makes options with the tracer provider."""
     return functools.partial(Telemetry, tracer_provider=spans.provider)
 
 
 @pytest.fixture
 def measured(numbers):
-    """Makes options with the provider of the metrics."""
+    """Return a function that makes options with the meter provider."""
     return functools.partial(Telemetry, meter_provider=numbers.provider)

@@ -1,4 +1,4 @@
-"""Starts that come over HTTP and gRPC: what the span of the start is a child of."""
+"""Parents of the spans of starts that arrive over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OVER: dict[str, Any] = {"asgi": (asgi_inside, AsgiApp), "wsgi": (wsgi_inside, Ws
 
 
 def post(service: Service, headers: Mapping[str, str], over: str = "asgi") -> int:
-    """The status of a start with these headers."""
+    """Send a start with these headers, and return the status code."""
     inside, app = OVER[over]
     with inside(app(service, starts=True)) as call:
         return int(call("POST", PATH, json={}, headers=headers).status_code)
@@ -41,7 +41,7 @@ def post(service: Service, headers: Mapping[str, str], over: str = "asgi") -> in
 
 @pytest.mark.parametrize("over", OVER)
 def test_start_is_a_child_of_the_span_that_its_caller_sends(make_service, spans, traced, over):
-    """Where no server is traced; with the tracestate, and the baggage that is kept."""
+    """Without a server span, the caller's is the parent; tracestate and chosen baggage are kept."""
     service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     work(service, path=PATH)
     headers = {"traceparent": REMOTE, "tracestate": "a=1", "baggage": "tenant=acme,secret=x"}
@@ -63,7 +63,7 @@ def test_start_without_a_span_of_its_caller_is_a_root(make_service, spans, trace
 
 
 def test_current_span_counts_more_than_what_the_caller_sends(make_service, spans, traced):
-    """It is that of the server, which has read the header itself."""
+    """The current span is the server's, which has read the header itself."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
     with spans.tracer.start_as_current_span("server") as server:
@@ -73,7 +73,7 @@ def test_current_span_counts_more_than_what_the_caller_sends(make_service, spans
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(make_service, spans, traced, kind):
-    """A call without it starts a trace."""
+    """A call without trace metadata starts a new trace."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.protobuf")
     from google.longrunning import operations_pb2
@@ -97,7 +97,7 @@ def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(make_service, sp
 
 
 def ancestors(span: Any, spans: Spans) -> list[Any]:
-    """The parent of a span, its parent, and so on."""
+    """Return the parent of a span, the parent's parent, and so on."""
     known = {ids(one): one for one in spans.all()}
     found = []
     while span.parent is not None and ids(span.parent) in known:
@@ -108,7 +108,7 @@ def ancestors(span: Any, spans: Spans) -> list[Any]:
 
 @pytest.mark.parametrize("mounted", [False, True])
 def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
-    """With its own instrumentation on: we make no span of a server, and none of a poll."""
+    """FastAPI's instrumentation makes the server spans; we add none for requests or polls."""
     pytest.importorskip("fastapi.telemetry", reason="this FastAPI does not trace itself")
     from fastapi import FastAPI
     from fastapi.testclient import TestClient

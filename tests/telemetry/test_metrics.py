@@ -1,4 +1,4 @@
-"""Metrics: what each counts, that they are those of the table, and that their series are few."""
+"""Metrics: the events that each counts, the instruments in the table, and few series."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Measured = Callable[..., Telemetry]
 
 
 def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
-    """End as the request says."""
+    """End with the outcome that the request names."""
     if request.text == "cancelled":
         raise Cancelled
     if request.text:
@@ -58,7 +58,7 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
 
 
 def test_events_are_measured(numbers):
-    """By outcome, and by code where it has failed; also what is zero on a good day."""
+    """Outcomes, and the codes of failures, are attributes; rare events are counted too."""
     options = Telemetry(meter_provider=numbers.provider)
     measuring = telemetry.ServiceTelemetry(options, executor="E", remote=False)
     measuring.use([source() for source in measuring.sources()])
@@ -69,7 +69,7 @@ def test_events_are_measured(numbers):
         OperationStarted(outcome="started", **known),
         OperationStarted(outcome="refused", error_type="INVALID_ARGUMENT", method=METHOD),
         AttemptBegan(queue_seconds=0.5, **attempt),
-        AttemptBegan(queue_seconds=None, **attempt),  # a later one has not waited for the first
+        AttemptBegan(queue_seconds=None, **attempt),  # a later attempt, which has no queue time
         AttemptOver(outcome="succeeded", **ended),
         AttemptOver(outcome="failed", error_type="NOT_FOUND", **ended),
         AttemptOver(outcome="cancelled", error_type="CANCELLED", **ended),
@@ -118,7 +118,7 @@ def test_events_are_measured(numbers):
 
 
 def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, measured, clock):
-    """What runs, how old the oldest is, and what the executor can take."""
+    """Gauges report running work, the age of the oldest, and the executor's usage and limit."""
     service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
     service.declare("acme.work.v1.Works.Other", request=WorkRequest, response=WorkResponse)
@@ -148,7 +148,7 @@ def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, 
 
 
 def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
-    """One without limits reports none."""
+    """An executor without limits reports no limit."""
     service = make_service(None, InlineExecutor(), telemetry=measured())
     found: list[Any] = []
 
@@ -161,7 +161,7 @@ def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
 
 
 def test_what_is_not_known_is_not_read():
-    """By an executor that cannot say it; of what nobody works on."""
+    """Gauges skip the values an executor cannot report, and the age if nothing runs."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
         {METHOD: SimpleNamespace(function=fail)},
@@ -175,7 +175,7 @@ def test_what_is_not_known_is_not_read():
 
 
 def test_method_that_is_declared_while_metrics_are_read_is_no_error():
-    """Its work may be counted before the method is seen."""
+    """An attempt of the new method can be counted before the method is seen."""
     other = "acme.v1.Works.Other"
     specs: dict[str, Any] = {}
 
@@ -196,7 +196,7 @@ def test_method_that_is_declared_while_metrics_are_read_is_no_error():
 
 
 def test_usage_of_celery_is_measured(tmp_path):
-    """What runs in this process."""
+    """The gauge counts the work that runs in this process."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 
@@ -211,7 +211,7 @@ def test_usage_of_celery_is_measured(tmp_path):
 
 
 def test_services_of_a_process_are_added_up(make_service, numbers, measured, clock):
-    """Of one provider, which takes each callback once; a service that is gone is left out."""
+    """A provider takes each callback once; services that were garbage-collected are left out."""
     steps = [Step(), Step()]
     for step in steps:
         service = make_service(None, ThreadExecutor(2), telemetry=measured())
@@ -235,7 +235,7 @@ def test_services_of_a_process_are_added_up(make_service, numbers, measured, clo
 
 
 def test_another_provider_takes_over(make_service, numbers, monkeypatch):
-    """One that is set later is used from then on, by the services that there are."""
+    """Existing services switch to a global provider that is set later."""
     from opentelemetry import metrics
 
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
@@ -261,9 +261,9 @@ def test_another_provider_takes_over(make_service, numbers, monkeypatch):
 def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     make_service, numbers, measured, tmp_path
 ):
-    """By verb, and by code where they fail; also those that end after they have returned.
+    """Calls are split by verb, and failures by code; asynchronous writes are measured to their end.
 
-    For a write that the store refuses at once, ``done`` is never called.
+    If the store refuses a write at once, ``done`` is never called.
     """
 
     class Refusing(SQLiteStore):
@@ -307,7 +307,7 @@ GONE: Final = "acme.work.v1.Works.Gone"
 
 
 def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clock):
-    """Each 15 seconds, by whether a live worker declares it; nothing of a store that is away."""
+    """Every 15 s it is counted, by whether a live worker serves it; nothing if the store fails."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service).start(WorkRequest())
@@ -327,7 +327,7 @@ def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clo
 
 
 def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
-    """What is due later is counted apart, and makes nothing older."""
+    """Work that is due later is counted separately, and does not raise the age."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())
     service.cancel(work(service).start(WorkRequest()).name)
@@ -340,7 +340,7 @@ def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
 
 
 def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured, clock):
-    """Also one that only another process declares, and any of this one that nobody serves."""
+    """So have methods that only another process declares, and those that no worker serves."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())
     service.cancel(work(service).start(WorkRequest()).name)
@@ -349,7 +349,7 @@ def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured
 
 
 def test_paused_methods_are_measured(make_service, numbers, measured, clock):
-    """From the store, by their present names; also one that nobody declares. The others have 0."""
+    """They are read from the store, even if nobody declares them; methods not paused report 0."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())
@@ -367,7 +367,7 @@ def test_paused_methods_are_measured(make_service, numbers, measured, clock):
 
 
 def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, float]]:
-    """What waits of each method: how many operations are due and not due, and the age."""
+    """Return each method's queue: the operations due, those not yet due, and the oldest age."""
     counts = numbers.points("lro.queue.operations")
     ages = numbers.points("lro.queue.max_age")
     assert {key[:2] for key in counts} == {*ages}
@@ -378,12 +378,12 @@ def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, floa
 
 
 def test_page_of_the_docs_has_the_table():
-    """It is made of the same place as the instruments."""
+    """The table and the instruments are generated from the same list."""
     assert table_of_metrics.table() in PAGE.read_text()
 
 
 def test_instruments_are_those_of_the_table(make_service, numbers, measured, clock):
-    """Names, units, descriptions, buckets, and no attribute that the table does not have."""
+    """They have the table's names, units, descriptions and buckets, and no other attributes."""
     store = MemoryStore(clock)
     insert(store, waiting(clock, method=GONE))
     options = measured(store_calls=True)
@@ -414,7 +414,7 @@ def test_instruments_are_those_of_the_table(make_service, numbers, measured, clo
 
 
 def test_series_stay_few_however_many_operations(numbers, measured):
-    """A thousand, of two methods: as many series as methods and bounded values, no ids."""
+    """After 1000 operations of two methods, the series depend on methods and outcomes, not IDs."""
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False, telemetry=measured())
     methods = [work(service, fail, f"acme.work.v1.Works.W{number}") for number in range(2)]
     texts = ("", "", "NOT_FOUND", "INTERNAL", "cancelled")

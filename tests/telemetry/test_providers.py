@@ -1,4 +1,4 @@
-"""What a service does without OpenTelemetry, without a provider, and with one that comes later."""
+"""A service without OpenTelemetry, without a provider, and with one that is set later."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print([name for name in [*sys.modules] if name.startswith("opentelemetry.sdk")])
 
 @pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry'] = None"])
 def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
-    """Not before, and no part of the SDK ever is; here it is also blocked."""
+    """It is not imported earlier, the SDK never is, and a blocked import does no harm."""
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
 
 
 def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, monkeypatch):
-    """The global one, of the API itself."""
+    """The global provider of the API is replaced after the first start."""
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
     present = trace.get_tracer_provider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: present)
@@ -64,7 +64,7 @@ def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, mo
 
 
 def test_provider_of_one_kind_is_enough(make_service, spans, numbers, traced, measured):
-    """Spans without metrics, and metrics without spans."""
+    """A service may have only a tracer provider or only a meter provider."""
     for options in (traced(), measured()):
         service = make_service(None, InlineExecutor(), telemetry=options)
         name = work(service).start(WorkRequest()).name
@@ -74,7 +74,7 @@ def test_provider_of_one_kind_is_enough(make_service, spans, numbers, traced, me
 
 
 def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent():
-    """Without an SDK too; afterwards nothing is current."""
+    """This needs no SDK; after the detach no span is current."""
     detach = ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01 a=1\ttenant=acme").attach()
     found = trace.get_current_span().get_span_context()
     assert hex_ids(found) == "1" * 32 + "-" + "2" * 16
@@ -90,7 +90,7 @@ def test_child_without_the_api_package_runs_the_function(monkeypatch):
 
 
 def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch):
-    """In this process."""
+    """The process does not try the import again."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert telemetry._api.__wrapped__() is None
     looked: list[int] = []
@@ -108,14 +108,14 @@ def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch):
 
 
 class BrokenProvider:
-    """Gives no tracer and no meter."""
+    """A provider that raises when it is asked for a tracer or meter."""
 
     get_tracer = get_meter = raising(ValueError("there is none"))
 
 
 @pytest.mark.parametrize("where", ["start", "end", "tracer", "meter"])
 def test_provider_that_raises_fails_no_operation(where, make_service, caplog):
-    """The log says so; the start is answered, and the work is done."""
+    """The error is logged, the start is answered, and the work is done."""
     provider: Any = BrokenProvider()
     if where in ("start", "end"):
         provider = TracerProvider()

@@ -1,4 +1,4 @@
-"""Spans of starts, attempts and take-overs: kinds, parents, links and attributes."""
+"""Spans of starts, attempts and takeovers: kinds, parents, links and attributes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Traced = Callable[..., Telemetry]
 
 
 def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, traced):
-    """The start is a child of what is current; the attempt a root with a link to the start."""
+    """The start is a child of the current span; the attempt is a root with a link to the start."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = work(service)
     with spans.tracer.start_as_current_span("request") as request:
@@ -80,7 +80,7 @@ def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, tra
     ],
 )
 def test_only_failure_is_an_error(make_service, spans, traced, error, outcome, code, status):
-    """With the name of the code; a text of the error may hold what is for callers alone."""
+    """The span has the name of the code, but not the error's text, which may be confidential."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, raising(error)).start(WorkRequest())
     process = spans.only("CONSUMER")
@@ -91,13 +91,13 @@ def test_only_failure_is_an_error(make_service, spans, traced, error, outcome, c
 
 
 def test_repeated_and_refused_starts_say_so(make_service, store, spans, traced):
-    """A repeat names the first operation, whose work links to the first start alone."""
+    """A repeat names the first operation, whose attempt links to the first start only."""
     method = work(make_service(store, InlineExecutor(), telemetry=traced()))
     name = method.start(WorkRequest("a"), request_id=ONE).name
     method.start(WorkRequest("a"), request_id=ONE)
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("b"), request_id=ONE)
-    method.start(WorkRequest("b"), validate_only=True)  # starts nothing
+    method.start(WorkRequest("b"), validate_only=True)  # makes no span
     first, again, refused = (dict(span.attributes or {}) for span in spans.ours("PRODUCER"))
     assert first["lro.start.outcome"] == "started"
     assert (again["lro.start.outcome"], again["lro.operation.name"]) == ("repeated", name)
@@ -108,7 +108,7 @@ def test_repeated_and_refused_starts_say_so(make_service, store, spans, traced):
 
 
 def test_start_that_breaks_off_names_the_class_of_the_error(make_service, spans, traced):
-    """An interruption is no answer, so that it has no outcome."""
+    """The interrupted start has no outcome, because it was not answered."""
 
     class Interrupted(BaseException):
         pass
@@ -123,7 +123,7 @@ def test_start_that_breaks_off_names_the_class_of_the_error(make_service, spans,
 
 
 def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced):
-    """No worker of this library claims it."""
+    """No worker of this library claims the work, so there is no attempt span."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
     name = method.start(WorkRequest()).name
@@ -136,7 +136,7 @@ def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced)
 def test_attempt_may_be_a_child_of_the_start_or_apart(
     make_service, store, spans, traced, propagation
 ):
-    """A child is for short work; the operation always knows the trace of its start."""
+    """Children suit short work; in either case the operation knows the trace ID of its start."""
     service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()
@@ -156,7 +156,7 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
 @pytest.mark.parametrize("kind", EXECUTORS)
 @pytest.mark.parametrize("function", [traced_methods.plain, traced_methods.coroutine])
 def test_function_runs_in_the_span_of_its_attempt(make_service, spans, traced, kind, function):
-    """Through each executor; of the baggage it sees the keys that are named."""
+    """This holds for every executor; the function sees only the chosen baggage keys."""
     service = make_service(None, EXECUTORS[kind](), telemetry=traced(baggage=["tenant", "none"]))
     method = service.method(METHOD)(function)
     token = context.attach(
@@ -179,7 +179,7 @@ def test_function_runs_in_the_span_of_its_attempt(make_service, spans, traced, k
 def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt(
     make_service, spans, traced
 ):
-    """Not in that of the request, whose task began it; which has its own span back after it."""
+    """The function does not see the request's span, which is current again after the call."""
     service = make_service(None, AsyncioExecutor(loop="running"), telemetry=traced())
     method = service.method(METHOD)(traced_methods.coroutine)
 
@@ -196,7 +196,7 @@ def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt
 def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     make_service, spans, traced, clock, tmp_path
 ):
-    """Both link to the start, which another process has made; the first attempt is superseded."""
+    """Both attempts link to the start in another process; the first ends as superseded."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock), telemetry=traced())
     name = work(dead, lambda *_: step()).start(WorkRequest()).name
@@ -226,7 +226,7 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
 
 
 def test_child_process_that_dies_is_a_lost_attempt(spans, traced):
-    """Its span says so; it ends, as its method says."""
+    """The attempt's span ends as lost, and the operation fails, as the method requires."""
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
         method = service.method(METHOD, at_most_once=True)(process_methods.exit_at_once)
         ended(service, method.start(WorkRequest(size=1)))
@@ -238,7 +238,7 @@ REMOTE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 
 
 def remote(state: str = "", **items: str) -> Any:
-    """A context with a span of another process, its tracestate, and baggage."""
+    """Return a context with a remote span, a tracestate and baggage."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     given = {"traceparent": REMOTE, "tracestate": state}
@@ -268,7 +268,7 @@ STATES = ",".join(f"k{number}={'v' * 60}" for number in range(8))
 def test_stored_context_has_a_bounded_size(
     make_service, traced, store, state, tenant, kept, baggage_kept
 ):
-    """What is too long is left out from the end: baggage, then the last of the tracestate."""
+    """Parts that do not fit are dropped: first the baggage, then the last tracestate entries."""
     service = make_service(store, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     token = context.attach(remote(state, **({"tenant": tenant} if tenant else {})))
     try:
@@ -282,7 +282,7 @@ def test_stored_context_has_a_bounded_size(
 
 
 def test_sampling_decision_reaches_a_child(make_service):
-    """A start that is not sampled is stored, too, and its children are not sampled either."""
+    """An unsampled start is stored too, and its children are not sampled."""
     from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
     none = Spans(sampler=ParentBased(ALWAYS_OFF))
@@ -315,16 +315,16 @@ def test_telemetry_that_is_off_makes_nothing(make_service, spans, monkeypatch):
     ],
 )
 def test_wrong_option_is_refused(options):
-    """With its name, what it must be, and what was given."""
+    """The error has the option's name."""
     (name,) = options
     with pytest.raises(DeclarationError, match=name):
         Telemetry(**options)
     with pytest.raises(DeclarationError, match="telemetry: must be"):
-        Service(MemoryStore(), InlineExecutor(), telemetry=True)  # which would say nothing
+        Service(MemoryStore(), InlineExecutor(), telemetry=True)  # True has no meaning here
 
 
 def test_attempt_of_a_stored_start_without_context_has_no_link(make_service, store, spans, traced):
-    """The process that started it was not traced."""
+    """The process that started the operation did not trace it."""
     silent = make_service(store, Held(), telemetry=False)
     name = work(silent).start(WorkRequest()).name
     silent.edges.work.stop(timedelta(0))

@@ -1,4 +1,4 @@
-"""Functions that say what span they run in, found by import in child processes too."""
+"""Functions that return the span they run in; child processes import them too."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 def said() -> str:
-    """The current span, and what the baggage has of two keys."""
+    """Return the current span's IDs and two baggage values."""
     current = trace.get_current_span().get_span_context()
     return f"{hex_ids(current)} {baggage.get_baggage('tenant')} {baggage.get_baggage('secret')}"
 
 
 def plain(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """A plain function."""
+    """Run as a plain function."""
     return WorkResponse(said())
 
 
 async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """An async one."""
+    """Run as a coroutine."""
     return WorkResponse(said())

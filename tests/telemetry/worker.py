@@ -1,6 +1,6 @@
-"""A process with a service that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
+"""A worker process that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
 
-With a third argument it starts an operation. It says ``started``, ``began ATTEMPT``, ``done``.
+A third argument starts an operation. It prints ``started``, ``began ATTEMPT`` and ``done``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ METHOD = "acme.work.v1.Works.Hold"
 
 
 def say(line: str) -> None:
-    """Write one line whole: ``print`` writes its end apart, and another thread can come between."""
+    """Write a whole line at once: ``print`` writes the newline separately, so threads could mix."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(store: str, spans: str, start: str = "") -> None:
-    """Work until the first operation is done here, or until the process is killed."""
+    """Work until the first operation has ended here, or until the process is killed."""
     done = threading.Event()
     service = lro.Service(
         SQLiteStore(store),
@@ -39,14 +39,14 @@ def main(store: str, spans: str, start: str = "") -> None:
     def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         say(f"began {job.attempt}")
         if job.attempt == 1:
-            threading.Event().wait()  # until it is killed
+            threading.Event().wait()  # until the process is killed
         done.set()
         return WorkResponse(request.text)
 
     with service:
         if start:
             hold.start(WorkRequest(text=start))
-            say("started")  # and its span is written
+            say("started")  # the span of the start is written
         done.wait()
     say("done")
 
