@@ -1,1 +1,1 @@
-"""Each integration with the real framework, over real sockets."""
+"""Tests of each integration with the real framework, over real sockets."""

@@ -1,4 +1,4 @@
-"""Tests that hold for every framework: a module imports them all, and gives the fixture."""
+"""Tests for every framework: its module imports them all and defines the fixture ``served``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PART = b'--b\nContent-Disposition: form-data; name="steps"\n\n3\n--b--\n'
 REQUEST_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
-FORMS: Any = [  # which applications have looked into
+FORMS: Any = [  # form bodies, which middleware of the application has already parsed
     {"headers": ANN | {"content-type": kind}, "content": body}
     for kind, body in (
         ("application/x-www-form-urlencoded", b"steps=3"),
@@ -43,7 +43,7 @@ FORMS: Any = [  # which applications have looked into
 
 
 def head_of(served: Served, path: str, *lines: str) -> bytes:
-    """The head of a POST of Ann, to send over a socket."""
+    """Return the head of a POST request by Ann, to send over a socket."""
     raw = served.http.build_request("POST", path).url.raw_path.decode()
     head = [f"POST {raw} HTTP/1.1", f"host: {served.http.base_url.host}"]
     head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
@@ -51,7 +51,7 @@ def head_of(served: Served, path: str, *lines: str) -> bytes:
 
 
 def compared(reply: httpx.Response) -> tuple[Any, ...]:
-    """What callers see of an error: status, body, and the headers that belong to it."""
+    """Return what the caller sees of an error: status code, body and the related headers."""
     assert reply.status_code >= 400, reply.text
     names = ("content-type", "cache-control", "x-content-type-options", "www-authenticate")
     headers = {name: reply.headers.get(name) for name in (*names, "allow", "retry-after")}
@@ -62,13 +62,13 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
     ("method", "path", "options"),
     [
         ("GET", "/v1/operations/x", {}),  # unauthenticated
-        ("GET", "/v1/operations/x", {"headers": ANN}),  # not there
+        ("GET", "/v1/operations/x", {"headers": ANN}),  # not found
         ("GET", "/v1/operations/a%2Fb%3Ac", {"headers": ANN}),
         ("GET", "/v1/operations/a/b", {"headers": ANN}),
-        ("GET", "/v1/operations/%C3%BC", {"headers": ANN}),  # a letter of Latin-1, and one beyond
-        ("GET", "/v1/operations/%E6%97%A5", {"headers": ANN}),
-        ("GET", "/v1/operations/%2E%2E", {"headers": ANN}),  # not a name
-        ("GET", "/v1/operations/x?a=b", {"headers": ANN}),  # a parameter that is unknown
+        ("GET", "/v1/operations/%C3%BC", {"headers": ANN}),  # a Latin-1 letter
+        ("GET", "/v1/operations/%E6%97%A5", {"headers": ANN}),  # a letter outside Latin-1
+        ("GET", "/v1/operations/%2E%2E", {"headers": ANN}),  # not a valid name
+        ("GET", "/v1/operations/x?a=b", {"headers": ANN}),  # an unknown parameter
         ("DELETE", "/v1/operations/x", {"headers": BOB}),  # forbidden
         ("PUT", "/v1/operations/x", {"headers": ANN}),  # method not allowed
         ("POST", "/v1/operations/x:cancel", {"headers": ANN | JSON, "content": b"{"}),
@@ -90,7 +90,7 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
 def test_errors_are_those_of_the_plain_edge(
     served: Served, method: str, path: str, options: Any
 ) -> None:
-    """Code, body and headers are the same, whatever the framework would say itself."""
+    """An error has the plain edge's code, body and headers, not those of the framework."""
     ours = served.http.request(method, served.prefix + path, **options)
     assert compared(ours) == compared(served.plain.request(method, path, **options))
 
@@ -111,16 +111,16 @@ def test_errors_are_those_of_the_plain_edge(
     ],
 )
 def test_errors_of_own_starts_are_those_of_the_plain_edge(served: Served, options: Any) -> None:
-    """An endpoint of the application gives callers the same errors as a path of ``starts``."""
+    """The application's own endpoint returns the same errors as a path of ``starts``."""
     ours = served.http.post(served.own_path, **options)
     assert compared(ours) == compared(served.plain.post(START, **options))
 
 
 def test_life_of_an_operation_through_our_client(served: Served) -> None:
-    """Started, followed to its typed result, listed, cancelled and deleted."""
+    """The client starts, awaits, lists and deletes one operation, and cancels another."""
     with httpx.Client(base_url=served.url, headers=ANN) as http, Client(http=http) as client:
         kinds: Any = {"response": CountResponse, "metadata": CountMetadata}
-        once = str(uuid.uuid4())  # a service may be served more than once
+        once = str(uuid.uuid4())  # several fixtures may serve the same service
         operation = client.start(START, CountRequest(steps=7), **kinds, request_id=once)
         assert operation.result(timeout=60).total == 7
         assert operation.metadata == CountMetadata(percent=50)
@@ -131,7 +131,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
 
 
 def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None:
-    """The variable is a field of the request; a wrong body has the error of the edge."""
+    """The path's variable fills a field of the request; an invalid body gets the edge's error."""
     at = f"{served.prefix}/v1/boxes/a%20b:count"
     name = served.http.post(at, json={"steps": 1}, headers=ANN).json()["name"]
     assert served.wait(name)["response"]["total"] == len("a b")
@@ -140,7 +140,7 @@ def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None
 
 
 def test_own_start_counts_a_request_id_once(served: Served) -> None:
-    """The application's endpoint passes on what the body says of the library's own fields."""
+    """Two POSTs to the application's endpoint with one request ID start one operation."""
     body = {"steps": 3, "requestId": REQUEST_ID[:-1] + "2"}
     first, second = (served.http.post(served.own_path, json=body, headers=ANN) for _ in "ab")
     assert first.status_code == second.status_code == 200, first.text
@@ -161,7 +161,7 @@ ASYNC = ANN | {"prefer": "respond-async, wait=0"}
 
 @contextlib.contextmanager
 def work_held(served: Served) -> Iterator[None]:
-    """Work that counts below zero goes on until the end of this block."""
+    """Keep work with negative ``steps`` running until the end of this block."""
     served.counting.go.clear()
     try:
         yield
@@ -170,7 +170,7 @@ def work_held(served: Served) -> Iterator[None]:
 
 
 def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
-    """By a path that the caller can ask for, whatever the framework has put before it."""
+    """``Location`` can be requested as it is, also below a prefix of the framework."""
     with work_held(served):
         reply = served.http.post(f"{served.prefix}{START}", json={"steps": -1}, headers=ASYNC)
     assert reply.status_code == 202, reply.text
@@ -180,7 +180,7 @@ def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
 
 
 def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
-    """Until the operation is done; and one that goes on says where it is, if that can be known."""
+    """The endpoint waits as ``Prefer`` asks; a 202 has a ``Location`` where its path is known."""
     wanted = ANN | {"prefer": "wait=60"}
     waited = served.http.post(served.own_path, json={"steps": 4}, headers=wanted)
     assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
@@ -189,7 +189,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
         reply = served.http.post(served.own_path, json={"steps": -1}, headers=ASYNC)
     name = reply.json()["name"]
     assert (reply.status_code, reply.headers["operation-id"]) == (202, name.rpartition("/")[2])
-    if served.prefix.endswith("%20b"):  # the operations are below a variable of a route
+    if served.prefix.endswith("%20b"):  # the prefix has a variable, so the path is unknown
         assert "location" not in reply.headers
     else:
         assert served.http.get(reply.headers["location"], headers=ANN).json()["name"] == name
@@ -200,7 +200,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 def test_caller_who_leaves_within_the_body_is_no_error(
     served: Served, sent: bytes, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is started, and the server has nothing to report."""
+    """A disconnect amid the body starts no operation and logs no error."""
 
     def count_of() -> int:
         every = lro.wire.ListOperationsRequest(page_size=1000)
@@ -218,7 +218,7 @@ def test_caller_who_leaves_within_the_body_is_no_error(
 
 @pytest.mark.parametrize("own", [True, False])
 def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
-    """Of an own start and of the verb: no waiter is left, and the operation goes on."""
+    """A disconnect ends the wait of an own start or of Wait; the operation keeps running."""
     service, url = served.counting.service, served.http.base_url
     with work_held(served):
         name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
@@ -233,7 +233,7 @@ def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
 
 
 def test_operation_of_another_caller_is_not_found(served: Served) -> None:
-    """The framework's authentication says whose it is, also in an endpoint of the application."""
+    """The framework's authentication names the owner, also in the application's own endpoint."""
     started = served.http.post(served.own_path, json={"steps": 1}, headers=ANN).json()
     at = f"{served.prefix}/v1/{started['name']}"
     assert served.http.get(at, headers=ANN).status_code == 200
@@ -243,7 +243,7 @@ def test_operation_of_another_caller_is_not_found(served: Served) -> None:
 
 
 def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
-    """A stream is not held back by the framework, and ends."""
+    """The framework does not buffer the stream, which ends once the operation is done."""
     served.counting.go.clear()
     name = served.start(-2)
     with served.http.stream("GET", f"{served.prefix}/v1/{name}:watch", headers=ANN) as reply:
@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """What finds the caller may raise one: its status, text and challenge are kept."""
+    """If ``caller`` raises one, the reply keeps its status code, text and challenge."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)
@@ -274,14 +274,14 @@ def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> Non
         assert reply.json()["error"]["status"] == CODES[status].name
         assert ("www-authenticate" in reply.headers) == (status == 401)
         assert ("retry-after" in reply.headers) == (status in (429, 503))
-        own = served.http.post(served.own_path, headers=headers)  # which may be the framework's
+        own = served.http.post(served.own_path, headers=headers)  # maybe the framework's format
         assert own.status_code == status
         assert "not you" in reply.text
         assert "not you" in own.text
 
 
 def test_console_serves_its_page_to_everyone(served: Served) -> None:
-    """The path without a slash leads to the one with it; without a caller there is no data."""
+    """The path without a slash redirects; the page needs no caller, but its data does."""
     at = f"{served.prefix}/console"
     moved = served.http.get(f"{at}?x=1")
     assert (moved.status_code, urljoin(at, moved.headers["location"])) == (307, f"{at}/?x=1")
@@ -297,7 +297,7 @@ def test_console_serves_its_page_to_everyone(served: Served) -> None:
 
 
 def test_console_acts_for_the_caller_of_the_framework(served: Served) -> None:
-    """Others' operations are not there; what it does not offer is refused, as are other sites."""
+    """The console hides others' operations and refuses Delete and cross-site requests."""
     at = f"{served.prefix}/console"
     session = served.http.get(f"{at}/session", headers=ANN).json()
     found = [session[key] for key in ("caller", "title", "actions", "watches", "parents")]
@@ -319,7 +319,7 @@ def test_console_acts_for_the_caller_of_the_framework(served: Served) -> None:
 
 
 def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
-    """A call through a proxy is refused, and one for another host."""
+    """A request through a proxy or for another host gets 403."""
     if served.unnamed is None:
         return
     assert served.unnamed.get("/console/session").json()["caller"] == ""
@@ -331,7 +331,7 @@ def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
-    """Also one that begins as those of the operations do."""
+    """So is an unknown path that begins like those of the operations."""
     for path in ("/nothing", f"{served.prefix}/v1/unknown"):
         reply = served.http.get(path)
         assert reply.status_code == 404
@@ -339,7 +339,7 @@ def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
 
 
 def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
-    """The REST client of google-api-core works, unmodified, with a token of the application."""
+    """The unmodified REST client of google-api-core works with the application's token."""
     pytest.importorskip("google.api_core")
     pytest.importorskip("requests")
     with warnings.catch_warnings():
@@ -349,7 +349,7 @@ def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
     from google.protobuf import struct_pb2, wrappers_pb2
 
     class Ann(AnonymousCredentials):
-        """Give the token of Ann to each call."""
+        """Add Ann's token to each request."""
 
         def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
             headers.update(ANN)

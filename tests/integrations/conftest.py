@@ -1,4 +1,4 @@
-"""A service for tests without a server; and what the Python here cannot have is left out."""
+"""Services for tests without a server; skips test files that this Python cannot run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ import pytest
 from tests.integrations.counting import Counting, build
 
 collect_ignore = []
-if sys.version_info < (3, 12):  # for which there is no Django 6, whose tasks these are
+if sys.version_info < (3, 12):  # the tests need Django 6, which needs 3.12
     collect_ignore.append("test_django_tasks.py")
 
 
 @pytest.fixture
 def make_counting() -> Iterator[Callable[..., Counting]]:
-    """Makes services with these options of ``build``, which are closed after the test."""
+    """Return a function that passes its arguments to ``build``; close each service afterwards."""
     made: list[Counting] = []
 
     def make(*store: Any, **options: Any) -> Counting:
@@ -30,11 +30,11 @@ def make_counting() -> Iterator[Callable[..., Counting]]:
 
 @pytest.fixture
 def counting(make_counting: Callable[..., Counting]) -> Counting:
-    """A service."""
+    """A service whose operations belong to their callers."""
     return make_counting()
 
 
 @pytest.fixture
 def shared(make_counting: Callable[..., Counting]) -> Counting:
-    """A service whose callers may all do everything."""
+    """A service in which every caller may do everything."""
     return make_counting(owner_only=False, authorize=None)

@@ -1,6 +1,6 @@
-"""What the integrations under test serve, and what has to hold for each of them.
+"""The service that each integration under test serves, and the server around it.
 
-A framework's test module makes an application by :class:`Served`, and takes over the tests of
+A framework's test module serves an application as :class:`Served` and imports the tests of
 :mod:`tests.integrations.checks`.
 """
 
@@ -29,13 +29,13 @@ BOX = "/v1/boxes/{label}:count"
 CONSOLE = Console("/console", title="Counts", actions=("cancel",))
 PARENTS: Any = {"parents": ["projects/*"]}
 OPTIONS: Any = {**PARENTS, "console": CONSOLE}
-"""What every integration under test is made with."""
+"""Options that every integration under test gets."""
 TOKENS = {"Bearer a1": "ann", "Bearer b2": "bob"}
 ANN, BOB = ({"authorization": token} for token in TOKENS)
 
 
 def name_of(authorization: str | None) -> str:
-    """The caller's name."""
+    """Return the name of the caller with this token."""
     caller = TOKENS.get(authorization or "")
     if caller is None:
         raise lro.errors.Unauthenticated("a token is needed")
@@ -43,7 +43,7 @@ def name_of(authorization: str | None) -> str:
 
 
 def reason(reply: Any, status: int) -> str:
-    """The reason of an error of ours."""
+    """Check the status code of an error reply and return the reason in its details."""
     assert reply.status_code == status, reply.text
     return str(reply.json()["error"]["details"][0]["reason"])
 
@@ -52,34 +52,34 @@ CHALLENGE = {"WWW-Authenticate": "Basic"}
 
 
 def refused(headers: Any) -> int:
-    """The status by which the framework's own exception is to refuse a call, or 0."""
+    """Return the status code that the framework's exception must have, or 0 for no exception."""
     return int(headers.get("x-refuse", 0))
 
 
 def authorize(caller: str, verb: str, name: str) -> bool:
-    """Bob may not delete."""
+    """Allow everything except a delete by Bob."""
     return not (caller == "bob" and verb == "DeleteOperation")
 
 
 @attrs.frozen
 class Counting:
-    """A service whose operations belong to their callers, and its method."""
+    """A service whose operations belong to their callers, and its methods."""
 
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]
     box: lro.Method[CountRequest, CountResponse, CountMetadata]
     name: lro.Method[lro.Struct, lro.types.StringValue, lro.Struct]
     go: threading.Event = attrs.field(factory=threading.Event)
-    """Work that counts below zero waits for it."""
+    """Work with negative ``steps`` waits for this event."""
 
     @property
     def starts(self) -> dict[str, Any]:
-        """The methods by path, as an edge takes them."""
+        """The methods by path, as an edge's ``starts``."""
         return {START: self.count, BOX: self.box}
 
 
 def build(store: Any = None, **options: Any) -> Counting:
-    """A counting service, in memory unless another store is given."""
+    """Make a counting service, in memory unless another store is given."""
     go = threading.Event()
     service = lro.Service(
         store or MemoryStore(),
@@ -109,27 +109,27 @@ def build(store: Any = None, **options: Any) -> Counting:
 
 @attrs.frozen
 class Served:
-    """An application behind a server, and the plain edge with the same options to compare with."""
+    """An application behind a server, and a plain edge with the same options to compare it with."""
 
     counting: Counting
     http: httpx.Client
     plain: httpx.Client
     unnamed: httpx.Client | None = None
-    """Reaches a console whose callers have no names, and no server stands before it."""
+    """A client for a console without ``caller``; its requests pass no proxy."""
     prefix: str = ""
     own_path: str = OWN
-    """Where an endpoint of the application starts operations."""
+    """The path of the application's own endpoint that starts operations."""
     streams: bool = True
     refuses: Collection[int] = (400, 401, 403, 404, 413, 415, 429, 503)
-    """The statuses of exceptions that the framework has."""
+    """The status codes for which the framework has exceptions."""
 
     @property
     def url(self) -> str:
-        """Where the operations are."""
+        """The URL below which the operations are."""
         return f"{self.http.base_url}".rstrip("/") + self.prefix
 
     def start(self, steps: int = 3, **headers: str) -> str:
-        """The name of a new operation of Ann."""
+        """Start an operation as Ann and return its name."""
         reply = self.http.post(
             f"{self.prefix}{START}", json={"steps": steps}, headers=ANN | headers
         )
@@ -137,7 +137,7 @@ class Served:
         return str(reply.json()["name"])
 
     def wait(self, name: str) -> dict[str, Any]:
-        """An operation that is done."""
+        """Wait until the operation is done and return it."""
         at = f"{self.prefix}/v1/{name}:wait"
         done: dict[str, Any] = self.http.post(at, json={"timeout": "60s"}, headers=ANN).json()
         assert done["done"], done
@@ -154,11 +154,11 @@ def serving(
     closes: bool = True,
     **options: Any,
 ) -> Iterator[Served]:
-    """An application that ``make`` makes of a service, and the plain edge with another service.
+    """Serve the application that ``make`` returns, and the plain edge of another service.
 
-    ``serve`` gives the port at which a server of the framework's kind serves the application.
-    ``unnamed`` makes one with a console whose callers have no names. With ``closes`` the service
-    must have been closed when the server has stopped.
+    ``serve`` runs the application on a suitable server and yields its port.
+    ``unnamed`` makes an application with a console without ``caller``. With ``closes``, the service
+    must be closed once the server has stopped.
     """
     counting, other = counting or build(), build()
     anyone = build(owner_only=False, authorize=None)
@@ -182,13 +182,13 @@ def serving(
             yield Served(counting, client(port), client(beside), **options)
         finally:
             counting.go.set()
-    if closes:  # with the application
+    if closes:  # the application has closed the service
         with pytest.raises(lro.errors.Unavailable):
             counting.count.start(CountRequest())
 
 
 def served_by(**kinds: tuple[Callable[[Counting], Any], dict[str, Any]]) -> Any:
-    """The fixture ``served`` of a module: applications, each with its options of ``serving``."""
+    """Make a module's fixture ``served`` from functions and their options for ``serving``."""
 
     @pytest.fixture(params=kinds, scope="module")
     def served(request: pytest.FixtureRequest) -> Iterator[Served]:

@@ -1,4 +1,4 @@
-"""A Django project on PostgreSQL, whose admin a superuser opens: run as a program with its URL."""
+"""A program that opens the admin of a Django project on PostgreSQL; its arguments name it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ urlpatterns: list[Any] = []
 
 
 def main(url: str, schema: str) -> None:
-    """Start an operation, and read it in the admin."""
+    """Start an operation, then open it in the admin as a superuser."""
     given = conninfo_to_dict(url)
     names = {name: getattr(django_project, name) for name in dir(django_project) if name.isupper()}
     database = {

@@ -68,7 +68,7 @@ service = counting.service
 
 
 def caller(request: Any) -> str:
-    """The caller whose token the request has, or the user who is signed in."""
+    """Return the caller that the request's token names, or the user who is signed in."""
     from django.core.exceptions import PermissionDenied
 
     from lro.integrations.django import signed_in_user
@@ -81,7 +81,7 @@ def caller(request: Any) -> str:
 
 
 def with_theme(get_response: Any) -> Any:
-    """A middleware that looks into forms."""
+    """Middleware that parses forms."""
 
     def themed(request: Any) -> Any:
         request.POST.get("theme")
@@ -91,7 +91,7 @@ def with_theme(get_response: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """The URLs, which Django asks for when it is set up."""
+    """Make ``urlpatterns`` on first use, when Django is set up and its parts can be imported."""
     if name != "urlpatterns":
         raise AttributeError(name)
     from django.contrib.auth.decorators import login_not_required

@@ -1,4 +1,4 @@
-"""Tasks of the Django project, which the backend finds by the paths of their functions."""
+"""Tasks of the Django project; the backend finds them by their functions' import paths."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ BEGUN, GO_ON = threading.Event(), threading.Event()
 
 @task
 def add(one: int, other: int) -> int:
-    """The sum."""
+    """Return the sum."""
     return one + other
 
 
 @task
 async def add_awaited(one: int, other: int) -> int:
-    """The sum, by a coroutine."""
+    """Return the sum from a coroutine function."""
     return one + other
 
 
 @task
 def fail() -> None:
-    """Raises what Django's users expect to find in the result."""
+    """Raise an error that the task's result must name."""
     raise KeyError("secret")
 
 
 @task(takes_context=True)
 def hold(context: Any, label: str) -> str:
-    """Runs until the test lets it go on."""
+    """Report progress until the test sets ``GO_ON``."""
     context.progress(0.5, f"half of {label}")
     BEGUN.set()
     while not GO_ON.wait(0.01):

@@ -39,7 +39,7 @@ from lro.integrations.aiohttp import AiohttpOperations  # noqa: E402
 
 
 def find_caller(request: Any) -> str:
-    """The caller of a request."""
+    """Return the caller of a request."""
     if status := refused(request.headers):
         kind = type("Refused", (web.HTTPException,), {"status_code": status})
         raise kind(text="not you", headers=CHALLENGE if status == 401 else None)
@@ -47,13 +47,13 @@ def find_caller(request: Any) -> str:
 
 
 async def caller(request: Any) -> str:
-    """The same by a coroutine function, which reads the body as one that checks signatures."""
+    """Like ``find_caller``, but reads the body first, as a function that checks signatures does."""
     await request.read()
     return find_caller(request)
 
 
 def application(counting: Counting, **options: Any) -> Any:
-    """An application with handlers of its own beside the operations."""
+    """Make an application with a handler of its own beside the operations."""
     app = web.Application(client_max_size=2 << 20)
     options = {"caller": caller, "starts": True, **OPTIONS, **options}
     operations = AiohttpOperations(counting.service, **options)
@@ -67,7 +67,7 @@ def application(counting: Counting, **options: Any) -> Any:
 
 
 def part(counting: Counting) -> Any:
-    """The same as a part of another application."""
+    """Make an application that has the operations in a subapp at ``/api``."""
 
     @web.middleware
     async def look(request: web.Request, handler: Any) -> Any:
@@ -80,7 +80,7 @@ def part(counting: Counting) -> Any:
 
 
 def unnamed(counting: Counting) -> Any:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     app = web.Application()
     AiohttpOperations(counting.service, console=CONSOLE).setup(app)
     return app
@@ -88,7 +88,7 @@ def unnamed(counting: Counting) -> Any:
 
 @contextlib.contextmanager
 def aiohttp_serving(app: Any) -> Iterator[int]:
-    """The port at which aiohttp serves an application, from a thread with a loop."""
+    """Serve the application on an event loop in a thread and yield the port."""
     line, ready, loop = listening(), threading.Event(), asyncio.new_event_loop()
     over: list[asyncio.Event] = []
 
@@ -114,7 +114,7 @@ def aiohttp_serving(app: Any) -> Iterator[int]:
 
 @contextlib.contextmanager
 def addressed(app: Any) -> Iterator[str]:
-    """The address of the same."""
+    """Serve the application and yield its URL."""
     with aiohttp_serving(app) as port:
         yield f"http://{HOST}:{port}"
 
@@ -133,7 +133,7 @@ def test_body_over_the_limit_of_the_application_has_our_error() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> None:
-    """The caller is there, and gets the reason: aiohttp itself decodes what is compressed."""
+    """The caller learns why; aiohttp itself decompresses bodies and fails on this one."""
     path = served.own_path if own else served.prefix + START
     headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
     reply = served.http.post(path, content=b"no gzip", headers=headers)
@@ -147,7 +147,7 @@ def test_name_with_a_line_break_is_malformed(served: Served) -> None:
 
 
 def test_body_in_pieces_is_put_together() -> None:
-    """A chunked request is read to its end."""
+    """A chunked request body is read to its end."""
     pieces = iter([b'{"ste', b'ps": ', b"3}"])
     headers = {**ANN, "content-type": "application/json"}
     with addressed(application(build())) as url:
@@ -168,11 +168,11 @@ def test_start_in_an_application_without_our_routes_says_no_place(counting: Coun
 
 
 def test_stop_of_the_server_ends_waits_at_once() -> None:
-    """The caller gets UNAVAILABLE, and asks the next server."""
+    """The waiting caller gets UNAVAILABLE, so that it can ask another server."""
     replies: list[httpx.Response] = []
     counting = build()
     name = counting.count.start(CountRequest(steps=-1), caller="ann").name
-    with addressed(application(counting)) as address:  # which waits for the work when it stops
+    with addressed(application(counting)) as address:  # stops after the work has ended
 
         def wait() -> None:
             replies.append(httpx.post(f"{address}/v1/{name}:wait", headers=ANN, timeout=120))
@@ -186,7 +186,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
 
 
 def test_invalid_aiohttp_application_is_refused() -> None:
-    """By a sentence, when it is given."""
+    """A wrong application and a missing ``caller`` each raise a DeclarationError."""
     operations = AiohttpOperations(build().service, caller=caller)
     with pytest.raises(lro.DeclarationError, match=r"an aiohttp.web.Application"):
         operations.setup(object())  # type: ignore[arg-type]

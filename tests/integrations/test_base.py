@@ -1,4 +1,4 @@
-"""What the integrations share, and what they need installed."""
+"""The code that the integrations share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integrations.counting import Counting, CountRequest
 
 
 def test_challenge_that_is_not_valid_is_replaced() -> None:
-    """Every 401 has one."""
+    """Every 401 needs a valid challenge; the default is ``Bearer``."""
     error = error_of(401, "who?", {"www-authenticate": "bad\n"})
     assert isinstance(error, lro.errors.Unauthenticated)
     assert error.challenge == "Bearer"
@@ -25,7 +25,7 @@ def test_challenge_that_is_not_valid_is_replaced() -> None:
 def test_missing_caller_is_called_caller(
     counting: Counting, make_counting: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the error, and in the warning of a service with ``authorize`` alone."""
+    """The error and the warning name the option ``caller``, not ``authenticate``."""
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
         FrameworkOperations(counting.service)
     FrameworkOperations(make_counting(owner_only=False).service)
@@ -35,7 +35,7 @@ def test_missing_caller_is_called_caller(
 
 
 def test_console_is_a_path_or_says_more(shared: Counting) -> None:
-    """By default there is none; what is neither is named."""
+    """By default there is no console; an invalid ``console`` raises a DeclarationError."""
     make = pytest.importorskip("lro.integrations.starlette").StarletteOperations
     plain = make(shared.service).routes
     assert len(make(shared.service, console="/console/").routes) > len(plain)
@@ -45,7 +45,7 @@ def test_console_is_a_path_or_says_more(shared: Counting) -> None:
 
 
 def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> None:
-    """What pages of other sites may ask for is the application's to say."""
+    """A cross-site GET may start an operation: the application must protect its own endpoints."""
     counting = make_counting(owner_only=False)
     edge = OperationsEdge(counting.service, authenticate=lambda headers: "ann")
     headers = {"sec-fetch-site": "cross-site"}
@@ -55,7 +55,7 @@ def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> Non
 
 
 def test_service_is_closed_before_what_the_application_closes(counting: Counting) -> None:
-    """The state that the application's lifespan yields is passed on."""
+    """The service is closed when the application's lifespan ends; the state it yields is kept."""
     seen: list[str] = []
 
     @contextlib.asynccontextmanager

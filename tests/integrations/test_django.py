@@ -1,4 +1,4 @@
-"""Operations in a Django project: its URLs, its users, its errors left alone."""
+"""The integration into Django: URLs, users, transactions, settings, commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ counting = django_project.counting
 
 @contextlib.contextmanager
 def uvicorn_without_lifespan(app: Any) -> Iterator[int]:
-    """The port at which uvicorn serves Django, which has no start and stop."""
+    """Serve Django, which has no lifespan events, on uvicorn and yield the port."""
     with uvicorn_serving(app, lifespan="off") as port:
         yield port
 
@@ -58,19 +58,19 @@ served = served_by(
 
 @pytest.fixture
 def wsgi_app() -> Any:
-    """The application without a server."""
+    """The WSGI application without a server."""
     return get_wsgi_application()
 
 
 def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
-    """The body is Django's then, and has nothing for the library."""
+    """Django has read the body, so the library does not parse it."""
     reply = served.http.post("/upload", files={"file": b"12345"}, headers=ANN)
     assert reply.status_code == 200, reply.text
     assert served.wait(reply.json()["name"])["response"]["total"] == 5
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
-    """The caller is the user's primary key, and pages of other sites can do nothing."""
+    """The caller is the user's primary key; a cross-site POST gets PERMISSION_DENIED."""
     call_command("migrate", verbosity=0)
     user = User.objects.create_user("ann", password="secret")
     browser = Client(enforce_csrf_checks=True)
@@ -86,7 +86,7 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
 
 @pytest.fixture
 def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has the project serve another service, whose callers have no names."""
+    """Make the project serve another service, without ``caller``."""
 
     def serve(other: Counting, **options: Any) -> None:
         made = _operations.DjangoOperations(other.service, **options)
@@ -99,7 +99,7 @@ def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
     committed: bool, serve_alone: Callable[..., None], make_counting: Any
 ) -> None:
-    """Or neither is; the store is in the file of the project's database."""
+    """The operation and the row commit or roll back together: both are in one database file."""
     call_command("migrate", verbosity=0)
     store = SQLiteStore(settings.DATABASES["default"]["NAME"])
     serve_alone(other := make_counting(store, owner_only=False, authorize=None))
@@ -133,14 +133,14 @@ def test_start_in_a_project_without_our_urls_says_no_place(
 
 
 def ask(caller: Any, user: Any, **more: Any) -> Any:
-    """What the hook of the edge gives for a user, with these settings."""
+    """Return the caller that the edge's hook finds for a user under these settings."""
     with override_settings(LRO={**settings.LRO, "CALLER": caller, **more}):
         hook = _operations.operations.__wrapped__().edge.options.authenticate
     return hook({}, SimpleNamespace(user=user))
 
 
 def test_only_users_who_are_signed_in_call_by_default() -> None:
-    """Without a session, or without users, a call is UNAUTHENTICATED."""
+    """A request of an anonymous user, or without a user, raises Unauthenticated."""
     for request in (SimpleNamespace(user=AnonymousUser()), RequestFactory().get("/")):
         with pytest.raises(lro.errors.Unauthenticated):
             signed_in_user(request)
@@ -154,14 +154,14 @@ def test_user_without_the_permission_is_refused() -> None:
 
 
 def test_limit_of_django_counts_if_it_is_smaller() -> None:
-    """DATA_UPLOAD_MAX_MEMORY_SIZE bounds our views too."""
+    """DATA_UPLOAD_MAX_MEMORY_SIZE also limits our views."""
     with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=100):
         large = Client().post(START, b" " * 101, content_type="application/json", headers=ANN)
     assert (large.status_code, "100 bytes" in large.json()["error"]["message"]) == (413, True)
 
 
 def test_body_that_cannot_be_read_is_malformed() -> None:
-    """The connection broke off."""
+    """A connection that breaks while the body is read raises MalformedRequest."""
 
     class Broken(io.BytesIO):
         def seekable(self) -> bool:
@@ -190,7 +190,7 @@ def test_body_that_cannot_be_read_is_malformed() -> None:
 def test_wrong_settings_are_found_by_the_check(
     wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``manage.py check`` says what is wrong."""
+    """``manage.py check`` reports the invalid setting."""
     uncached = _operations.operations.__wrapped__
     monkeypatch.setattr(_operations, "service", _operations.service.__wrapped__)
     monkeypatch.setattr("lro.integrations.django.apps.operations", uncached)
@@ -217,7 +217,7 @@ def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_command_looks_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be used, or the command says why not."""
+    """``lro check`` reports that the store works, or fails with the store's error."""
     said = io.StringIO()
     call_command("lro", "check", stdout=said)
     assert said.getvalue().startswith("The MemoryStore can be used; methods: ")
@@ -231,7 +231,7 @@ def test_command_looks_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) -> None:
-    """As ``lro purge`` does; and what cannot be done ends with its status."""
+    """The command runs ``lro purge``; a failing ``lro`` command raises with its exit status."""
     pytest.importorskip("click")
     call_command("lro", "purge")
     assert capsys.readouterr().out == "removed: 0\n"
@@ -242,7 +242,7 @@ def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_right_settings_pass_the_check() -> None:
-    """``manage.py check`` has nothing to say."""
+    """``manage.py check`` reports nothing."""
     assert check_settings(None) == []
     call_command("check")
     assert integration.__all__ == ["signed_in_user", "start", "with_lifespan"]

@@ -1,4 +1,4 @@
-"""Django's own tasks as operations: results, progress, errors, cancels, restarts."""
+"""Django's own tasks as operations: results, progress, errors, cancellation, signals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integrations.django_project import counting, service  # noqa: E402
 
 
 def ended(result: Any) -> Any:
-    """The result when the work has ended."""
+    """Wait until the work has ended and return the refreshed result."""
     assert service.edges.waiters.wait(result.id, 60).done
     result.refresh()
     return result
@@ -32,7 +32,7 @@ def ended(result: Any) -> Any:
 
 @pytest.fixture
 def held() -> Iterator[Any]:
-    """The result of a task that runs."""
+    """The result of a running task."""
     tasks.BEGUN.clear()
     tasks.GO_ON.clear()
     yield tasks.hold.enqueue(label="it")
@@ -41,7 +41,7 @@ def held() -> Iterator[Any]:
 
 @pytest.mark.parametrize("task", [tasks.add, tasks.add_awaited])
 def test_task_runs_and_gives_its_value(task: Any) -> None:
-    """The result has the times, the arguments and the worker."""
+    """The result has the return value, times, arguments and worker."""
     result = task.enqueue(1, other=2)
     assert (result.args, result.kwargs) == ([1], {"other": 2})
     done = ended(result)
@@ -56,7 +56,7 @@ def test_task_is_enqueued_in_a_coroutine() -> None:
 
 
 def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    """Callers of the interface may see the error too: the log alone has the traceback."""
+    """API callers may see the error too, so the message and the traceback go to the log only."""
     result = ended(tasks.fail.enqueue())
     assert result.status == TaskResultStatus.FAILED
     (error,) = result.errors
@@ -66,7 +66,7 @@ def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptur
 
 
 def test_progress_is_seen_and_a_cancel_arrives(held: Any) -> None:
-    """The operation of the result is that of the interface."""
+    """The result's ID is the operation's name in the service."""
     assert tasks.BEGUN.wait(60)
     payload: Any = service.get(held.id).metadata.payload
     assert (payload["progressPercent"], payload["statusMessage"]) == (50, "half of it")
@@ -106,13 +106,13 @@ def test_signals_are_sent() -> None:
 
 
 def test_result_that_is_not_there_is_not_found() -> None:
-    """An operation of another method is not a result either."""
+    """The name of another method's operation raises TaskResultDoesNotExist too."""
     for name in ("operations/unknown", counting.name.start(lro.Struct()).name):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(name)
 
 
 def test_what_the_backend_cannot_do_is_refused() -> None:
-    """Priorities, and a time to begin."""
+    """A task with a priority raises InvalidTask."""
     with pytest.raises(InvalidTask):
         tasks.add.using(priority=5)

@@ -45,14 +45,14 @@ from tests.integrations.counting import (
 
 
 def found_caller(request: Request, authorization: str | None) -> str:
-    """The caller of a request, by a token."""
+    """Return the caller that the request's token names."""
     if status := refused(request.headers):
         raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
     return name_of(authorization)
 
 
 def by_header(counting: Counting) -> FastAPI:
-    """A plain dependency; the endpoint leaves the body to the library."""
+    """Make an application with a plain dependency; its endpoint leaves the body to the library."""
 
     def caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> str:
         return found_caller(request, authorization)
@@ -73,11 +73,11 @@ def by_header(counting: Counting) -> FastAPI:
 
 
 def by_user(counting: Counting) -> FastAPI:
-    """A dependency with ``yield``, below a prefix; an endpoint on the application."""
+    """Use a dependency with ``yield``, a prefix, and an endpoint outside the router."""
 
     async def user(request: Request) -> AsyncIterator[str]:
         with contextlib.suppress(ClientDisconnect):
-            await request.body()  # as one that checks signatures
+            await request.body()  # as a dependency that checks signatures does
         yield found_caller(request, request.headers.get("authorization"))
 
     async def caller(user: Annotated[str, Depends(user)]) -> str:
@@ -97,7 +97,7 @@ def by_user(counting: Counting) -> FastAPI:
 
 
 def unnamed(counting: Counting) -> FastAPI:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     app = FastAPI()
     app.include_router(FastAPIOperations(counting.service).router(console=CONSOLE))
     return app
@@ -109,7 +109,7 @@ served = served_by(
 
 
 class CountBody(BaseModel):
-    """A body that FastAPI reads."""
+    """A request body that FastAPI parses."""
 
     model_config = ConfigDict(extra="forbid")
     steps: int
@@ -120,7 +120,7 @@ oauth2 = OAuth2PasswordBearer("token")
 
 
 def with_models(counting: Counting) -> FastAPI:
-    """Endpoints whose bodies FastAPI reads, on the router and beside it."""
+    """Make an application with endpoints on the router and outside, some with parsed bodies."""
 
     async def caller(token: Annotated[str, Depends(oauth2)]) -> str | None:
         if token == "none":
@@ -169,18 +169,18 @@ def with_models(counting: Counting) -> FastAPI:
 
 @pytest.fixture
 def client(counting: Counting) -> TestClient:
-    """The application with models, without its lifespan."""
+    """A client for the application ``with_models``, without its lifespan."""
     return TestClient(with_models(counting), headers=ANN, raise_server_exceptions=False)
 
 
 def violations(reply: Any) -> list[str]:
-    """The fields that an error of ours names."""
+    """Return the fields that an error reply names."""
     (found,) = [one for one in reply.json()["error"]["details"] if "fieldViolations" in one]
     return [one["field"] for one in found["fieldViolations"]]
 
 
 def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None:
-    """Parent, target and first metadata are the endpoint's, the request id is the body's."""
+    """The endpoint sets parent, target and first metadata; the request ID is from the body."""
     body = {"steps": 3, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/read:count", json=body).json() for _ in "ab")
     assert first["name"].startswith("projects/p/operations/")
@@ -189,7 +189,7 @@ def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None
 
 
 def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> None:
-    """Every wrong field is named; malformed JSON and media types are as at the edge."""
+    """Every invalid field is named; malformed JSON and wrong media types get the edge's errors."""
     reply = client.post("/v1/read:count?n=x", json={"steps": "x", "colour": 1})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert sorted(violations(reply)) == ["colour", "n", "steps"]
@@ -199,11 +199,11 @@ def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> 
     assert reason(text, 415) == "UNSUPPORTED_MEDIA_TYPE"
     assert violations(client.post("/v1/read:count")) == ["body"]
     assert violations(client.post("/v1/read:count?n=x", json={"steps": 1})) == ["n"]
-    assert client.get("/number?n=x").status_code == 422  # which is the application's own
+    assert client.get("/number?n=x").status_code == 422  # outside the router: FastAPI's form
 
 
 def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClient) -> None:
-    """The application has read the message elsewhere."""
+    """If the endpoint passes the message, a body of any form is accepted."""
     for content, kind in [(b"[1]", "application/json"), (b"a=1", "text/plain"), (b"", "")]:
         headers = {"content-type": kind} if kind else {}
         reply = client.post("/v1/form:count", content=content, headers=headers)
@@ -211,12 +211,12 @@ def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClie
 
 
 def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
-    """A mistake of the application shows in the log, and not to callers."""
+    """A start of another service's method answers INTERNAL without details."""
     assert reason(client.post("/v1/other:count", json={}), 500) == "INTERNAL"
 
 
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
-    """The mistake shows at the first call, not at the first error."""
+    """An endpoint outside the router, without the exception handler, fails at its first call."""
     client = TestClient(with_models(counting), headers=ANN)
     with pytest.raises(lro.DeclarationError, match=r"add_exception_handler\(lro.LroError"):
         client.post("/beside", json={"steps": 1})
@@ -243,7 +243,7 @@ def test_refusals_of_a_dependency_have_our_form(
 
 
 def test_other_callers_of_a_dependency(client: TestClient) -> None:
-    """Only errors are put into our form, and None is a caller without a name."""
+    """A redirect is left as it is; None is a caller without a name."""
     client.follow_redirects = False
     away, unnamed = (
         client.get("/v1/operations", headers={"authorization": f"Bearer {name}"})
@@ -254,13 +254,13 @@ def test_other_callers_of_a_dependency(client: TestClient) -> None:
 
 
 def test_owner_only_service_without_caller_is_refused(counting: Counting) -> None:
-    """The error names the option of the integration."""
+    """The error names ``caller``, the integration's option."""
     with pytest.raises(lro.DeclarationError, match="caller: is needed"):
         FastAPIOperations(counting.service)
 
 
 def references(part: Any) -> Iterator[str]:
-    """The schemas that a part of a document refers to."""
+    """Yield the schemas that a part of an OpenAPI document refers to."""
     if isinstance(part, dict):
         if isinstance(part.get("$ref"), str):
             yield part["$ref"].removeprefix("#/components/schemas/")
@@ -271,9 +271,9 @@ def references(part: Any) -> Iterator[str]:
 
 
 def checked(app: FastAPI) -> dict[str, Any]:
-    """The document of an application, which is valid, and all of whose references lead somewhere.
+    """Return the application's OpenAPI document; check that it is valid and its references resolve.
 
-    Its operation ids are unique: FastAPI warns of others, and warnings are errors here.
+    Its operation IDs are unique: FastAPI warns of duplicates, and warnings are errors here.
     """
     document: dict[str, Any] = TestClient(app).get("/openapi.json").json()
     pytest.importorskip("openapi_spec_validator").validate(document)
@@ -287,14 +287,14 @@ def checked(app: FastAPI) -> dict[str, Any]:
 
 
 def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """The schema of the JSON content of a body or reply."""
+    """Return the schema of the JSON content of a request body or reply."""
     (reference,) = references(part["content"]["application/json"])
     found: dict[str, Any] = document["components"]["schemas"][reference]
     return found
 
 
 def test_document_has_every_route_and_the_messages_of_starts(counting: Counting) -> None:
-    """The verbs, the starts with their types and the library's fields, links, OAuth2's lock."""
+    """It has the verbs, and the starts with types, library fields, links and OAuth2 security."""
     app = with_models(counting)
     document = checked(app)
     paths = document["paths"]
@@ -345,7 +345,7 @@ class Book:
 
 
 class Error(BaseModel):
-    """The application has one of its own."""
+    """The application's own ``Error``."""
 
     why: str = ""
 
@@ -358,7 +358,7 @@ def service() -> Iterator[lro.Service]:
 
 
 def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
-    """Pydantic's, which may contain themselves, dataclasses and protobuf's."""
+    """These are Pydantic models, also recursive ones, dataclasses and protobuf messages."""
     protobuf = pytest.importorskip("google.rpc.error_details_pb2")
 
     @service.method("acme.v1.Books.Print", path="/v1/books:print")
@@ -412,7 +412,7 @@ class Tag(enum.Enum):
 
 
 def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) -> None:
-    """By their first tag, or by a number; prefixes of each kind are in the paths."""
+    """Operation IDs contain the router's first tag or a number; paths contain all prefixes."""
     operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
     app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")
@@ -452,7 +452,7 @@ def turn(request: Page) -> Page:
 
 
 def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) -> None:
-    """FastAPI reads it by the names and aliases of the model, and the request id counts."""
+    """FastAPI parses it by the model's names and aliases; the request ID is honoured."""
     method = service.method("acme.v1.Books.Turn", path="/v1/pages:turn")(turn)
     operations = FastAPIOperations(service)
     router = operations.router(starts=True)
@@ -478,7 +478,7 @@ def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) 
 
 
 def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
-    """The same for all integrations, which pass ``within`` on."""
+    """A rollback leaves no operation. Every integration passes ``within`` on like this."""
     file = tmp_path / "shop.db"
     service = lro.Service(SQLiteStore(file), ThreadExecutor())
     method = service.method("acme.v1.Books.Turn")(turn)

@@ -1,4 +1,4 @@
-"""The integration into Flask: views, callers, decorators, its errors left alone."""
+"""The integration into Flask: views, callers, decorators, limits, errors."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from lro.integrations.flask import FlaskOperations  # noqa: E402
 
 
 def caller() -> str:
-    """The caller of the present request."""
+    """Return the caller of the current request."""
     if status := refused(flask.request.headers):
         flask.abort(status, "not you")
     return name_of(flask.request.headers.get("authorization"))
 
 
 def application(counting: Counting, **options: Any) -> Any:
-    """An application with views of its own beside the operations."""
+    """Make an application with a view of its own beside the operations."""
     app = flask.Flask(__name__)
     operations = FlaskOperations(counting.service, caller=caller, starts=True, **OPTIONS)
     operations.init_app(app, **options)
@@ -49,14 +49,14 @@ def application(counting: Counting, **options: Any) -> Any:
 
 
 def prefixed(counting: Counting) -> Any:
-    """Below a prefix with a variable."""
+    """Make an application with the operations below a prefix with a variable."""
     app = application(counting, url_prefix="/api/<tenant>")
     app.before_request(lambda: flask.request.form.get("theme"))
     return app
 
 
 def unnamed(counting: Counting) -> Any:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     app = flask.Flask(__name__)
     FlaskOperations(counting.service, console=CONSOLE).init_app(app)
     return app
@@ -76,7 +76,7 @@ def wsgi_app(counting: Counting) -> Any:
 
 
 def test_decorators_guard_every_view(counting: Counting) -> None:
-    """An HTTP exception of theirs has the format of all errors; a redirect is left alone."""
+    """An HTTP exception that a decorator raises gets our format; a redirect is left as it is."""
     seen: list[str] = []
 
     def guard(view: Any) -> Any:
@@ -100,7 +100,7 @@ def test_decorators_guard_every_view(counting: Counting) -> None:
 
 
 def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Counting) -> None:
-    """Flask's MAX_CONTENT_LENGTH bounds our views too."""
+    """Flask's MAX_CONTENT_LENGTH also limits our views."""
     app = application(counting)
     app.config["MAX_CONTENT_LENGTH"] = 100
     large = app.test_client().post(START, data=b" " * 101, headers=ANN)
@@ -108,7 +108,7 @@ def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Countin
 
 
 def test_views_have_names_that_extensions_ask_for(counting: Counting) -> None:
-    """Flask-WTF knows views by module and name; the blueprint is what it exempts."""
+    """Flask-WTF identifies views by module and name, and can exempt a blueprint."""
     app = flask.Flask(__name__)
     routes = FlaskOperations(counting.service, caller=caller).init_app(app)
     views = [view for name, view in app.view_functions.items() if name.startswith(routes.name)]
@@ -119,7 +119,7 @@ def test_views_have_names_that_extensions_ask_for(counting: Counting) -> None:
 def test_body_that_cannot_be_read_is_malformed(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection broke off."""
+    """If the client disconnects while the body is read, the reply is 400."""
 
     def broken(_: object) -> bytes:
         raise ClientDisconnected
@@ -130,7 +130,7 @@ def test_body_that_cannot_be_read_is_malformed(
 
 
 def test_invalid_flask_application_or_function_is_refused(counting: Counting) -> None:
-    """By a sentence, when it is given."""
+    """A wrong application, a missing ``caller`` and an async one each raise a DeclarationError."""
     with pytest.raises(lro.DeclarationError, match="a Flask application"):
         FlaskOperations(counting.service, caller=caller).init_app(object())  # type: ignore[arg-type]
     with pytest.raises(lro.DeclarationError, match="owner_only"):

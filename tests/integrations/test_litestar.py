@@ -1,4 +1,4 @@
-"""The integration into Litestar: handlers, guards, dependencies, errors, document."""
+"""The integration into Litestar: handlers, guards, dependencies, errors, OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from litestar.testing import TestClient
 
 try:
     from litestar.di import NamedDependency
-except ImportError:  # older versions have names alone
+except ImportError:  # older versions inject by name alone
     NamedDependency = Annotated[TypeVar("T"), "by its name"]  # type: ignore[assignment,misc]
 
 import lro
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def find_caller(request: Request[Any, Any, Any]) -> str:
-    """The caller of a request."""
+    """Return the caller of a request."""
     if status := refused(request.headers):
         challenge = CHALLENGE if status == 401 else None
         raise HTTPException("not you", status_code=status, headers=challenge)
@@ -53,14 +53,14 @@ def find_caller(request: Request[Any, Any, Any]) -> str:
 
 
 async def find_caller_awaited(request: Request[Any, Any, Any]) -> str:
-    """The same by a coroutine function, which reads the body as one that checks signatures."""
-    with contextlib.suppress(InternalServerException):  # the caller has left
+    """Like ``find_caller``, but reads the body first, as a function that checks signatures does."""
+    with contextlib.suppress(InternalServerException):  # the client has disconnected
         await request.body()
     return find_caller(request)
 
 
 def plain(counting: Counting) -> Litestar:
-    """A plain function gives the caller."""
+    """Make an application whose ``caller`` is a plain function."""
 
     @post("/v1/shelves/{shelf:str}/things:count", status_code=200)
     async def start(
@@ -74,7 +74,7 @@ def plain(counting: Counting) -> Litestar:
 
 
 def prefixed(counting: Counting) -> Litestar:
-    """Below a prefix, with a coroutine function."""
+    """Make an application with a prefix, whose ``caller`` is a coroutine function."""
 
     @post("/v1/shelves/a/things:count", status_code=200)
     async def start(
@@ -88,7 +88,7 @@ def prefixed(counting: Counting) -> Litestar:
 
 
 def unnamed(counting: Counting) -> Litestar:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     plugin = OperationsPlugin(counting.service, console=CONSOLE)
     return Litestar(plugins=[plugin], logging_config=None)
 
@@ -97,7 +97,7 @@ served = served_by(plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"pr
 
 
 def guarded(counting: Counting) -> Litestar:
-    """A handler whose body Litestar reads, and a guard."""
+    """Make an application with a guard, and a handler whose body Litestar parses."""
 
     odd = {"none": None, "number": 7}
 
@@ -133,21 +133,21 @@ Client: TypeAlias = TestClient[Litestar]
 
 @pytest.fixture
 def client(counting: Counting) -> Iterator[Client]:
-    """The application with a guard."""
+    """A client for the application ``guarded``."""
     with TestClient(guarded(counting)) as found:
         found.headers.update(ANN)
         yield found
 
 
 def test_body_that_litestar_reads_starts_an_operation(client: Client) -> None:
-    """It is decoded by Litestar's own means."""
+    """Litestar decodes the body into the request class of the method."""
     name = client.post("/v1/read:count", json={"steps": 3}).json()["name"]
     assert name.startswith("projects/p/operations/")
     assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 3
 
 
 def test_what_litestar_refuses_has_our_form_with_our_handlers(client: Client) -> None:
-    """Wrong fields are named; other endpoints keep the form of Litestar."""
+    """Invalid fields are named; errors of other endpoints keep Litestar's form."""
     reply = client.post("/v1/read:count", json={"steps": "x"})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert reply.json()["error"]["details"][1]["fieldViolations"][0]["field"] == "steps"
@@ -157,7 +157,7 @@ def test_what_litestar_refuses_has_our_form_with_our_handlers(client: Client) ->
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
-    """What is no name is a fault of the server; None is a caller without a name."""
+    """A caller that is not a string answers INTERNAL; None is a caller without a name."""
     bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
     assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})
@@ -167,7 +167,7 @@ def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
 
 
 def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> None:
-    """Litestar has no path for a verb after a parameter: Cancel and Wait are one POST."""
+    """Litestar cannot route on a verb after a parameter, so one POST documents Cancel and Wait."""
     document = client.get("/schema/openapi.json").json()
     paths = document["paths"]
     assert {START, "/v1/operations", "/v1/operations:batchGet", "/v1/read:count"} <= set(paths)
@@ -181,7 +181,7 @@ def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> 
 
 
 def test_service_closes_before_what_the_application_closes(shared: Counting) -> None:
-    """The application's own lifespan is around ours."""
+    """The application's own lifespan ends after the plugin's."""
     import contextlib
 
     closed = []

@@ -29,20 +29,20 @@ from tests.integrations.counting import (
 
 
 def caller() -> str:
-    """The caller of the present request."""
+    """Return the caller of the current request."""
     if status := refused(request.headers):
         abort(status, "not you")
     return name_of(request.headers.get("authorization"))
 
 
 async def caller_awaited() -> str:
-    """The same by a coroutine function, which reads the body as one that checks signatures."""
+    """Like ``caller``, but reads the body first, as a function that checks signatures does."""
     await request.get_data()
     return caller()
 
 
 def plain(counting: Counting) -> Quart:
-    """A plain function gives the caller."""
+    """Make an application whose ``caller`` is a plain function."""
     operations = QuartOperations(counting.service, starts=True, caller=caller, **OPTIONS)
     app = Quart("plain")
     operations.init_app(app)
@@ -59,7 +59,7 @@ def plain(counting: Counting) -> Quart:
 
 
 def prefixed(counting: Counting) -> Quart:
-    """Below a prefix, with a coroutine function."""
+    """Make an application with a prefix, whose ``caller`` is a coroutine function."""
     starts = counting.starts
     operations = QuartOperations(counting.service, starts=starts, caller=caller_awaited, **OPTIONS)
     app = Quart("prefixed")
@@ -73,7 +73,7 @@ def prefixed(counting: Counting) -> Quart:
 
 
 def unnamed(counting: Counting) -> Quart:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     app = Quart("unnamed")
     QuartOperations(counting.service, console=CONSOLE).init_app(app)
     return app
@@ -85,7 +85,7 @@ served = served_by(
 
 
 def signed_in(view: Any) -> Any:
-    """A decorator as Quart-Auth's: it refuses, or sends to a page."""
+    """Refuse or redirect requests, like the decorators of Quart-Auth."""
 
     @functools.wraps(view)
     async def checked(**values: str) -> Any:
@@ -99,10 +99,10 @@ def signed_in(view: Any) -> Any:
 
 
 def test_decorators_and_aborts_refuse_in_our_form(counting: Counting) -> None:
-    """Errors are ours, redirects are left as they are."""
+    """Errors get our form; redirects are left as they are."""
     operations = QuartOperations(counting.service, starts=True, caller=caller, max_body=10**8)
     app = Quart("decorated")
-    app.config["MAX_CONTENT_LENGTH"] = 1_000_000  # of Quart's own, which is below ours
+    app.config["MAX_CONTENT_LENGTH"] = 1_000_000  # Quart's own limit, below ours
     operations.init_app(app, decorators=[signed_in])
 
     @app.post("/own")

@@ -36,13 +36,13 @@ from tests.integrations.counting import (
 
 
 def refuse_some(request: Request) -> None:
-    """Raise what the request asks for."""
+    """Raise the HTTP exception that the request asks for."""
     if status := refused(request.headers):
         raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
 
 
 def by_header(counting: Counting) -> Starlette:
-    """Routes of the application itself, with a plain function that gives the caller."""
+    """Make an application with the routes at its top, whose ``caller`` is a plain function."""
 
     def caller(request: Request) -> str:
         refuse_some(request)
@@ -58,7 +58,7 @@ def by_header(counting: Counting) -> Starlette:
 
 
 class Backend(AuthenticationBackend):
-    """Authentication as Starlette has it."""
+    """A backend for Starlette's authentication middleware."""
 
     async def authenticate(self, conn: HTTPConnection) -> Any:
         name = TOKENS.get(conn.headers.get("authorization", ""))
@@ -66,7 +66,7 @@ class Backend(AuthenticationBackend):
 
 
 def by_middleware(counting: Counting) -> Starlette:
-    """Routes below a mount, with the user of a middleware."""
+    """Make an application with the routes in a mount; a middleware finds the user."""
 
     async def caller(request: Request) -> str:
         refuse_some(request)
@@ -89,7 +89,7 @@ def by_middleware(counting: Counting) -> Starlette:
 
 
 def unnamed(counting: Counting) -> Starlette:
-    """A console whose callers have no names."""
+    """Make an application with a console and no ``caller``."""
     return Starlette(routes=StarletteOperations(counting.service, console=CONSOLE).routes)
 
 
@@ -100,7 +100,7 @@ served = served_by(
 
 
 def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
-    """The endpoint has made the message of it."""
+    """If the endpoint has read the form and passes a message, the body is not parsed as JSON."""
     operations = StarletteOperations(shared.service)
 
     async def start(request: Request) -> Response:

@@ -1,1 +1,1 @@
-"""Tests of what callers, and other sites, can do."""
+"""Tests of access control, limits and other protection against callers and other sites."""

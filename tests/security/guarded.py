@@ -48,7 +48,7 @@ VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "grpc": (*FIVE, START),
     "grpc.aio": (*FIVE, START),
 }
-"""What each edge offers. WSGI has no streams, gRPC no extensions (spec §3.11)."""
+"""The verbs of each edge. WSGI has no streams, gRPC no extensions (spec §3.11)."""
 
 STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
     "memory": lambda _: MemoryStore(),
@@ -58,7 +58,7 @@ STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
 
 @attrs.define
 class Script:
-    """What the two hooks do when they are asked; a test changes it between calls."""
+    """The current behaviour of the two hooks; a test changes it between calls."""
 
     authenticate: Callable[[Mapping[str, str]], Any] = lambda headers: headers["x-caller"]
     authorize: Callable[[str, str, str], Any] = lambda caller, verb, name: None
@@ -122,12 +122,12 @@ PLACES: Final = [
     for kind in KINDS
     if kind in PLAIN or edge in ("asgi", "grpc.aio")
 ]
-"""Each edge with each kind of hook that it takes."""
+"""Each edge with each kind of hook that it accepts."""
 
 
 @attrs.frozen
 class Answer:
-    """What a caller got: the code, and all of the reply as text."""
+    """What a caller received: the code, and the whole reply as text."""
 
     code: lro.Code
     text: str
@@ -135,7 +135,7 @@ class Answer:
 
 @attrs.frozen
 class Place:
-    """A guarded service within reach; ``call`` takes a verb, a name and the caller."""
+    """A service behind an edge with hooks; ``call`` takes a verb, a name and the caller."""
 
     counting: CountService
     script: Script
@@ -143,7 +143,7 @@ class Place:
     call: Callable[..., Answer]
 
     def start(self, caller: str = "ann") -> str:
-        """The name of a new operation."""
+        """Start an operation and return its name."""
         answer = self.call(START, "", caller)
         assert answer.code is lro.Code.OK, answer
         found = re.search(r"operations/[\w-]+", answer.text)
@@ -151,7 +151,7 @@ class Place:
         return found[0]
 
     def call_with(self, hook: str, act: Callable[[], Any], verb: str, name: str) -> Answer:
-        """The answer to a call, while a hook does this."""
+        """Return the answer to a call during which ``hook`` runs ``act``."""
         usual = getattr(self.script, hook)
         setattr(self.script, hook, lambda *_: act())
         try:
@@ -161,7 +161,7 @@ class Place:
 
 
 def http_request(verb: str, name: str) -> tuple[str, str, bytes]:
-    """Method, path and body of a call."""
+    """Return the HTTP method, path and body of a call."""
     names = json.dumps({"names": [name]}).encode()
     wait = b'{"timeout": "0s"}'
     return {
@@ -179,7 +179,7 @@ def http_request(verb: str, name: str) -> tuple[str, str, bytes]:
 
 
 def grpc_request(verb: str, name: str) -> tuple[str, bytes]:
-    """Path and message of a call."""
+    """Return the gRPC path and serialized message of a call."""
     if verb == START:
         return "/acme.v1.Things/Count", b""
     fields: dict[str, Any] = {} if verb == "ListOperations" else {"name": name}
@@ -190,14 +190,14 @@ def grpc_request(verb: str, name: str) -> tuple[str, bytes]:
 
 
 def answer_of(status: int, body: bytes) -> Answer:
-    """The answer in a reply over HTTP."""
+    """Return the answer that an HTTP reply contains."""
     text = body.decode()
     code = lro.Code.OK if status == 200 else lro.Code[json.loads(text)["error"]["status"]]
     return Answer(code, text)
 
 
 async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive: Any = None) -> Any:
-    """Call an ASGI application as a server does."""
+    """Call an ASGI application as a server would."""
     method, path, body = http_request(verb, name)
     line = Line([part(body)], receive)
     scope = scope_of(method, path, headers=[(b"x-caller", caller.encode())])
@@ -210,7 +210,7 @@ async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive:
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """The edge of a service, with its start."""
+    """Make an edge of the service that can also start its method."""
     return OperationsEdge(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
@@ -273,7 +273,7 @@ SERVED: Final[Mapping[str, Callable[[CountService, Any], Any]]] = {
 
 @contextlib.contextmanager
 def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> Iterator[Place]:
-    """A service with both hooks of this kind behind this edge."""
+    """Serve a service behind this edge, with two hooks of this kind."""
     script, make = Script(), KINDS[kind]
     counting = build(
         STORES[store](folder),
@@ -286,7 +286,7 @@ def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> I
 
 
 class Saying(lro.StatusError):
-    """Says what a test makes it say, be it an exception that is raised."""
+    """An error whose text, code and details are given; an exception among them is raised."""
 
     def __init__(self, **says: Any) -> None:
         super().__init__(lro.Code.NOT_FOUND, "s3cret")
@@ -323,4 +323,4 @@ UNREADABLE: Final[Mapping[str, Callable[[], lro.LroError]]] = {
     "text exits": lambda: Saying(text=SystemExit()),
     "text fails": lambda: Saying(text=ValueError()),
 }
-"""Errors that an application may raise, and whose text or details cannot be read."""
+"""Errors that an application may raise although their text, code or details are unusable."""

@@ -1,7 +1,7 @@
-"""How much memory a server needs for many large operations that are read at once.
+"""Measure the memory that a server needs while many large operations are read at once.
 
-``python -m tests.security.memory sqlite|memory|postgres text|objects SLOW [URL]`` prints megabytes,
-with so many slow readers beside eight lists and eight batches.
+``python -m tests.security.memory sqlite|memory|postgres text|objects SLOW [URL]`` prints megabytes:
+SLOW slow readers run beside eight lists and eight batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _METHOD: Final = "acme.v1.Works.Large"
 
 
 def service_of(kind: str, where: str) -> lro.Service:
-    """A service on a store, whose method gives responses of any JSON."""
+    """Make a service on a store; its method's response can be any JSON object."""
     if kind == "postgres":
         from lro.stores.postgres import PostgresStore
 
@@ -44,7 +44,7 @@ def service_of(kind: str, where: str) -> lro.Service:
 
 
 def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
-    """Store operations whose responses are a text, or many small objects, of so many bytes."""
+    """Store operations whose responses are one text or many small objects, ``size`` bytes each."""
     payload: dict[str, Any] = {"text": "x" * size}
     if shape == "objects":
         payload = {"objects": [{"x": 1.5, "y": n} for n in range(size // 20)]}
@@ -56,7 +56,7 @@ def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
 
 
 def serve(kind: str, shape: str, where: str, count: int, size: int) -> None:
-    """Serve such operations on a free port, which is printed; they may be stored already."""
+    """Serve large operations, store them first if in memory, and print the free port and names."""
     import uvicorn
 
     from lro.asgi import OperationsApp
@@ -70,7 +70,7 @@ def serve(kind: str, shape: str, where: str, count: int, size: int) -> None:
 
 
 class Served:
-    """A server in a process of its own, full of large operations."""
+    """A server with many large operations, in its own process."""
 
     def __init__(self, kind: str, shape: str, where: str, count: int, size: int) -> None:
         stored: list[str] = []
@@ -88,13 +88,13 @@ class Served:
         self.idle = self.memory("VmRSS")
 
     def memory(self, field: str) -> float:
-        """Megabytes that the kernel counts: ``VmRSS`` now, ``VmHWM`` at the most."""
+        """Return the megabytes that the kernel reports: ``VmRSS`` now, ``VmHWM`` at the peak."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith(field + ":"))
         return int(line.split()[1]) / 1024
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """The status and the JSON of a reply."""
+        """Send a request and return the reply's status code and JSON."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             text = None if body is None else json.dumps(body)
@@ -105,13 +105,13 @@ class Served:
             connection.close()
 
     def dawdle(self) -> socket.socket:
-        """A reader that has asked for a page and reads nothing of it."""
+        """Connect as a reader that requests a page but never reads it."""
         line = socket.create_connection(("127.0.0.1", self.port))
         line.sendall(b"GET /v1/operations?pageSize=1000 HTTP/1.1\r\nhost: x\r\n\r\n")
         return line
 
     def walk(self) -> int:
-        """How many operations the pages of a list have."""
+        """Read all pages of a list and return their number of operations."""
         token, seen = "", 0
         while True:
             status, page = self.ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}")
@@ -125,7 +125,7 @@ class Served:
                 time.sleep(0.1)
 
     def batch(self) -> int:
-        """The status of a BatchGet of all names."""
+        """Return the status code of a BatchGet of all names; retry while the server is busy."""
         while True:
             status, reply = self.ask("POST", "/v1/operations:batchGet", {"names": self.names})
             if status != 429 or reply["error"]["details"][0]["reason"] == "BATCH_TOO_LARGE":
@@ -141,13 +141,13 @@ class Served:
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What these calls give, made at once."""
+    """Run these calls at the same time and return their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [made.result() for made in [pool.submit(call) for call in calls]]
 
 
 def measure(kind: str, shape: str, where: str, *, slow: int) -> None:
-    """Print what a server of this kind needs."""
+    """Print the memory that a server on this kind of store needs."""
     served = Served(kind, shape, where, COUNT, SIZE)
     lines = [served.dawdle() for _ in range(slow)]
     try:

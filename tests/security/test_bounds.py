@@ -1,4 +1,4 @@
-"""Bounds: each has a row in docs/reference/limits.md, and is tested at it and one over it."""
+"""Each bound has a row in docs/reference/limits.md and is tested at its number and one above."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SETTINGS: Final = {
 
 
 def rows() -> dict[str, list[str]]:
-    """The rows of the first table, by what they bound."""
+    """Return the rows of the page's first table by their first cell, which names the bound."""
     first, _, _ = TABLE.read_text().partition("\n## ")
     lines = [line for line in first.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
@@ -75,9 +75,9 @@ MAX_DETAILS: Final = BOUNDS["details of an error, bytes"]
 
 
 def test_the_table_has_the_defaults_of_the_code() -> None:
-    """A row's number is the default of its setting, and its reason one that exists.
+    """A row's number is its setting's default, and its reason is the reason of an error class.
 
-    The number of a bound without a setting is the one that is tested below.
+    The numbers of bounds without a setting are tested below.
     """
     reasons = {cls.reason for cls in vars(lro.errors).values() if hasattr(cls, "reason")}
     for what, (_, setting, _, reason) in ROWS.items():
@@ -87,7 +87,7 @@ def test_the_table_has_the_defaults_of_the_code() -> None:
 
 
 def test_the_table_has_a_row_for_each_limit() -> None:
-    """No setting of ``Limits`` is left out."""
+    """Each field of ``Limits`` has a row, and each row has a test."""
     settings = {setting for _, setting, _, _ in ROWS.values()}
     assert {f"`Limits.{field.name}`" for field in attrs.fields(lro.Limits)} <= settings
     assert {*PROBES, *ELSEWHERE} == {*ROWS}
@@ -98,7 +98,7 @@ def test_the_table_has_a_row_for_each_limit() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "9", None])
 def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
-    """Anything else is refused when they are made; only ``backlog`` may be 0."""
+    """Any other value raises a DeclarationError; only ``backlog`` may be 0."""
     for field in attrs.fields(lro.Limits):
         least = 0 if field.name == "backlog" else 1
         if (wrong, least) == (0, 0):
@@ -109,7 +109,7 @@ def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
 
 
 def test_all_replies_have_room_for_one_page() -> None:
-    """Else no large page could ever be answered."""
+    """Otherwise no full page could be sent, so smaller ``replies_bytes`` are refused."""
     lro.Limits(page_bytes=5, replies_bytes=5)
     with pytest.raises(lro.DeclarationError, match=r"^replies_bytes: must be at least page_bytes"):
         lro.Limits(page_bytes=6, replies_bytes=5)
@@ -117,11 +117,11 @@ def test_all_replies_have_room_for_one_page() -> None:
         build(limits={"waits": 5})
 
 
-# -- each bound, and one over it --------------------------------------------------------------
+# -- at each bound, and one above it ----------------------------------------------------------
 
 
 def service_of(store: Any = None, **limits: int) -> lro.Service:
-    """A service without maintenance, whose method returns what the test puts into the request."""
+    """Make a service without maintenance, with one declared method and these limits."""
     service = lro.Service(
         store or MemoryStore(), InlineExecutor(), maintenance=False, limits=lro.Limits(**limits)
     )
@@ -130,7 +130,7 @@ def service_of(store: Any = None, **limits: int) -> lro.Service:
 
 
 def asked(request: HttpRequest, **options: Any) -> HttpReply:
-    """The reply of an edge with a start whose request may be any JSON object."""
+    """Return an edge's reply to a request; its method accepts any JSON object as its message."""
     service = service_of()
     method = service.declare("acme.v1.Works.Any", request=lro.Struct, response=WorkResponse)
     return OperationsEdge(service, starts={"/v1/any": method}, **options).handle(request)
@@ -173,7 +173,7 @@ def lists(count: int) -> HttpReply:
 
 
 def text_of(cls: type, size: int) -> Any:
-    """A message with so many bytes of JSON; not by ASCII alone."""
+    """Make a message of ``size`` bytes of JSON, mostly non-ASCII characters."""
     field = "note" if cls is WorkMetadata else "text"
     letters = size - len(f'{{"{field}":""}}')
     return cls(**{field: "\u00e9" * (letters // 2) + "x" * (letters % 2)})
@@ -203,7 +203,7 @@ def batch(size: int) -> None:
 
 
 def budget_of(limit: int, clock: Callable[[], float] | None = None) -> Any:
-    """The budget of all replies of a service."""
+    """Return the byte budget that all replies of a service share."""
     budget = service_of(page_bytes=limit, replies_bytes=limit).edges.replies
     if clock is not None:
         budget.clock = clock
@@ -247,7 +247,7 @@ def streams(count: int, caller: str = "", each: int = 1, **limits: int) -> None:
             await anext(batches)
             await batches.aclose()
         again = [await service.watch(names, caller=caller) for _ in range(count)]
-        del again  # those that are never iterated free their places, too
+        del again  # streams that are never iterated are also freed
 
     run_virtual(main())
 
@@ -310,7 +310,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "objects and lists in a body, levels": (nested, None),
     "lists in a body": (lists, None),
 }
-"""What asks for so much, and where it is bounded if not at the number of the table."""
+"""A function that sends a request of a given size, and its bound if not the table's number."""
 
 ELSEWHERE: Final = {
     "checkpoint or result of a step, bytes",  # tests/engine/test_checkpoints.py
@@ -329,7 +329,7 @@ ELSEWHERE: Final = {
     "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
-"""Those that refuse nothing, or not over HTTP; each has a test of its own."""
+"""Bounds that refuse no request, or none over HTTP; each has its own test."""
 
 
 UNRELATED: Final = {
@@ -339,11 +339,11 @@ UNRELATED: Final = {
     "INVALID_FILTER",
     "INVALID_ARGUMENT",
 }
-"""Reasons for which a request may be refused that is within a bound."""
+"""Reasons for which a request within the tested bound may be refused."""
 
 
 def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
-    """Status, code and reason of what a probe is answered, and the text of what it raises."""
+    """Return status, code and reason of a probe's reply, and the text of an error it raises."""
     text = ""
     try:
         reply = probe(number)
@@ -357,7 +357,7 @@ def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
-    """At the bound a request is not refused for it; one over it is, as the table says."""
+    """One above the bound, the reply has the table's code and reason; at the bound it has not."""
     probe, at = PROBES[what]
     at = BOUNDS[what] if at is None else at
     _, setting, refused, reason = ROWS[what]
@@ -371,7 +371,7 @@ def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
 
 
 def on_grpc(address: str, verb: str, request: Any) -> bytes:
-    """The reply to a call over gRPC."""
+    """Return the reply to a gRPC call."""
     with grpc.insecure_channel(address) as channel:
         path = verb if "/" in verb else f"/google.longrunning.Operations/{verb}"
         call: Any = channel.unary_unary(path)
@@ -380,7 +380,7 @@ def on_grpc(address: str, verb: str, request: Any) -> bytes:
 
 
 def test_request_over_grpc_is_refused_one_over_its_bound() -> None:
-    """With the code and the reason of the table; at the bound its operation is looked for."""
+    """One byte above gets the table's code and reason; at the bound, the request is processed."""
     _, _, code, reason = ROWS["request over gRPC, bytes"]
     with serving("threads", service_of(), max_request=LEAST) as address:
         for size, found in ((LEAST, "OPERATION_NOT_FOUND"), (LEAST + 1, reason)):
@@ -394,12 +394,12 @@ def test_request_over_grpc_is_refused_one_over_its_bound() -> None:
 
 
 def error_body(error: lro.LroError) -> Any:
-    """The reply for an error, as JSON."""
+    """Return the JSON of the reply for an error."""
     return json.loads(error_reply(error, lro.TypeRegistry(), "acme.test").body)["error"]
 
 
 def test_texts_of_an_error_are_cut() -> None:
-    """One text of the application, or of a request that it quotes, is in the reply many times."""
+    """Texts are cut to the bound, since a reply may repeat one text several times."""
     for letter in ("x", "\U0001f600", "\x00"):
         whole = error_body(lro.InvalidArgument("", letter * MAX_TEXT))
         assert whole["message"] == letter * MAX_TEXT
@@ -416,7 +416,7 @@ def test_texts_of_an_error_are_cut() -> None:
 
 
 def test_details_of_an_error_are_bounded() -> None:
-    """Details that fit are sent, in their order; the ErrorInfo always, if need be without facts."""
+    """Details that fit are sent in order; the ErrorInfo always is, without metadata if too long."""
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     packed = lro.TypeRegistry().pack(info).payload
     room = MAX_DETAILS - len(json.dumps(packed, separators=(",", ":")))
@@ -438,7 +438,7 @@ def test_details_of_an_error_are_bounded() -> None:
 
 
 def test_a_page_has_a_thousand_operations_and_no_more() -> None:
-    """A larger size is taken for that."""
+    """A larger page size is cut to 1,000."""
     service = service_of()
     size = BOUNDS["operations of a page"]
     for _ in range(size + 1):
@@ -449,7 +449,7 @@ def test_a_page_has_a_thousand_operations_and_no_more() -> None:
 
 
 def test_memory_forgets_the_oldest_request_id() -> None:
-    """With one more than it keeps, a start repeated with the oldest is a second operation."""
+    """After one ID too many, a start repeated with the oldest ID starts a second operation."""
     service = service_of(MemoryStore(request_ids=2))
     ids = [str(uuid.uuid4()) for _ in range(3)]
     names = [service.start(METHOD, WorkRequest(), request_id=one).name for one in ids[:2]]
@@ -465,14 +465,14 @@ def test_memory_forgets_the_oldest_request_id() -> None:
 
 
 def test_a_page_ends_before_the_operation_that_would_pass_the_bound() -> None:
-    """It has one at least, and the walk meets each exactly once (spec §3.4(7), (9))."""
+    """A page has at least one operation; the pages have each exactly once (spec §3.4(7), (9))."""
     service = service_of(page_bytes=20_000)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(12)]
     for number, name in enumerate(names):
         size = 50_000 if number == 6 else 6_000
         service.reporter(name).complete(WorkResponse("x" * size))
     edge, token, seen, counts = OperationsEdge(service), "", [], []
-    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # holds no bytes
+    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # reserves no bytes
     while not counts or token:
         reply = edge.handle(ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}"))
         page = lro.wire.page_from_json(lro.wire.loads(reply.body), service.types)
@@ -503,7 +503,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
             counts.append(len(page.operations))
             request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
-    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as the page says
+    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as limits.md says
     assert service.edges.replies.held == 0
 
 
@@ -511,7 +511,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
 def test_large_operations_are_let_go_before_the_next_is_read(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Read messages may take twelve times their text: of a reply, one is held."""
+    """Parsed messages may take 12 times their text, so a reply keeps only one in memory."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
@@ -533,7 +533,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
             page = pb.ListOperationsResponse.FromString(answer)
             found = [one.name for one in page.operations]
         else:
-            # In another order than the store's, and with one that is not there.
+            # Not in the store's order, and with one missing operation.
             asked = [names[2], "operations/none", names[0], names[3], names[1]]
             request = ask("GET", "/v1/operations")
             if how == "batch":
@@ -542,11 +542,11 @@ def test_large_operations_are_let_go_before_the_next_is_read(
             found = [one["name"] for one in shown["operations"]]
             assert how == "list" or found == [name for name in asked if name in names]
     assert sorted(found) == sorted(names)
-    assert len(read) == len(names)  # what does not fit is not read, and then read again
+    assert len(read) == len(names)  # none was read twice because it did not fit at first
 
 
 def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
-    """What is left is sent next, each once; nothing stays held."""
+    """It sends each operation once, in several batches, and frees all bytes at its end."""
     service = service_of(page_bytes=1000, replies_bytes=1600)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(5)]
     for one in names:
@@ -569,7 +569,7 @@ def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
 
 
 def ended(function: Callable[..., Any], **options: Any) -> lro.Operation:
-    """What becomes of an operation with this function."""
+    """Run this function as a method and return the ended operation."""
     limits = lro.Limits(metadata_bytes=200, response_bytes=300)
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, limits=limits)
     method = service.method(METHOD, metadata=WorkMetadata, **options)(function)
@@ -609,7 +609,7 @@ def ends(request: WorkRequest, job: Job) -> WorkResponse:
 def test_message_of_a_worker_that_is_too_large_ends_its_operation(
     function: Callable[..., Any], options: Any, setting: str
 ) -> None:
-    """With INTERNAL, and a sentence that names the setting."""
+    """The error is INTERNAL and names the setting."""
     operation = ended(function, **options)
     assert operation.error is not None
     assert operation.error.code == lro.Code.INTERNAL
@@ -619,7 +619,7 @@ def test_message_of_a_worker_that_is_too_large_ends_its_operation(
 
 
 def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
-    """Which may go on with a shorter one."""
+    """The function can catch the error and succeed."""
 
     def goes_on(request: WorkRequest, job: Job) -> WorkResponse:
         job.report(text_of(WorkMetadata, 60))
@@ -633,10 +633,10 @@ def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
 
 
 def test_messages_of_every_form_are_measured() -> None:
-    """Numbers, lists, bytes; what has no JSON text is refused by the store, as ever."""
+    """Numbers, lists and bytes count; values without JSON pass here, as the store refuses them."""
     service = service_of(metadata_bytes=LEAST)
     service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, 40))
-    # The first metadata are mostly made of what the caller has sent.
+    # First metadata mostly come from the request.
     with pytest.raises(lro.InvalidArgument, match=r"^metadata: has .* Limits.metadata_bytes"):
         service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, LEAST + 1))
     limits = lro.Limits(metadata_bytes=40)
@@ -655,11 +655,11 @@ def test_messages_of_every_form_are_measured() -> None:
     limits.check_result(None)
 
 
-# -- replies at once --------------------------------------------------------------------------
+# -- replies in progress ----------------------------------------------------------------------
 
 
 def test_replies_that_wait_have_their_turn_in_order() -> None:
-    """Of threads and of coroutines; those that go away are passed over."""
+    """Waiting threads and coroutines get bytes in order; cancelled ones are skipped."""
     budget = budget_of(100)
     first = budget.take(80)
     got: list[str] = []
@@ -687,7 +687,7 @@ def test_replies_that_wait_have_their_turn_in_order() -> None:
 
 
 def test_few_large_replies_are_made_at_once() -> None:
-    """Others have the least; a batch, which must be whole, waits; what is made frees its place."""
+    """Further replies get the minimum; a batch waits for its full size; unused bytes are freed."""
     budget = budget_of(100, iter(range(0, 1000, 9)).__next__)
     large = [budget.take(5, 20)]
     assert large[0].bytes == 20
@@ -704,7 +704,7 @@ def test_few_large_replies_are_made_at_once() -> None:
 
 
 def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
-    """After five seconds, the one that has been at it longest; without others, never."""
+    """The one sending longest is cut off once it has taken five seconds and others wait."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
@@ -720,7 +720,7 @@ def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
 
 
 class Slow:
-    """A caller over ASGI who takes the head of a reply, and then nothing; and what time it is."""
+    """An ASGI caller that reads only the head of a reply, and the budget's clock."""
 
     def __init__(self, service: lro.Service) -> None:
         self.now = 0.0
@@ -730,7 +730,7 @@ class Slow:
         service.edges.replies.clock = lambda: self.now
 
     async def call(self, path: str, method: str = "GET") -> asyncio.Task[None]:
-        """The call, of which the server cannot send the body."""
+        """Start a call and return its task once it is stuck sending the body."""
         self.stuck.clear()
         task = asyncio.create_task(self._app(scope_of(method, path), self._receive, self._send))
         await self.stuck.wait()
@@ -749,7 +749,7 @@ class Slow:
 
 @pytest.mark.parametrize("call", ["GET /v1/operations", "GET /v1/{}", "POST /v1/{}:wait"])
 def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> None:
-    """Others are answered; the task of the server ends without an error."""
+    """Other callers are answered; the server's task ends without an error."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000, response_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * 290_000))
@@ -773,7 +773,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> 
 
 @pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
 def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -> None:
-    """Not on the event loop; a start is not refused for want of bytes, since it is stored."""
+    """A thread encodes it; if no bytes are free, a stored start is answered without a result."""
     threads: list[str] = []
     store = Wrapped(lambda: threads.append(threading.current_thread().name), "get")
     service = service_of(store, page_bytes=300_000, replies_bytes=300_000)
@@ -832,7 +832,7 @@ def large_response(request: WorkRequest) -> WorkResponse:
 
 
 def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
-    """One who waits may give the order in another thread, just before the last byte is taken."""
+    """A waiter in another thread may cut the reply off just as its last byte is sent."""
     budget = budget_of(100)
 
     async def main() -> None:
@@ -840,7 +840,7 @@ def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
         with _broken_off_if_slow(turn):
             ((_, cut),) = budget.sending.values()
             cut()
-        await asyncio.sleep(0)  # the order is carried out now
+        await asyncio.sleep(0)  # the loop runs the callback here
         await asyncio.sleep(0)
 
     run_virtual(main())
@@ -848,7 +848,7 @@ def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
 
 @pytest.mark.parametrize("size", [800, 280_000])
 def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
-    """The watcher comes again, as after any broken stream."""
+    """The stream ends; its client reconnects, as after any broken stream."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * size))
@@ -866,7 +866,7 @@ def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
 
 
 def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
-    """Its bytes are free when it is collected, which wakes no one: the next look finds them."""
+    """Garbage collection frees the bytes but wakes no waiter, which finds them when it polls."""
     budget = budget_of(100)
     turns = [budget.take(100)]
 
@@ -882,7 +882,7 @@ def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_bytes_of_a_reply_are_free_when_it_is_sent(method: str) -> None:
-    """Whatever a server of WSGI keeps of it; the body is not sent for HEAD, and not kept."""
+    """So they are even if a WSGI server keeps the reply; for HEAD, the body is empty."""
     service = service_of()
     service.start(METHOD, WorkRequest())
     app = lro.wsgi.OperationsApp(service)

@@ -1,4 +1,4 @@
-"""Calls that pages of other sites make (spec §5.9(5))."""
+"""Requests from pages of other sites (spec §5.9(5))."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Headers = Iterable[tuple[str, str]]
 
 @attrs.frozen
 class Reply:
-    """A reply: status, headers with names in lower case, the decoded body."""
+    """A reply: status code, headers with lower-case names, and the decoded body."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Reply:
 def call_asgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
-    """Call an ASGI application as a server does."""
+    """Call an ASGI application as a server would."""
     sent = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     scope = test_asgi.scope_of(method, path, scheme=scheme, headers=sent)
     status, found, shown = test_asgi.serve(app, scope, test_asgi.part(body)).reply
@@ -45,7 +45,7 @@ def call_asgi(
 def call_wsgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
-    """Call a WSGI application as a server does: headers of one name are one list."""
+    """Call a WSGI application as a server would: repeated headers are joined by commas."""
     environ = test_wsgi.environ_of(method, path, body, **{"wsgi.url_scheme": scheme})
     for name, value in headers:
         key = "HTTP_" + name.upper().replace("-", "_")
@@ -54,7 +54,7 @@ def call_wsgi(
 
 
 def reply_of(app: Any, environ: dict[str, Any]) -> Reply:
-    """The reply of a WSGI application."""
+    """Return the reply of a WSGI application."""
     status, heads, shown = test_wsgi.serve(app, environ)
     return Reply(int(status[:3]), {name.lower(): value for name, value in heads.items()}, shown)
 
@@ -76,18 +76,18 @@ class Site:
     def call(
         self, method: str, path: str, headers: Headers, scheme: str = "http", body: bytes = b"{}"
     ) -> Reply:
-        """Call it; ``{name}`` in a path is a new operation."""
+        """Send a request; ``{name}`` in its path becomes a new operation's name."""
         path = path.format(name=self.counting.start())
         return self.send(self.app, method, path, headers, scheme, body)
 
     def count(self) -> int:
-        """How many operations there are."""
+        """Return the number of operations."""
         return len(self.counting.service.list(lro.wire.ListOperationsRequest()).operations)
 
 
 @pytest.fixture(params=EDGES)
 def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
-    """Serves a service over ASGI or WSGI, with options of the edge."""
+    """Return a function that serves a service over ASGI or WSGI with options of the edge."""
     module, send = EDGES[request.param]
 
     def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
@@ -110,7 +110,7 @@ OTHERS = [
 
 
 def check_refused(reply: Reply, origin: str = "") -> None:
-    """A 403 with its reason, and a sentence that names the option."""
+    """Check that the reply is a 403 with the right reason and a message that names the option."""
     assert (reply.status, reply.body["error"]["status"]) == (403, "PERMISSION_DENIED")
     info = details_of(reply.body)["ErrorInfo"]
     assert (info["reason"], info.get("metadata", {})) == (
@@ -188,7 +188,7 @@ def in_turn(cases: list[tuple[str, str, Headers]]) -> Any:
 
 
 def with_host(headers: Headers) -> Headers:
-    """The headers, with a Host if they have none."""
+    """Return the headers, with a Host header added if they have none."""
     headers = list(headers)
     return headers if any(name == "host" for name, _ in headers) else [("host", HOST), *headers]
 
@@ -197,7 +197,7 @@ def with_host(headers: Headers) -> Headers:
 def test_own_pages_trusted_pages_and_programs_pass(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
-    """What a page of this server, of a trusted one, or no browser sends is answered."""
+    """Requests from this server's pages, trusted origins and programs succeed."""
     site = serve(APP, "http://other.example:8000")
     assert site.call(method, path, with_host(headers), scheme).status == 200
 
@@ -211,14 +211,14 @@ def test_pages_of_other_sites_are_refused(
     origins = [value for name, value in headers if name == "origin"]
     origin = ", ".join(origins)
     check_refused(reply, origin if len(origin) <= 200 else origin[:200] + "...")
-    assert site.count() == 1  # the one that the path names, or would name
+    assert site.count() == 1  # the one that ``call`` made for the path
     names = site.counting.service.list(lro.wire.ListOperationsRequest(filter="done=true"))
     assert names.operations == ()
 
 
 @pytest.mark.parametrize("first", ["Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin"])
 def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> None:
-    """The server of the standard library joins the two names, in the order in which they came."""
+    """The standard library's server joins both headers in the order in which they were sent."""
     both = ("Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin")
     lines = sorted(both, key=lambda line: line != first)
     environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
@@ -230,7 +230,7 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
 
 @pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
 def test_reading_is_never_refused(serve: Callable[..., Site], where: str, origin: str) -> None:
-    """GET, HEAD and preflights are as ever; no reply allows another site to read it."""
+    """GET, HEAD and preflights work as usual, but no reply lets another site read it."""
     headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
     for method, path, status in (
         ("GET", "/v1/{name}", 200),
@@ -247,20 +247,20 @@ def test_reading_is_never_refused(serve: Callable[..., Site], where: str, origin
 
 
 def test_site_is_checked_before_the_caller(serve: Callable[..., Site]) -> None:
-    """No hook is asked about a call that a page of another site makes, were it but to read."""
+    """A cross-site POST or DELETE is refused before any hook runs, even if it only reads."""
     site = serve(authenticate=lambda headers: pytest.fail("the hook was asked"))
     for method, path, body in [*((*call, b"{}") for call in CALLS), *OTHERS]:
         check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)], body=body), EVIL)
 
 
 def test_path_without_route_is_refused_before_its_origin(serve: Callable[..., Site]) -> None:
-    """There is nothing that a page of another site could change."""
+    """The reply is 404 or 405, since a cross-site request could change nothing there."""
     for method, path, status in (("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405)):
         assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
 
 
 def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> None:
-    """Without Host an Origin can only be a trusted one."""
+    """Without a Host header, only trusted origins are accepted."""
     check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
     assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
 
@@ -283,7 +283,7 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
     ],
 )
 def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, found: str) -> None:
-    """Each is scheme://host or scheme://host:port, and a star is refused with a reason."""
+    """Each must be scheme://host or scheme://host:port; a star is refused with a reason."""
     counting = build()
     with pytest.raises(lro.DeclarationError, match=found) as refused:
         module.OperationsApp(counting.service, trusted_origins=given)
@@ -292,12 +292,12 @@ def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, fo
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
 def test_misspelt_option_is_refused(module: Any, counting: CountService) -> None:
-    """The constructors name their options, so that a misspelt hook does not leave all open."""
+    """A misspelt hook raises a TypeError, so it cannot leave the service open to everyone."""
     with pytest.raises(TypeError, match="autenticate"):
         module.OperationsApp(counting.service, autenticate=lambda headers: "ann")
 
 
 def test_reply_of_a_handmade_endpoint_is_not_sniffed(counting: CountService) -> None:
-    """``lro.http.answer`` gives it the headers that every reply has."""
+    """``lro.http.answer`` adds the headers that every reply has."""
     reply = lro.http.answer(counting.service, lambda: counting.count.start(CountRequest(steps=1)))
     assert dict(reply.headers)["x-content-type-options"] == "nosniff"

@@ -1,7 +1,7 @@
-"""Hooks fail closed: what they may give, in each verb, behind each edge (spec §3.1(5)).
+"""Hooks fail closed: their possible results in each verb, behind each edge (spec §3.1(5)).
 
-Functions and coroutine functions give each result of the tables below, other kinds of hooks a few;
-each result meets every second verb. SQLite is behind plain functions, memory behind the others.
+Functions and coroutine functions return each result of the tables below, other hooks only a few;
+each result is tested with every second verb. Plain functions run on SQLite, others on memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lro import Code
 from tests.security.guarded import PLACES, START, UNREADABLE, VERBS, guarded
 
 SECRET: Final = "s3cret"
-"""Is in all that hooks return and raise by mistake, and must never reach callers."""
+"""Part of each value that hooks return or raise by mistake; it must never reach callers."""
 
 
 class Odd:
-    """Is true, and equal to everything."""
+    """An object that is true, and equal to everything."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -38,24 +38,24 @@ class Odd:
 
 
 class Unprintable:
-    """Cannot be written into a log."""
+    """An object whose ``repr`` raises, so that it cannot be logged."""
 
     def __repr__(self) -> str:
         raise ZeroDivisionError(SECRET)
 
 
 class Grave(BaseException):
-    """Is caught by nothing that catches Exception."""
+    """An error that ``except Exception`` does not catch."""
 
 
 async def forgotten() -> str:
-    """A coroutine that nothing awaits."""
+    """Return a name; the hook that makes this coroutine does not await it."""
     return "ann"
 
 
 @attrs.frozen
 class Case:
-    """What a hook does, what the caller gets, and what the log says of it."""
+    """A hook's behaviour, the code that the caller gets, and the text that is logged."""
 
     act: Callable[[], Any]
     code: Code
@@ -63,12 +63,12 @@ class Case:
 
 
 def gives(make: Callable[[], Any], logged: str) -> Case:
-    """A hook that returns what it must not return."""
+    """Make the case of a hook that returns an invalid value."""
     return Case(make, Code.INTERNAL, f"got {logged}")
 
 
 def raises(make: Callable[[], BaseException], code: Code = Code.INTERNAL, logged: str = "") -> Case:
-    """A hook that raises this."""
+    """Make the case of a hook that raises this error."""
 
     def act() -> Any:
         raise make()
@@ -128,12 +128,12 @@ TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}
 
 
 FEW: Final = ("None", "coroutine", "False", "Unauthenticated", "ValueError", "SystemExit")
-"""The results that kinds of hooks meet, other than plain functions and coroutine functions."""
+"""The results that are tested with hooks other than functions and coroutine functions."""
 
 
 @pytest.fixture
 def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has the exceptions, without the lines of code, which take half of the time."""
+    """Log exceptions without tracebacks, which would take half of the time."""
     monkeypatch.setattr(logging.Formatter, "formatException", lambda _, info: repr(info[1]))
 
 
@@ -143,7 +143,7 @@ def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hook_decides_each_verb_and_fails_closed(
     edge: str, kind: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A call that a hook does not clearly allow changes nothing, reveals nothing, and is logged."""
+    """Without a clear permission a call changes and reveals nothing; a hook's fault is logged."""
     wrong, starts = [], 2
     store = "sqlite" if kind == "function" else "memory"
     whole = kind in ("function", "coroutine function")
@@ -178,7 +178,7 @@ def test_hook_decides_each_verb_and_fails_closed(
 def test_unreadable_error_is_internal(
     edge: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the error's own methods raise, the caller gets an answer."""
+    """If the error's own methods fail, the caller gets INTERNAL."""
 
     def raising(make: Callable[[], lro.LroError]) -> Callable[[], Any]:
         def act() -> Any:

@@ -1,4 +1,4 @@
-"""Hooks where there is an event loop: none blocks it, and none outlives its caller."""
+"""Hooks on an event loop: no hook blocks the loop or outlives its caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOOPS = ["asgi", "grpc.aio"]
 
 
 class Gate:
-    """A hook that holds the caller "slow" until the test opens it, and lets others pass."""
+    """A hook that blocks the caller "slow" until the test opens it, and lets others pass."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -56,13 +56,13 @@ class Gate:
         self._opened = threading.Event()
 
     def plain(self, caller: str) -> None:
-        """Blocks the thread that asks."""
+        """Block the thread of a slow caller."""
         if caller == "slow":
             self.entered.set()
             assert self._opened.wait(PATIENCE)
 
     async def awaited(self, caller: str) -> None:
-        """Blocks nothing."""
+        """Await the event of a slow caller, without blocking a thread."""
         if caller == "slow":
             self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
             self.entered.set()
@@ -78,7 +78,7 @@ class Gate:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def hooks(self, hook: str, color: str) -> dict[str, Callable[..., Any]]:
-        """The two hooks, one of which is this gate."""
+        """Return the two hooks, one of which waits at this gate."""
 
         def plain(who: Any, *_: str) -> Any:
             caller = name(who)
@@ -94,13 +94,13 @@ class Gate:
 
 
 def name(who: Any) -> str:
-    """The caller, of headers or as it is named."""
+    """Return the caller from headers, or as given."""
     found: str = who if isinstance(who, str) else who["x-caller"]
     return found
 
 
 def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]:
-    """A counting service over a store, and the name of an operation in it, which is over."""
+    """Return a counting service on a store, and the name of an operation that has ended."""
     before = build(store)
     name = before.start()
     before.finish(name)
@@ -109,7 +109,7 @@ def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """An empty store, in memory if the test does not say another."""
+    """An empty store, in memory unless the test asks for another."""
     return STORES[getattr(request, "param", "memory")](tmp_path)
 
 
@@ -117,7 +117,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def calling(
     edge: str, counting: CountService, authenticate: Any
 ) -> Iterator[Callable[[str, str, str], Any]]:
-    """Begins calls behind an edge on an event loop: verb, name, caller -> a future."""
+    """Serve an edge on a loop; yield a function (verb, name, caller) that returns a future."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(counting.service)
         if edge == "asgi":
@@ -141,7 +141,7 @@ def calling(
 
 @contextlib.contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread, and on which no task stays."""
+    """Run an event loop in a thread, and wait until no task is left on it."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -168,7 +168,7 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 def test_second_caller_is_answered_while_hook_blocks(
     edge: str, verb: str, hook: str, color: str, store: Any
 ) -> None:
-    """A hook that takes long holds its own caller, not the event loop."""
+    """A slow hook delays its own caller, not the event loop."""
     gate = Gate()
     hooks = gate.hooks(hook, color)
     counting, name = counting_with(store, hooks)
@@ -182,13 +182,13 @@ def test_second_caller_is_answered_while_hook_blocks(
 
 
 def check_ok(found: Any) -> None:
-    """An answer, or the bytes of a reply over gRPC, which has raised every error."""
+    """Check that a call succeeded; a gRPC reply is bytes, as errors were raised before."""
     assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
 @pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "FullBatch"])
 def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
-    """More slow callers than there are such threads do not hold up another one."""
+    """More slow callers than such threads do not delay another caller."""
     slow = 4
     entered = threading.Semaphore(0)
     opened = threading.Event()
@@ -219,7 +219,7 @@ def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: An
 
 @pytest.fixture
 def quick_collector() -> Iterator[None]:
-    """Keep all that there is from the garbage collector, which then looks at what is new."""
+    """Freeze all existing objects, so that the garbage collector only visits new ones."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -231,7 +231,7 @@ def quick_collector() -> Iterator[None]:
 def test_caller_cancelled_during_async_hook_leaves_nothing(
     edge: str, verb: str, hook: str, store: Any
 ) -> None:
-    """The hook is cancelled with its call; no task stays, and the verb is not done."""
+    """The hook is cancelled with its call; no task remains, and the verb changes nothing."""
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
     counting, name = counting_with(store, hooks)
@@ -250,7 +250,7 @@ def test_caller_cancelled_during_async_hook_leaves_nothing(
 
 
 def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:
-    """Wait listens for the end of the connection while the hook is awaited (spec §4.8)."""
+    """Wait notices a disconnect while the hook is awaited (spec §4.8)."""
     gate = Gate()
     hooks = gate.hooks("authorize", "awaited")
     counting, name = counting_with(store, hooks)
@@ -271,7 +271,7 @@ def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) 
 def test_hook_that_cancels_its_own_task_fails_its_own_call(
     edge: str, hook: str, then: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller gets INTERNAL, not that the server stops; the next one is answered."""
+    """The caller gets INTERNAL, not a stopping server's error; the next caller is answered."""
     bad = True
 
     async def act(*_: Any) -> None:
@@ -297,7 +297,7 @@ WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
 def test_hooks_see_context_variables_of_their_own_request() -> None:
-    """What a middleware has set, in whatever thread they are asked; and what an async hook sets."""
+    """They see what a middleware or an async ``authenticate`` has set, in any thread."""
     seen: list[str] = []
 
     async def authenticate(headers: Mapping[str, str]) -> str:
@@ -328,7 +328,7 @@ def test_hooks_see_context_variables_of_their_own_request() -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_uvicorn_outlives_hook_that_raises_base_exception(hook: str) -> None:
-    """The caller gets INTERNAL, and the next one is answered, by one server for all cases."""
+    """The caller gets INTERNAL, and the server answers the next request."""
     served: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -357,18 +357,18 @@ def test_uvicorn_outlives_hook_that_raises_base_exception(hook: str) -> None:
                 counting.service.close()
 
 
-# -- the service, called by coroutines ---------------------------------------------------------
+# -- async verbs of the service ----------------------------------------------------------------
 
 
 async def only_ann(caller: str, verb: str, name: str) -> bool:
-    """Allows one caller."""
+    """Allow only Ann."""
     await asyncio.sleep(0)
     return caller == "ann"
 
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])
 def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
-    """What they do where they may is in tests/engine/test_on_loops.py."""
+    """Each verb refuses Bob; tests/engine/test_on_loops.py tests what allowed calls do."""
 
     def plain(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
@@ -397,7 +397,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
 
 
 def test_async_local_transport_awaits_authorize() -> None:
-    """Each verb is done for the caller who may, and refused to the other."""
+    """Each verb runs for the allowed caller and is refused to the other."""
     counting = build(authorize=only_ann)
 
     async def calls(caller: str) -> list[Any]:

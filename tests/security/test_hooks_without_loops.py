@@ -1,4 +1,4 @@
-"""Hooks where there is no event loop: a coroutine function is refused, or lets no caller in."""
+"""Hooks without an event loop: a coroutine function is refused, or denies every call."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ each_async = pytest.mark.parametrize("kind", ASYNC)
 
 
 def allow(*_: Any) -> None:
-    """Allows all, and names no caller."""
+    """Return None: everything is allowed, and the caller has no name."""
 
 
 def refuse_hooks(build_edge: Callable[[], object], hook: str, where: str) -> None:
-    """Check that an edge refuses a hook when it is made, with a sentence."""
+    """Check that making the edge raises a DeclarationError that names the hook."""
     with pytest.raises(lro.DeclarationError) as caught:
         build_edge()
     wanted = f"must be a plain function, since {where} has no event loop that could await it, got "
@@ -45,7 +45,7 @@ def refuse_hooks(build_edge: Callable[[], object], hook: str, where: str) -> Non
 
 
 def add_to_grpc(server: grpc.Server, service: lro.Service, **options: Any) -> object:
-    """Put a service on a server that is never started."""
+    """Add a service to a server that is never started."""
     try:
         return lro.grpc.add_to(server, service, **options)
     finally:
@@ -54,7 +54,7 @@ def add_to_grpc(server: grpc.Server, service: lro.Service, **options: Any) -> ob
 
 @each_async
 def test_edge_without_event_loop_refuses_async_hooks(kind: str) -> None:
-    """None is made that could only answer INTERNAL; a gRPC server of asyncio takes them."""
+    """Such an edge could only answer INTERNAL; a gRPC server on asyncio accepts the hooks."""
     hook = ASYNC[kind](allow)
     guarded = build(authorize=hook).service
     with ThreadPoolExecutor(1) as pool:
@@ -76,7 +76,7 @@ def test_edge_without_event_loop_refuses_async_hooks(kind: str) -> None:
 
 @each_async
 def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
-    """Each verb called without an event loop lets no caller in, and does nothing."""
+    """Each verb, called without an event loop, raises HookFailed and changes nothing."""
     store: Any = build().service.store
     before = build(store)
     name = before.start()
@@ -108,7 +108,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
 
 @each_async
 def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> None:
-    """An edge that an application drives by itself lets no caller in either."""
+    """An edge that an application calls directly denies every call too."""
     hook = ASYNC[kind](allow)
     for counting, options in [(build(), {"authenticate": hook}), (build(authorize=hook), {})]:
         edge = edge_of(counting, **options)
@@ -117,7 +117,7 @@ def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> 
 
 
 def test_coroutine_functions_are_recognised() -> None:
-    """Functions, methods, partials of them, objects that can be called."""
+    """Partials and callable objects are recognised too; plain ones are not mistaken for async."""
     for make in PLAIN.values():
         LocalTransport(build(authorize=make(allow)).service)
     for hook in (AsyncMock(), partial(partial(ASYNC["async object"](allow), 1), 2)):
@@ -127,7 +127,7 @@ def test_coroutine_functions_are_recognised() -> None:
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
-    """Ctrl-C while a hook is asked still ends the program; in another thread it is no Ctrl-C."""
+    """KeyboardInterrupt in a hook ends the program; in another thread it only fails the hook."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -150,18 +150,18 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
 
 
 def test_signal_handler_that_exits_ends_a_verb() -> None:
-    """A handler may raise anywhere in a verb; only a function of the application is contained."""
-    with pytest.raises(SystemExit):  # in the midst of the store's code
+    """A handler may raise anywhere in a verb; only exits of hooks themselves are caught."""
+    with pytest.raises(SystemExit):  # raised inside the store's code
         build(Wrapped(leave, "get")).service.get("operations/a")
 
 
 def leave(*_: object) -> None:
-    """End the program, as a signal handler may."""
+    """End the program, as a signal handler can."""
     raise SystemExit(7)
 
 
 class Leaving:
-    """Handlers of other kinds than a function."""
+    """Signal handlers that are a callable object or a method."""
 
     def __call__(self, number: int, frame: object) -> None:
         raise SystemExit(7)
@@ -171,7 +171,7 @@ class Leaving:
 
 @pytest.mark.parametrize("handler", [Leaving(), Leaving().method, partial(leave, "a"), leave])
 def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], None]) -> None:
-    """The signal may come while the hook runs; that is no mistake of the hook."""
+    """A signal that arrives while a hook runs ends the verb: the hook is not at fault."""
     service = build(authorize=lambda *_: signal.raise_signal(signal.SIGUSR2)).service
     before = signal.signal(signal.SIGUSR2, handler)
     try:
@@ -182,7 +182,7 @@ def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], 
 
 
 class Lying:
-    """Says that it is a text."""
+    """An object that claims to be a str."""
 
     __class__ = str  # type: ignore[assignment]
 
@@ -190,7 +190,7 @@ class Lying:
 def test_caller_whose_class_only_claims_to_be_str_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its type counts, not what it says of its own class."""
+    """The check uses the real type, not ``__class__``."""
     assert isinstance(Lying(), str)
     edge = edge_of(build(), authenticate=lambda headers: Lying())
     assert edge.handle(ask("GET", "/v1/operations")).status == 500
@@ -198,7 +198,7 @@ def test_caller_whose_class_only_claims_to_be_str_is_refused(
 
 
 def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
-    """A coroutine that is closed while it asks a hook takes the hook with it."""
+    """If a coroutine is closed while it awaits a hook, the hook is closed with it."""
     left = []
 
     async def wait(*_: Any) -> None:
@@ -209,7 +209,7 @@ def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
 
     async def asked() -> None:
         call = build(authorize=wait).service.get_async("operations/a")
-        assert call.send(None) is not None  # it waits for the hook now
+        assert call.send(None) is not None  # it is awaiting the hook
         call.close()
 
     asyncio.run(asked())

@@ -1,4 +1,4 @@
-"""``owner_only``: a caller without a name sees nothing that has an owner (spec §3.1(5))."""
+"""``owner_only``: a caller without a name sees no operation with an owner (spec §3.1(5))."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.http.counting_service import CountRequest, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "FullBatch", "ListOperations", "WatchOperations", "WatchMany", START}
-"""Verbs that answer OK, and say that what the caller may not see is not there."""
+"""Verbs that answer OK, and leave out a hidden operation or report it as missing."""
 
 
 @pytest.fixture(params=list(STORES))
@@ -29,13 +29,13 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=list(VERBS))
 def place(request: pytest.FixtureRequest, store: str, tmp_path: Path) -> Iterator[Place]:
-    """A service that hides operations from others than their owners, behind each edge."""
+    """A service behind each edge that shows operations to their owners only."""
     with guarded(request.param, "function", store, tmp_path, owner_only=True) as made:
         yield made
 
 
 def test_caller_without_name_does_not_see_operations_with_owner(place: Place) -> None:
-    """Each verb says that it is not there, and changes nothing."""
+    """Each verb treats the operation as missing and does not change it."""
     name = place.start("ann")
     before = place.counting.service.store.get(name)
     for verb in place.verbs:
@@ -53,7 +53,7 @@ def test_caller_without_name_does_not_see_operations_with_owner(place: Place) ->
 
 @pytest.mark.parametrize("unnamed", ["", None])
 def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any) -> None:
-    """What a caller without a name has started belongs to all callers without a name."""
+    """Callers without a name share the operations that one of them has started."""
     for caller in ("ann", unnamed):
         place.script.authenticate = lambda headers, caller=caller: caller
         name = place.start()
@@ -66,7 +66,7 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
 
 
 def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
-    """The store does not know whose such operations are, so that each is looked at."""
+    """Their owners are not indexed, so the list reads each operation."""
     before = build()
     names = {who: before.count.start(CountRequest(), caller=who).name for who in ("ann", "bob")}
     guarded = build(before.service.store, owner_only=True).service
@@ -77,7 +77,7 @@ def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
 
 @pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
 def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
-    """Its callers would start the method without being asked who they are, whatever its name."""
+    """Otherwise callers could start the guarded service's method without authentication."""
     guarded, opened = build(owner_only=True), build().service
     with pytest.raises(lro.DeclarationError) as refused:
         make(opened, starts={"/v1/open": guarded.count})
@@ -85,7 +85,7 @@ def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -
 
 
 def add_to_grpc(service: lro.Service, **options: Any) -> None:
-    """Put the service on a gRPC server that is never started."""
+    """Add the service to a gRPC server that is never started."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     lro_grpc = importlib.import_module("lro.grpc")
@@ -99,7 +99,7 @@ each_edge = pytest.mark.parametrize(
 
 @each_edge
 def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> None:
-    """All callers would have the same empty name, and see what all the others start."""
+    """Without it all callers would share the empty name, and see each other's operations."""
     counting = build(owner_only=True)
     with pytest.raises(lro.DeclarationError, match=r"^authenticate: is needed, since"):
         make_edge(counting.service)
@@ -111,7 +111,7 @@ def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> 
 def test_log_warns_of_authorize_without_authenticate(
     make_edge: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may go by something else than the caller, so that it is not refused."""
+    """It is not refused, as ``authorize`` may decide without the caller's name."""
     counting = build(authorize=lambda caller, verb, name: True)
     make_edge(counting.service, authenticate=lambda headers: None)
     assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""The key of page tokens is changed by the statements of the page on security."""
+"""The security page's statements change the key of page tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATEMENTS: Final = dict(re.findall(r"^\$ (sqlite3|psql) .*'(.+)'$", SHOWN, re.M
 
 @pytest.mark.parametrize("program", ["sqlite3", "psql"])
 def test_key_that_is_removed_is_made_again_at_the_next_start(program: str, tmp_path: Path) -> None:
-    """The process that runs goes on with the old one; the later ones agree on a new one."""
+    """A running process keeps the old key; processes that start later share a new one."""
     if program == "psql":
         make, execute = on_postgres()
     else:
@@ -45,7 +45,7 @@ def test_key_that_is_removed_is_made_again_at_the_next_start(program: str, tmp_p
 
 
 class Process:
-    """A service as one of several processes has it, with two operations more than before."""
+    """A service that stands for one of several processes; it starts two operations."""
 
     def __init__(self, store: Store) -> None:
         self.service = lro.Service(store, InlineExecutor(), maintenance=False)
@@ -54,7 +54,7 @@ class Process:
             work.start(lro.Struct())
 
     def page(self) -> str:
-        """The token of the second page."""
+        """Return the token of the second page."""
         return self.service.list(lro.wire.ListOperationsRequest(page_size=1)).next_page_token
 
     def reads(self, token: str) -> bool:
@@ -66,11 +66,11 @@ class Process:
 
 
 def passing(request: lro.Struct) -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 def on_sqlite(path: Path) -> tuple[Callable[[], Store], Callable[[str], None]]:
-    """Makes a store on the file, and executes a statement in it."""
+    """Return functions that make a store on the file and execute a statement in it."""
 
     def execute(statement: str) -> None:
         with closing(sqlite3.connect(path)) as other, other:
@@ -80,7 +80,7 @@ def on_sqlite(path: Path) -> tuple[Callable[[], Store], Callable[[str], None]]:
 
 
 def on_postgres() -> tuple[Callable[[], Store], Callable[[str], None]]:
-    """The same with PostgreSQL, in a schema of another name than the page has."""
+    """Return the same functions for PostgreSQL, with a schema of its own instead of ``lro``."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import shared_server

@@ -1,4 +1,4 @@
-"""What the library trusts, and what it takes as data and no more."""
+"""What the library trusts, and what it treats only as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.http.counting_service import ask as request
 SRC: Final = Path(__file__).resolve().parents[2] / "src"
 SECRET: Final = "hunter2-and-more"
 EXECUTES: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml"}
-"""Modules whose readers run code of what they read, or open what it names."""
+"""Modules whose parsers may run code from their input or open resources that it names."""
 HOSTILE: Final = (
     "'; DROP TABLE operations; --",
     '" OR "1"="1',
@@ -34,7 +34,7 @@ HOSTILE: Final = (
 
 
 def served(store=None, function=None, **options) -> tuple[lro.Service, OperationsEdge]:
-    """A service with one method, by default one that counts, and its edge."""
+    """Make a service with one method, by default a counter, and its edge."""
     service = lro.Service(store or MemoryStore(), InlineExecutor(), domain=DOMAIN, **options)
 
     def count(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
@@ -51,12 +51,12 @@ def served(store=None, function=None, **options) -> tuple[lro.Service, Operation
 
 
 def ask(edge, method, target, body=b"", **headers) -> HttpReply:
-    """The reply to one request."""
+    """Return the edge's reply to one request."""
     return edge.handle(request(method, target, body, **headers))
 
 
 def test_no_module_imports_a_reader_that_executes() -> None:
-    """Neither package reads pickles or their like, and none compiles or evaluates stored text."""
+    """The packages import no pickle-like module, and none evaluates stored text."""
     found = []
     for path in SRC.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -71,12 +71,12 @@ def test_no_module_imports_a_reader_that_executes() -> None:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 names = [node.func.id] if node.func.id in ("eval", "__import__") else []
             found += [(path.name, n) for n in names if n.partition(".")[0] in {*EXECUTES, "eval"}]
-    assert found == [("_report.py", "xml.etree")]  # which writes JUnit's XML, and reads none
+    assert found == [("_report.py", "xml.etree")]  # only writes JUnit XML
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path) -> None:
-    """As caller, target, payload or filter it finds what it stands in, and nothing else."""
+    """As caller, target, payload or filter it matches only operations that contain it."""
     store = SQLiteStore(tmp_path / "operations.db")
     service, _ = served(store, owner_only=True)
     try:
@@ -102,7 +102,7 @@ def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path)
     ],
 )
 def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
-    """What has been written into the store by others is printed as data, or is INTERNAL."""
+    """A type URL that others wrote into the store is shown as data or answers INTERNAL."""
     service, edge = served(MemoryStore())
     name = service.start("acme.v1.Counters.Count", CountRequest(1)).name
     stored = lro.AnyMessage(type_url, {"command": "echo", "__class__": "os"})
@@ -117,7 +117,7 @@ def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
 
 
 def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> None:
-    """At every level: no request, metadata, response, token or header, whatever the outcome."""
+    """At every level the log has no request, metadata, response, token or header value."""
     caplog.set_level(logging.DEBUG)
 
     def echo(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
@@ -141,7 +141,7 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
 
 
 def test_without_hooks_every_caller_may_do_everything() -> None:
-    """So a service that others can reach needs ``authenticate``, or a proxy that has one."""
+    """So an exposed service needs ``authenticate``, or a proxy that authenticates."""
     service, edge = served()
     name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]
     assert ask(edge, "GET", f"/v1/{name}").status == 200
@@ -151,7 +151,7 @@ def test_without_hooks_every_caller_may_do_everything() -> None:
 
 
 def test_a_page_token_grants_no_access() -> None:
-    """Another caller who has it sees that caller's own operations."""
+    """A caller who uses another's page token sees only their own operations."""
     service, edge = served(owner_only=True)
     names = []
     for caller in ("them", "me", "me"):
@@ -165,7 +165,7 @@ def test_a_page_token_grants_no_access() -> None:
 
 
 def test_operation_of_another_caller_looks_missing() -> None:
-    """The same status, reason and sentence, but for the name."""
+    """The replies have the same status, reason and message; only the name differs."""
     service, edge = served(owner_only=True)
     made = ask(edge, "POST", "/v1/c", {"steps": 1}, x_caller="them")
     theirs = json.loads(made.body)["name"]

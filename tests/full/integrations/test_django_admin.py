@@ -1,4 +1,4 @@
-"""The admin of the Django app: it lists and shows operations, and changes none."""
+"""The admin of the Django app, which lists and shows operations but cannot change them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_admin_on_postgresql_shows_operations() -> None:
-    """A superuser finds the operation, and may not add one."""
+    """A superuser sees the operation but cannot add one."""
     server = shared_server()
     command = [sys.executable, "-W", "error", "-m", "tests.integrations.django_admin_site"]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -45,14 +45,14 @@ def test_admin_on_postgresql_shows_operations() -> None:
 
 @pytest.mark.parametrize(("vendor", "shown"), [("postgresql", True), ("sqlite", False)])
 def test_operations_are_shown_where_the_database_is_postgresql(vendor: str, shown: bool) -> None:
-    """Another database has no such table."""
+    """The admin is registered for PostgreSQL only; other databases have no table to show."""
     site = AdminSite()
     register(site, vendor)
     assert site.is_registered(OperationRow) is shown
 
 
 def test_admin_only_reads() -> None:
-    """Nothing is added, changed or deleted, and deleted operations are not listed."""
+    """The admin cannot add, change or delete; the list leaves out deleted operations."""
     made = OperationAdmin(OperationRow, AdminSite())
     nothing: Any = None
     assert not made.has_add_permission(nothing)
@@ -68,5 +68,5 @@ def test_times_are_read_from_microseconds() -> None:
 
 
 def test_table_of_the_store_needs_no_migration() -> None:
-    """Django would make none."""
+    """``makemigrations --check`` finds nothing to migrate."""
     call_command("makemigrations", "--check", verbosity=0)

@@ -1,4 +1,4 @@
-"""Bounds of webhooks and of bridges: the second table of docs/reference/limits.md."""
+"""Bounds of webhooks and bridges: the second table of docs/reference/limits.md."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CONSTANTS: Final = {
 
 
 def test_table_has_the_bounds_of_the_code() -> None:
-    """Each row's number is that of its constant, and no bound lacks a row."""
+    """Each row has the value of its constant, and each constant has a row."""
     _, _, rest = TABLE.read_text().partition("\n## Webhooks and other protocols")
     table, _, _ = rest.partition("\n## ")
     cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]

@@ -1,4 +1,4 @@
-"""No request of at most 1 MB holds the event loop for long (spec §5.9(6))."""
+"""No request of at most 1 MB blocks the event loop for long (spec §5.9(6))."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.http.counting_service import CountMetadata, CountResponse, build
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"
 BOUND_SECONDS: Final = 1.0
-"""Twenty times what is wanted: only a defect takes so long."""
+"""20 times the goal, so that only a defect exceeds it."""
 
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """One request, as a server passes it to an ASGI application; the path is raw."""
+    """One request as a server passes it to an ASGI application, with the raw path."""
 
     what: str
     method: str
@@ -36,7 +36,7 @@ class Asked:
 
     @property
     def scope(self) -> dict[str, Any]:
-        """The scope of ASGI."""
+        """The ASGI scope."""
         return {
             "type": "http",
             "method": self.method,
@@ -50,7 +50,7 @@ class Asked:
 
 @attrs.frozen
 class Held:
-    """How long the event loop was held: seconds of this process's processor time."""
+    """How long a request blocked the event loop, in seconds of this process's CPU time."""
 
     seconds: float
     status: int
@@ -58,11 +58,11 @@ class Held:
 
 
 class Measure:
-    """Sends requests to an application on one event loop, beside a task that beats there.
+    """Sends requests to an application on an event loop, next to a heartbeat task.
 
-    The gap between two beats is taken in processor time of the whole process: so it counts what
-    holds the loop itself and what holds the interpreter in other threads, and not what other
-    processes of the machine take.
+    The gap between two beats is measured in CPU time of the whole process: it counts work that
+    blocks the loop or holds the interpreter in other threads, but not the time of other
+    processes.
     """
 
     def __init__(self, app: Any) -> None:
@@ -70,7 +70,7 @@ class Measure:
         self._longest = 0.0
 
     async def each(self, requests: Iterator[Asked]) -> list[Held]:
-        """The measures of requests, one after the other."""
+        """Measure the requests one after the other."""
         beating = asyncio.create_task(self._beat())
         try:
             return [await self._one(asked) for asked in requests]
@@ -115,11 +115,11 @@ class Measure:
 
 
 Routes = Mapping[str, tuple[str, str]]
-"""Method and path of verbs."""
+"""HTTP method and path of each verb."""
 
 
 def routes(name: str) -> Routes:
-    """The verbs that are asked."""
+    """Return the verbs that the requests use."""
     return {
         "get": ("GET", f"/v1/{name}"),
         "list": ("GET", "/v1/operations"),
@@ -131,7 +131,7 @@ def routes(name: str) -> Routes:
 
 
 def each(chosen: Routes, texts: Sequence[str]) -> Iterator[tuple[str, str, str, bytes, str]]:
-    """What is asked, method, path, and a megabyte of each text; as bytes, and as it is."""
+    """Yield a label, method, path, a megabyte of the repeated text, and the text itself."""
     for verb, (method, path) in chosen.items():
         for text in texts:
             long = (text * (MB // len(text) + 1)).encode()[:MB]
@@ -145,7 +145,7 @@ HEADERS: Final = (
 
 
 def of_characters(chosen: Routes) -> Iterator[Asked]:
-    """Characters in each header, the query, the path and the body of each verb."""
+    """Repeat characters in each header, the query, the path and the body of each verb."""
     for what, method, path, value, text in each(chosen, ";%/\xe9"):
         where: dict[str, Any] = {"what": what, "method": method, "path": path.encode()}
         for header in HEADERS.split():
@@ -166,12 +166,12 @@ def of_characters(chosen: Routes) -> Iterator[Asked]:
 
 
 def many(item: bytes, count: int = MB) -> bytes:
-    """A list of an item again and again."""
+    """Return a body with a list that repeats one item."""
     return b'{"a":[' + b",".join([item] * min(count, MB // (len(item) + 1) - 8)) + b"]}"
 
 
 def names(*given: str) -> bytes:
-    """A body with names."""
+    """Return a body with these names."""
     return json.dumps({"names": given}, separators=(",", ":")).encode()
 
 
@@ -208,7 +208,7 @@ BODIES: Final[Mapping[str, Callable[[], bytes]]] = {
 
 
 def of_bodies(chosen: Routes) -> Iterator[Asked]:
-    """Bodies of each structure to each verb."""
+    """Send bodies of each structure to each verb."""
     for verb, (method, path) in chosen.items():
         for kind, make in BODIES.items():
             body = make()
@@ -234,7 +234,7 @@ MANY_HEADERS: Final[Mapping[str, Callable[[], list[tuple[bytes, bytes]]]]] = {
 
 
 def of_headers(chosen: Routes) -> Iterator[Asked]:
-    """Many headers, and headers of each structure, to each verb."""
+    """Send many headers, and headers of each structure, to each verb."""
     for verb, (method, path) in chosen.items():
         where: dict[str, Any] = {"method": method, "path": path.encode(), "body": b'{"a": 1}'}
         for kind, make in MANY_HEADERS.items():
@@ -250,7 +250,7 @@ QUERIES: Final = ("&", "key&", "key=1&", "a=b&", "%41", "%", "+", "=", "filter=a
 
 
 def of_targets(chosen: Routes) -> Iterator[Asked]:
-    """Paths and queries of each structure to each verb."""
+    """Send paths and queries of each structure to each verb."""
     for what, method, path, long, _ in each(chosen, PATHS):
         end = b":" + path.rpartition(":")[2].encode() if ":" in path else b""
         for begin in (b"/v1/operations/a", b"/"):
@@ -287,7 +287,7 @@ FILTERS: Final[Mapping[str, str]] = {
 
 
 def of_filters(_: Routes) -> Iterator[Asked]:
-    """Filters of repeated pieces, and of the worst structures."""
+    """Send filters of repeated pieces and of expensive structures."""
     texts = dict(FILTERS)
     for text in PIECES:
         long = text * (8192 // len(text))
@@ -308,12 +308,12 @@ KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
     "characters": ("list cancel page", of_characters),
     "filters": ("", of_filters),
 }
-"""What is varied: the verbs that read it, each in another way, and the requests."""
+"""By the varied part of a request: verbs that read it differently, and the requests."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_request_holds_the_event_loop(kind: str) -> None:
-    """A task on the same loop goes on meanwhile."""
+    """A heartbeat task on the same loop keeps running during each request."""
     verbs, make = KINDS[kind]
     counting = build()
     for number in range(100):

@@ -1,4 +1,4 @@
-"""How much memory a server takes for large replies (docs/reference/limits.md)."""
+"""The memory that a server needs for large replies (docs/reference/limits.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.security.memory import SIZE, Served, together
 
 
 def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
-    """Forty operations of 1.8 MB in eight lists and batches at once."""
+    """Four lists and four batches at once, of 40 operations of 1.8 MB, take less than 300 MB."""
     served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
     try:
         found = together(*[served.walk] * 4, *[served.batch] * 4)
