@@ -1,4 +1,4 @@
-"""Handles: what a start in process gives, with the classes of the method, in both colours."""
+"""Handles that an in-process start returns: message classes of the method, sync and async calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(params=["thread", "loop"])
 def ask(request):
-    """Calls a verb of a handle in a thread, or its twin for coroutines on an event loop."""
+    """A function that calls a handle's method in a thread, or its async form on an event loop."""
 
     def call(handle: Handle, verb: str, *arguments: Any) -> Any:
         if request.param == "thread":
@@ -39,13 +39,13 @@ def ask(request):
 
 @pytest.fixture
 def service(make_service, store):
-    """A service on threads, over each kind of store."""
+    """A service with threads, on each kind of store."""
     made: lro.Service = make_service(store)
     return made
 
 
 def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMetadata]:
-    """A method that answers what it is asked, after a report."""
+    """Register a method that reports once and returns the text of the request."""
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -56,7 +56,7 @@ def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMeta
 
 
 def test_result_of_finished_work_is_response(service, ask):
-    """It has the class that the method declares; the properties show the last state."""
+    """It is an instance of the method's response class; the properties show the last state."""
     started = echo(service).start(WorkRequest("a"))
     assert ask(started, "result", timedelta(seconds=PATIENCE)) == WorkResponse("a")
     assert started.done
@@ -66,7 +66,7 @@ def test_result_of_finished_work_is_response(service, ask):
 
 
 def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
-    """Properties ask nothing; a final state stays."""
+    """Properties do not read the store, and a handle that has seen the end is never read again."""
     started = declared(service).start(WorkRequest())
     assert (started.done, started.metadata) == (False, None)
     reporter = service.reporter(started.name)
@@ -85,7 +85,7 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
 
 
 def test_result_on_loop_waits_without_limit(service, step):
-    """While other tasks of the loop go on."""
+    """Other tasks of the loop run meanwhile."""
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -104,7 +104,7 @@ def test_result_on_loop_waits_without_limit(service, step):
 
 
 def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask):
-    """A wait, a read and a cancel of the application itself: no verb, hook, owner or limit."""
+    """The application's own wait, refresh and cancel ignore verbs, hooks, owners and limits."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb == NAME
@@ -136,7 +136,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask)
 
 
 def test_failure_of_operation_is_raised_with_its_status(service, ask):
-    """Code, sentence and details; by an edge it would be answered like the operation's own."""
+    """The error has code, message and details; an edge would reply with the operation's status."""
     started = declared(service).start(WorkRequest())
     detail = ErrorInfo(reason="NO_PAPER", domain="acme.test")
     error = lro.StatusError(lro.Code.ABORTED, "the printer is out of paper", why="NO_PAPER")
@@ -154,7 +154,7 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 
 
 def test_failure_without_details_has_reason_of_its_code(service, ask):
-    """Details of an unknown class stay packed, and do no harm."""
+    """Details whose class is unknown stay packed."""
     started = declared(service).start(WorkRequest())
     odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))
@@ -163,12 +163,12 @@ def test_failure_without_details_has_reason_of_its_code(service, ask):
     assert caught.value.extra == (odd,)
     reason = ErrorInfo(reason="ABORTED", domain="acme.test")
     assert caught.value.details("acme.test") == (reason, odd)
-    for code in (0, 99):  # which are none, as the client has it
+    for code in (0, 99):  # not valid error codes; the client also maps them to UNKNOWN
         assert WorkFailed("operations/a", lro.Status(code, "")).status_code is lro.Code.UNKNOWN
 
 
 def test_any_message_stays_packed(make_service):
-    """If the method declares that its messages may be of any class."""
+    """A method may declare ``AnyMessage`` for its response and metadata."""
     service = make_service(
         MemoryStore(), InlineExecutor(), types=lro.TypeRegistry(WorkResponse, WorkMetadata)
     )
@@ -184,7 +184,7 @@ def test_any_message_stays_packed(make_service):
 
 
 def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask):
-    """Where the worker outside has finished without a response (spec §2.5), or has stopped."""
+    """A worker outside has finished without a response (spec §2.5), or acknowledged a cancel."""
     finished, cancelled = (declared(service, name).start(WorkRequest()) for name in ("A.B", "A.C"))
     service.reporter(finished.name).finish()
     assert ask(finished, "result") is None
@@ -198,7 +198,7 @@ def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 @pytest.mark.parametrize("why", ["deleted", "expired"])
 def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
-    """Its name is in the sentence; a handle that has not seen the end learns of it no more."""
+    """The error has its name; a handle that has not seen the end can no longer get it."""
     started = declared(service).start(WorkRequest())
     if why == "deleted":
         service.delete(started.name)
@@ -211,7 +211,7 @@ def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
 
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
 def test_timeout_is_raised_and_operation_goes_on(service, ask, timeout):
-    """It is a TimeoutError with the name and the seconds."""
+    """The error is a TimeoutError with the operation's name and the timeout in seconds."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(
         TimeoutError, match=r"was not done within (0|0\.01) s; it goes on"
@@ -227,7 +227,7 @@ def test_timeout_is_raised_and_operation_goes_on(service, ask, timeout):
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan"), lro.Duration(-1)])
 def test_invalid_timeout_is_refused(service, ask, timeout):
-    """Also where the operation is done, so that the mistake is seen at once."""
+    """It is refused even if the operation is done, so that the mistake always shows."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(lro.errors.InvalidTimeout):
         ask(started, "result", timeout)
@@ -240,7 +240,7 @@ def test_invalid_timeout_is_refused(service, ask, timeout):
 @pytest.mark.parametrize("verb", ["result", "wait"])
 @on_a_loop
 async def test_blocking_wait_on_event_loop_is_refused(service, verb):
-    """It would hold up the loop, and with it maybe the work; what is done needs no wait."""
+    """It would block the loop, and maybe the work on it; an ended operation needs no wait."""
     started = declared(service).start(WorkRequest())
 
     wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
@@ -253,7 +253,7 @@ async def test_blocking_wait_on_event_loop_is_refused(service, verb):
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 def test_validation_has_no_operation_to_ask_for(service, ask, verb):
-    """The handle has no name, and says why."""
+    """The handle has no name, and its methods raise an error that says why."""
     checked = declared(service).start(WorkRequest(), validate_only=True)
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):

@@ -1,4 +1,4 @@
-"""Leases, orphans and the thread that sees to them; services that stop and services that die."""
+"""Leases, orphans and the maintenance thread; services that stop and services that die."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def never(request, job):
 
 
 class Kept:
-    """Work that a service has begun, whose function is not entered yet."""
+    """An operation that a service has claimed, but whose function the test has not yet called."""
 
     def __init__(self, make_service, store, body=never, **options):
         self.executor = Held()
@@ -48,7 +48,7 @@ class Kept:
 
 
 class Hung:
-    """A service whose work hangs, and which is not turned any more: to others it is dead."""
+    """A service whose function hangs and whose maintenance stops, so others see it as dead."""
 
     def __init__(self, make_service, store, **options):
         self.executor = ThreadExecutor(1)
@@ -76,7 +76,7 @@ class Hung:
 
 @pytest.fixture
 def hung(store, make_service):
-    """Makes a service that hangs, over the store of the test."""
+    """A function that makes a hanging service on the test's store."""
     made = []
 
     def make(**options):
@@ -91,7 +91,7 @@ def hung(store, make_service):
 
 @pytest.fixture
 def build(store, make_service):
-    """Makes another service over the same store: its method, with this function."""
+    """A function that makes another service on the same store; its method calls ``body``."""
 
     def make(body=None, executor=None, **options):
         service = make_service(store, executor if executor is not None else ThreadExecutor(1))
@@ -105,13 +105,13 @@ def build(store, make_service):
 
 
 def alive_until(store):
-    """Until when the one worker of a store lives."""
+    """Return the time until which the store's only worker is alive."""
     (worker,) = store.workers()
     return worker.alive_until
 
 
 def test_the_lease_is_renewed_in_time(hung, store, clock):
-    """Three times a lease, while there is work; by the store's clock. New work wakes no thread."""
+    """With work, it is renewed three times per lease, by the store's clock; else once a minute."""
     one = hung()
     clock.advance(5)
     assert one.service.run_maintenance() == 5
@@ -128,7 +128,7 @@ def test_the_lease_is_renewed_in_time(hung, store, clock):
     assert one.service.run_maintenance() <= 15
     assert alive_until(store) == clock() + LEASE - timedelta(seconds=5)
     clock.advance(55)
-    one.service.run_maintenance()  # without work, once a minute
+    one.service.run_maintenance()  # without work, it is renewed once a minute
     assert alive_until(store) == clock() + LEASE
 
 
@@ -145,7 +145,7 @@ def test_closed_service_removes_its_worker_row(hung, store, clock):
 
 
 def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
-    """Its functions are asked to stop, and the store refuses their writes."""
+    """Its running functions are asked to stop, and the store refuses their writes."""
     one = hung()
     one.service.run_maintenance()
     name, owner = one.start(text="raise").name, one.service.edges.work.owner
@@ -167,7 +167,7 @@ def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
 
 
 def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
-    """If the answer to a claim was lost: it is older than its lease at two renewals."""
+    """The reply to a claim was lost: at two renewals the claim is older than a lease."""
     one = hung()
     one.service.run_maintenance()
     one.start()
@@ -181,7 +181,7 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
 
 
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
-    """With the next renewal (spec §2.6)."""
+    """The next renewal reads the cancel request (spec §2.6)."""
     one, other = hung(), build(never)
     name = one.start(text="raise").name
     other.cancel(name)
@@ -196,7 +196,7 @@ def test_a_cancellation_by_another_process_arrives(hung, build, clock):
 
 
 def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, caplog):
-    """Reason WORKER_LOST, from exactly the end of the lease; its own late result is refused."""
+    """It ends with WORKER_LOST once the lease has expired; the dead worker's result is refused."""
 
     def settle(metadata, state):
         return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
@@ -218,13 +218,13 @@ def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, capl
         one.executor.join(PATIENCE)
     assert other.get(name) == found
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
-    assert len(one.raised) == 1  # its report has raised LeaseLost
+    assert len(one.raised) == 1  # its second report raised LeaseLost
     assert one.service.late_writes == 2
 
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])
 def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog, error):
-    """The operation ends all the same, with the metadata of the last report."""
+    """The operation still ends, with the metadata of the last report."""
 
     def settle(metadata, state):
         raise error
@@ -242,7 +242,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 
 @pytest.mark.parametrize("text", ["return", "raise"])
 def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text):
-    """With the request from the store; report and result of the old worker meet LeaseLost."""
+    """The stored request is used again; the old worker's report and result raise LeaseLost."""
     one, two = (hung() for _ in range(2))
     name = one.start(text=text).name
     clock.advance(15)
@@ -263,7 +263,7 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
 
 @pytest.mark.parametrize("how", ["handed back", "lost"])
 def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how):
-    """Otherwise each deployment would put it behind the whole queue."""
+    """Otherwise each deployment would move it to the end of the queue."""
     before, after = Held(), Held(busy=True)
     one, two = (make_service(store, executor) for executor in (before, after))
     method, _ = (method_of(service) for service in (one, two))
@@ -304,7 +304,7 @@ def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
 
 
 def test_work_with_too_many_attempts_ends(store, make_service):
-    """Stops count too: a process that is evicted each time does not run it for ever."""
+    """Attempts that a stop cut short count, so repeated evictions do not rerun it for ever."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -314,7 +314,7 @@ def test_work_with_too_many_attempts_ends(store, make_service):
         service.run_maintenance()
         step.reached()
         service.close(NOW)
-        del store.close  # so that the end of the test closes it
+        del store.close  # so that the teardown of the fixture can close it
     for step in steps:
         step.go.set()
     assert reason(store.get(name).operation) == (Code.ABORTED, "TOO_MANY_ATTEMPTS")
@@ -322,7 +322,7 @@ def test_work_with_too_many_attempts_ends(store, make_service):
 
 @pytest.mark.parametrize("at_most_once", [True, False])
 def test_a_deleted_orphan_frees_its_target(hung, build, clock, at_most_once):
-    """It is invisible, but its target was busy until its worker counted as lost (spec §9.5)."""
+    """It is hidden, but its target was busy until its worker counted as lost (spec §9.5)."""
     one = hung(at_most_once=at_most_once)
     name = one.start(target="t").name
     one.service.delete(name)
@@ -344,7 +344,7 @@ def test_a_deleted_orphan_frees_its_target(hung, build, clock, at_most_once):
 
 
 def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, store, clock):
-    """A service that does not know a method neither does nor ends its work."""
+    """A service that has no function for a method neither runs nor ends its operations."""
     name = hung().start().name
     stranger = make_service(store, ThreadExecutor(1))
     declared = make_service(store, InlineExecutor())
@@ -358,7 +358,7 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
 
 
 def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
-    """The lease ran out while the store was away: the process does not end its own work."""
+    """The lease expired during an outage of the store; the process does not end its own work."""
     kept = Kept(make_service, store)
     kept.service.run_maintenance()
     once(store, "renew", lambda *_: clock.advance(60), after=True)
@@ -371,7 +371,7 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
 
 
 def test_lost_work_needs_no_free_worker(hung, build, store, clock):
-    """It waits again, or ends; and begins when a worker is free."""
+    """It is recovered or ended at once, even if no worker is free."""
     lost = [hung(at_most_once=one).start().name for one in (True, False)]
     executor = Held(busy=True)
     others = [build(executor=executor), build(never, executor=Held(busy=True), at_most_once=True)]
@@ -381,7 +381,7 @@ def test_lost_work_needs_no_free_worker(hung, build, store, clock):
 
 
 def test_failed_recovery_does_not_hold_up_others(hung, build, store, clock, caplog):
-    """The error is logged, and the next operation is recovered."""
+    """The error is logged, and the next operation is still recovered."""
     for _ in range(2):
         hung().start()
     other, whole, failed = build(executor=Held(busy=True)), store.update_later, []
@@ -409,7 +409,7 @@ def test_failed_recovery_does_not_hold_up_others(hung, build, store, clock, capl
 
 @pytest.fixture
 def next_store(store, tmp_path, clock):
-    """The store as the next process finds it."""
+    """The same store as another process opens it later."""
     if isinstance(store, MemoryStore):
         yield store
         return
@@ -422,7 +422,7 @@ def next_store(store, tmp_path, clock):
 def test_a_service_that_stops_hands_its_work_back(
     store, next_store, make_service, at_most_once, make
 ):
-    """At once, with no worker lost; the next one does it. Else it ends, and says why."""
+    """The next process runs it at once. With ``at_most_once``, running work ends with an error."""
     one, begun, owners = make_service(store, make()), threading.Event(), []
 
     @one.method(NAME, at_most_once=at_most_once)
@@ -438,7 +438,7 @@ def test_a_service_that_stops_hands_its_work_back(
     waiting = work.start(WorkRequest("waiting", rest={"a": [1, {"b": None}]}))
     owner = one.edges.work.owner
     one.close(NOW)
-    assert owners == [owner]  # it is handed back when it has stopped
+    assert owners == [owner]  # it is handed back only after the function has stopped
     left = [waiting] if at_most_once else [running, waiting]
     for operation in left:
         record = next_store.get(operation.name)
@@ -459,13 +459,13 @@ def test_a_service_that_stops_hands_its_work_back(
 
 @pytest.fixture
 def kept(make_service, store):
-    """Work that is begun, whose function is not entered yet."""
+    """A claimed operation whose function the test has not yet called."""
     return Kept(make_service, store)
 
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_ended_or_lost_work_is_not_handed_back(kept, store, clock, taken):
-    """It has ended, was deleted, or another process has begun it."""
+    """The operation has ended, was deleted, or was claimed by another process."""
     if taken:
         store.update(kept.name, lose(1, clock(), clock()))
         store.update(kept.name, claim("them", clock() + LEASE, clock()))
@@ -474,13 +474,13 @@ def test_ended_or_lost_work_is_not_handed_back(kept, store, clock, taken):
         store.update(kept.method.start(WorkRequest()).name, lambda _: None)
     before, store.close = store.get(kept.name), lambda: None
     kept.service.close(NOW)
-    del store.close  # so that the end of the test closes it
+    del store.close  # so that the teardown of the fixture can close it
     assert store.get(kept.name) == before
 
 
 @pytest.fixture
 def waiting(make_service, store):
-    """Work that waits in the store."""
+    """The name of an operation that waits in the store."""
     service = make_service(store, Held(busy=True))
     return method_of(service, never).start(WorkRequest()).name
 
@@ -488,7 +488,7 @@ def waiting(make_service, store):
 def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
     waiting, build, store, clock
 ):
-    """The claim wins, and its worker learns of the request."""
+    """The claim wins; the worker that made it reads the cancel request from the record."""
     taken = claim("them", clock() + LEASE, clock())
     once(store, "update", lambda name, _: store.update(name, taken), after=True)
     build(never).cancel(waiting)
@@ -497,7 +497,7 @@ def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
 
 
 def test_cancel_ends_waiting_work_of_an_unknown_method(waiting, make_service, store):
-    """At once, because no process has it."""
+    """It ends at once, because no process has claimed it."""
     make_service(store).cancel(waiting)
     assert store.get(waiting).state is State.CANCELLED
 
@@ -505,14 +505,14 @@ def test_cancel_ends_waiting_work_of_an_unknown_method(waiting, make_service, st
 def test_lost_work_of_an_unknown_method_is_ended_by_callers(
     hung, make_service, build, store, clock
 ):
-    """By a cancel or a deletion, at once, since nobody is at it. The target is free then."""
+    """A cancel or a delete ends it at once and frees its target, because no worker runs it."""
     hung_ones = [hung(exclusive_target=lambda request: request.text) for _ in range(3)]
     early, cancelled, deleted = (
         one.start(text).name
         for one, text in zip(hung_ones, ("early", "cancelled", "deleted"), strict=True)
     )
     stranger = make_service(store)
-    stranger.delete(early)  # as long as its worker may live, it goes on
+    stranger.delete(early)  # its worker may still be alive, so it is only hidden
     clock.advance(15)
     recovered(stranger, clock)
     stranger.cancel(cancelled)
@@ -525,14 +525,14 @@ def test_lost_work_of_an_unknown_method_is_ended_by_callers(
         assert not other.start(NAME, WorkRequest(text)).done
     hung_ones[1].step.go.set()
     hung_ones[1].executor.join(PATIENCE)
-    assert store.get(cancelled).state is State.CANCELLED  # what comes late is refused
+    assert store.get(cancelled).state is State.CANCELLED  # the late result was refused
 
 
 @EACH_STORE
 def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
-    """If it waits: nobody might ever do it. What a worker has goes on, and so does what is known.
+    """It waits, and no worker declares its method. Claimed work and known methods go on, hidden.
 
-    What a cancel has ended before is only removed.
+    Operations that a cancel has already ended are only removed.
     """
     options = {"exclusive_target": lambda request: request.text}
     executor = Held()
@@ -553,7 +553,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
             store.get(name)
     for text in ("waiting", "cancelled"):
         assert not method.start(WorkRequest(text)).done
-    one.run_maintenance()  # from now on others know that there is a worker for it
+    one.run_maintenance()  # registers a worker that declares the method
     alive = method.start(WorkRequest("alive")).name
     other.delete(alive)
     known_too = (alive, "alive")
@@ -564,7 +564,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
 
 
 def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store, clock):
-    """One process ran both, because it lost its lease in between."""
+    """One process ran both attempts, because it lost its lease in between."""
     made = Kept(make_service, store, print)
     first = made.task
     store.update(made.name, lose(1, clock(), clock()))
@@ -578,7 +578,7 @@ def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store,
 
 
 def test_start_during_close_is_kept(make_service, store):
-    """The service stops between the write and the submit: another process does the work."""
+    """The service stops between the write and the submit, and hands the operation back."""
 
     class Stopping(Held):
         def _run(self, task):
@@ -592,7 +592,7 @@ def test_start_during_close_is_kept(make_service, store):
 
 
 def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplog):
-    """Otherwise its lease would be renewed, although nobody runs it."""
+    """Otherwise its lease would be renewed although nobody runs it."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     name = method_of(service, never).start(WorkRequest()).name
@@ -602,12 +602,12 @@ def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplo
     assert f"{name}: could not be begun" in caplog.text
     service.run_maintenance()
     assert not service.edges.work.held()
-    assert (store.get(name).owner, executor.tasks) == ("", [])  # it is tried again in a second
+    assert (store.get(name).owner, executor.tasks) == ("", [])  # it is retried in a second
 
 
 @pytest.mark.parametrize("how", ["start", "claim"])
 def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, store, how):
-    """It got another name after the write that gave it the work: others will do that."""
+    """The process took a new name after the write that claimed the work; others will run it."""
     executor = Held(busy=how == "claim")
     service = make_service(store, executor)
     method, workers, whole = method_of(service, never), service.edges.work, store.claim
@@ -633,7 +633,7 @@ def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, s
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
-    """Its leases expire."""
+    """It cannot hand its work back, so the leases expire."""
     store = MemoryStore(clock)
     kept = Kept(make_service, store)
     store.update = raising(error)
@@ -645,7 +645,7 @@ def test_service_closes_while_its_store_is_unavailable(make_service, clock, erro
 
 
 class Away(MemoryStore):
-    """A store that is away at times: neither written nor read, or only not ``written``."""
+    """A store that can be unavailable for all calls (``away``) or for writes (``unwritten``)."""
 
     away = unwritten = False
 
@@ -665,12 +665,12 @@ class Away(MemoryStore):
 
 @pytest.fixture
 def away(clock):
-    """A store that is away when the test says so."""
+    """A store that the test can make unavailable."""
     return Away(clock)
 
 
 class Pair:
-    """A process that works, and one that looks for lost work; both over a store that goes away."""
+    """A process with a claimed operation, and one that scans for orphans, on the same store."""
 
     def __init__(self, away, make_service, clock):
         self.clock, self.store = clock, away
@@ -684,7 +684,7 @@ class Pair:
         return self.worker.start(NAME, WorkRequest()).name
 
     def taken_over_after(self, *seconds):
-        """Look after so many seconds, and again; whether the work was lost, at each look."""
+        """Advance by each of these times and scan; return after each whether the work was lost."""
         found = []
         for some in seconds:
             self.clock.advance(some)
@@ -699,7 +699,7 @@ def pair(away, make_service, clock):
 
 
 def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, clock):
-    """Leases that ran out while the store could not be written do not prove that a process died."""
+    """A lease that expired during an outage of the store does not prove that a process died."""
     away.away = True
     for _ in range(2):
         clock.advance(20)
@@ -707,26 +707,26 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     away.away = False
-    pair.scanner.run_maintenance()  # which is calm for a third of a lease, and a second
-    pair.worker.run_maintenance()  # and then falls silent
+    pair.scanner.run_maintenance()  # takes nothing over for a third of a lease plus a second
+    pair.worker.run_maintenance()  # its last renewal
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
 def test_leases_that_expired_during_an_outage_prove_nothing(away, pair, clock):
-    """A process that did not try to write does not know of the outage."""
+    """A process that tried no write has not noticed the outage."""
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
         with pytest.raises(Unavailable):
             pair.worker.run_maintenance()
     away.unwritten = False
-    assert pair.taken_over_after(0) == [False]  # which is the first to come
+    assert pair.taken_over_after(0) == [False]  # it scans before the worker has renewed its lease
     pair.worker.run_maintenance()
     assert pair.taken_over_after(1, 1, 1) == [False] * 3
 
 
 def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
-    """A successful read is not enough."""
+    """A successful read is not enough to log the end of the outage."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -746,14 +746,14 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
 
 
 def test_scan_that_waited_for_a_lock_proves_nothing(away, pair, clock):
-    """Renewals waited as long, so the grace period begins again."""
+    """Renewals may have waited for the same lock, so the grace period begins again."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_slow_scans_find_lost_work(away, pair, clock):
-    """A scan that always takes as long does not wait for a lock: the database may be far away."""
+    """If every scan takes long, the database is slow or far away, and no lock delays the scans."""
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -770,7 +770,7 @@ def test_scans_far_apart_prove_nothing(pair):
 
 
 def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
-    """Little is left of its lease when it is stored, less than until the next renewal."""
+    """The slow insert has used up most of its lease: it would expire before the usual renewal."""
     service = make_service(away, Held())
     method = method_of(service, never)
     method.start(WorkRequest())
@@ -783,7 +783,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
 @pytest.mark.parametrize("seconds", [0.9, 5])
 def test_slow_clock_read_is_not_a_clock_change(away, make_service, clock, caplog, seconds):
-    """The store had to connect, or the machine stalled."""
+    """The read may be slow because the store had to connect or the machine stalled."""
     service = make_service(away, Held())
     for after in (False, True):
         once(away, "now", lambda: clock.advance(seconds), after=after)
@@ -794,7 +794,7 @@ def test_slow_clock_read_is_not_a_clock_change(away, make_service, clock, caplog
 
 
 def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
-    """Before anything else, because the lease that it wrote had already expired."""
+    """A renewal that took long is repeated before the next scan for orphans."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -804,7 +804,7 @@ def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
     once(away, "orphans", lambda *_: looks.append(1))
     clock.advance(15)
     assert service.run_maintenance() == 0.01
-    assert looks == []  # leases come first
+    assert looks == []  # the renewal comes before the scan
     assert alive_until(away) == clock() + LEASE - timedelta(seconds=5)
     service.run_maintenance()
     assert alive_until(away) == clock() + LEASE
@@ -814,7 +814,7 @@ def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
 
 
 def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_service, store):
-    """Though this process has looked before it knew of it."""
+    """A claim that was made before the declaration found nothing, but does not delay it."""
     service = make_service(store, Held())
     service.run_maintenance()
     method_of(service, never)
@@ -824,7 +824,7 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
 
 @pytest.fixture
 def suspect(waiting, store, clock):
-    """Work that waits after its worker was lost twice."""
+    """An operation that waits after it has lost two workers."""
     for attempt in (1, 2):
         store.update(waiting, claim("gone", clock() + LEASE, clock()))
         store.update(waiting, lose(attempt, clock(), clock()))
@@ -832,7 +832,7 @@ def suspect(waiting, store, clock):
 
 
 def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
-    """Under a steady load something else is always due."""
+    """Under a steady load other work is always due, so the suspect would never run."""
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()
@@ -841,7 +841,7 @@ def test_suspect_is_begun_before_other_work(suspect, make_service, build, store)
 
 
 def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store):
-    """The worker that becomes free is not taken by the next start."""
+    """A worker that becomes free is not given to the next start."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     method = method_of(service, never)
@@ -854,7 +854,7 @@ def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store)
 
 
 def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, clock):
-    """Not only after the usual five."""
+    """It does not wait for the usual five seconds."""
     service = build(never, Held())
     once(store, "claim", raising(Unavailable("away")))
     with pytest.raises(Unavailable):
@@ -884,7 +884,7 @@ def test_maintenance_thread_survives_errors(make_service, caplog, error, said, p
             return super().orphans(methods, limit)
 
         def renew(self, worker):
-            self.turn()  # with which an outage ends
+            self.turn()  # outages end with a renewal
             return super().renew(worker)
 
         def turn(self):
@@ -903,7 +903,7 @@ def test_maintenance_thread_survives_errors(make_service, caplog, error, said, p
 
 
 def test_maintenance_thread_may_close_the_service(make_service):
-    """An application's hook that it calls may do so."""
+    """An application's hook that runs in this thread may close it."""
     before, store = set(threading.enumerate()), MemoryStore()
     service = make_service(store, Held(), maintenance=True, clock=time.monotonic)
     once(store, "orphans", lambda *_: service.close(0))
@@ -914,7 +914,7 @@ def test_maintenance_thread_may_close_the_service(make_service):
 
 
 def test_orphan_that_ended_meanwhile_keeps_its_end(hung, build, store, clock, caplog):
-    """The later attempt to end it is refused."""
+    """The recovery comes after the worker's result, and is refused."""
     one = hung()
     name = one.start().name
     other = build(never)

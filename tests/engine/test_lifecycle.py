@@ -1,4 +1,4 @@
-"""The life of operations, and lists in pages: the vectors, on both stores, by the test's clock."""
+"""Life of operations and paging of lists: the test vectors, on both stores, with a manual clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MUTATIONS = {
 
 
 class Life:
-    """One case as it goes along: its service, and the operations by their aliases."""
+    """One case of the vectors: its service, and its operations by their aliases."""
 
     def __init__(self, case, store, clock, make_service):
         self.clock = clock
@@ -134,7 +134,7 @@ class Life:
     ("store", "maintained"), [("sqlite", False), ("memory", True)], indirect=["store"]
 )
 def test_state_changes_follow_the_model(case, store, clock, make_service, maintained):
-    """Each step has the expected effect and answer; maintenance at any time changes nothing."""
+    """Each step has the expected effect and reply, even if maintenance runs after each."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
@@ -143,7 +143,7 @@ def test_state_changes_follow_the_model(case, store, clock, make_service, mainta
 
 
 class Walk:
-    """One case as it goes along: its service, and the tokens that it has kept."""
+    """One paging case of the vectors: its service, and the page tokens that it has saved."""
 
     def __init__(self, service, clock):
         self.service, self.clock = service, clock
@@ -211,7 +211,7 @@ class Walk:
 
 @pytest.mark.parametrize("case", CONTENT["cases"], ids=by_id)
 def test_page_walk_follows_the_model(case, store, clock, make_service):
-    """Each page has the expected operations, and a token exactly if more follow."""
+    """Each page has the expected operations, and a page token if and only if more follow."""
     service = make_service(store, InlineExecutor())
     declared(service)
     walk = Walk(service, clock)
@@ -221,7 +221,7 @@ def test_page_walk_follows_the_model(case, store, clock, make_service):
 
 
 def test_the_numbers_are_those_of_the_vectors():
-    """Page sizes and the life of tokens."""
+    """The page sizes and the lifetime of page tokens match."""
     from lro._model import page_tokens
 
     wanted = [CONTENT[key] for key in ("default_page_size", "max_page_size", "token_ttl_seconds")]
@@ -231,7 +231,7 @@ def test_the_numbers_are_those_of_the_vectors():
 
 
 def test_a_filter_walks_on_through_what_does_not_match(store, make_service, clock):
-    """A rare match is found behind many that are none, and each exactly once (spec §3.4(7))."""
+    """Matches that are far apart are all found, each exactly once (spec §3.4(7))."""
     service = make_service(store, InlineExecutor())
     method = declared(service)
     names = []
@@ -252,7 +252,7 @@ def test_a_filter_walks_on_through_what_does_not_match(store, make_service, cloc
 
 
 def test_walk_of_short_pages_ends(store, make_service, clock):
-    """However often a store says that there is more, and however little it returns."""
+    """The list ends even if the store returns one record at a time."""
     service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
     method = declared(service)
     for _ in range(60):
@@ -271,8 +271,8 @@ def test_walk_of_short_pages_ends(store, make_service, clock):
 
 
 def test_a_page_ends_in_time(store, make_service, clock):
-    """Short, with the token of the place it has come to, and always a step further."""
-    at = itertools.count(step=0.2)  # each look at the clock takes so many seconds
+    """A page that takes too long ends early, with a token that continues behind its last record."""
+    at = itertools.count(step=0.2)  # each read of the clock takes 0.2 seconds
     service = make_service(store, InlineExecutor(), clock=lambda: next(at))
     method = declared(service)
     names = []

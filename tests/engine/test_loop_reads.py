@@ -1,4 +1,4 @@
-"""Reads of a store that blocks, on an event loop: those asked for at once are made together."""
+"""Reads of a blocking store on an event loop: reads requested in the same moment are batched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.work_messages import WorkRequest
 
 
 class Slow(MemoryStore):
-    """A store whose reads block, as one of a database does, and are noted."""
+    """A store whose reads block, as a database's do, and are recorded."""
 
     reads_block = True
     most = 1000
@@ -64,7 +64,7 @@ def service(store, make_service):
 
 @pytest.fixture
 def names(service, store):
-    """Three operations, and one that is not there."""
+    """The names of three operations, and one name that does not exist."""
     method = declared(service)
     found = [method.start(WorkRequest()).name for _ in range(3)]
     store.calls.clear()
@@ -72,12 +72,12 @@ def names(service, store):
 
 
 def reads(service: Service, *names: str) -> list[asyncio.Task[Operation]]:
-    """Tasks that read these operations."""
+    """Start tasks that read these operations."""
     return [asyncio.ensure_future(service.get_async(name)) for name in names]
 
 
 def outcomes(service: Service, *names: str) -> list[Any]:
-    """The name that each read gives, or the class of the error that it raises."""
+    """Return the name that each read returns, or the class of the error that it raises."""
 
     async def main() -> list[Any]:
         found = await asyncio.gather(*reads(service, *names), return_exceptions=True)
@@ -87,7 +87,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
 
 
 def test_reads_of_one_moment_are_made_by_one_call(service, store, names):
-    """A name that is asked for twice is read once, and one that is not there has its error."""
+    """A repeated name is read once; a missing one gets its own error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
     assert store.calls == [[a]]
@@ -96,19 +96,19 @@ def test_reads_of_one_moment_are_made_by_one_call(service, store, names):
     assert store.calls == [[a, b, x]]
     assert outcomes(service, x) == [OperationNotFound]
     store.calls.clear()
-    store.most = 2  # what a call leaves is read by the next
+    store.most = 2  # the second call reads the rest
     assert outcomes(service, a, b, c, a) == [a, b, c, a]
     assert store.calls == [[a, b, c], [c]]
 
 
 class Odd(BaseException):
-    """An error that is no Exception, as those of some test tools and of threads are."""
+    """An error that is not an `Exception`; some test tools raise such errors."""
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("error", [Unavailable("away"), Odd()])
 def test_an_error_of_the_store_reaches_each_read(service, store, names, error, count):
-    """The next reads are made as if nothing had been."""
+    """Later reads work normally again."""
     store.error = error
     assert outcomes(service, *names[:count]) == [type(error)] * count
     store.error = None
@@ -132,13 +132,13 @@ def test_a_read_whose_task_is_cancelled_disturbs_no_other(service, store, names,
 
 @pytest.fixture
 def held(store, names):
-    """Holds up the reads of the store."""
+    """A step at which the store's reads wait until the test lets them go on."""
     store.step = step = Step()
     return step
 
 
 def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(service, names, held):
-    """So a loop ends; one task reads again while the thread reads for it."""
+    """All tasks are cancelled during a read, as when a loop ends; one of them reads again."""
 
     async def reads_again() -> str:
         try:
@@ -161,7 +161,7 @@ def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(service, na
 
 
 def test_a_loop_that_was_closed_during_a_read_is_let_go(service, names, held):
-    """With the tasks that nothing will wake any more."""
+    """Its memory is freed, with the tasks that nothing will wake any more."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(1)
     loop.set_default_executor(threads)
     gone = weakref.ref(loop)
@@ -184,7 +184,7 @@ def test_a_loop_that_was_closed_during_a_read_is_let_go(service, names, held):
 
 
 def test_failed_read_of_a_cancelled_task_is_ignored(service, store, names, held):
-    """The next read is not affected."""
+    """A read that fails after a task was cancelled does not affect the next read."""
 
     async def main() -> str:
         (task,) = reads(service, names[0])
@@ -203,7 +203,7 @@ def test_failed_read_of_a_cancelled_task_is_ignored(service, store, names, held)
 
 
 def test_reads_end_with_the_threads_that_would_make_them(service, names):
-    """An application may shut the threads of its loop down, and cancel what they have not begun."""
+    """An application may shut down the loop's threads and cancel the calls that have not begun."""
     handed_in, step = [], Step()
 
     class Threads(ThreadPoolExecutor):
@@ -227,7 +227,7 @@ def test_reads_end_with_the_threads_that_would_make_them(service, names):
 
 
 def test_reads_are_made_on_the_loop_where_there_are_no_threads(service, store, names):
-    """As at the end of the interpreter; an error of the store reaches each of them, too."""
+    """The loop's threads are shut down, as at interpreter exit; errors still reach each read."""
 
     async def main() -> list[Any]:
         threads = ThreadPoolExecutor(1)

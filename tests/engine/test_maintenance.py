@@ -1,4 +1,4 @@
-"""When a process begins to see to leases and lost work: when it is first used, and no sooner."""
+"""When a process begins to renew leases and recover lost work: at its first use, not earlier."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ OPERATION = "operations/x"
 
 
 def made(**options: object) -> tuple[Service, object]:
-    """A service with a method."""
+    """Return a service and a method that it declares."""
     service = Service(MemoryStore(), ThreadExecutor(1), **options)
     return service, declared(service)
 
 
 def maintenance_of(service):
-    """What begins and ends in a thread."""
+    """Return the part that owns the maintenance thread."""
     return service.edges.background.maintenance
 
 
 def thread_of(service):
-    """The thread of the maintenance, if it has begun."""
+    """Return the maintenance thread, or None if it has not begun."""
     return maintenance_of(service)._thread
 
 
@@ -90,7 +90,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_maintenance_begins_with_the_first_use(use):
-    """Constructing it and declaring methods is none: a master only preloads."""
+    """Creating it and declaring methods starts no thread, so a master process can preload it."""
     service, method = made()
     with contextlib.closing(service):
         assert thread_of(service) is None
@@ -105,7 +105,7 @@ def test_maintenance_begins_with_the_first_use(use):
 
 
 def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch):
-    """A closed service is not maintained; a process that only runs functions for another is not."""
+    """It is switched off, the service is closed, or the process is a worker of another process."""
     service, _ = made(maintenance=False)
     service.start_maintenance()
     assert thread_of(service) is None
@@ -121,7 +121,7 @@ def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch):
 
 
 def test_maintenance_begins_once_threads_can_be_started(caplog):
-    """What was called meanwhile is answered all the same; the next call tries again."""
+    """Calls succeed even if the thread cannot be started; the next call tries again."""
     service, method = made()
     once(maintenance_of(service), "start", raising(RuntimeError("no more threads")))
     with contextlib.closing(service):
@@ -133,7 +133,7 @@ def test_maintenance_begins_once_threads_can_be_started(caplog):
 
 
 def test_two_first_calls_start_one_thread():
-    """The second waits until the first has started it."""
+    """The second call waits until the first has started the thread."""
     service, _ = made()
     maintenance, threads = maintenance_of(service), set()
     other = threading.Thread(target=service.start_maintenance)
@@ -146,7 +146,7 @@ def test_two_first_calls_start_one_thread():
 
 
 def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
-    """The lease is renewed at once, and the method said with it."""
+    """The worker's methods are written once, with a renewal; after that it waits as usual."""
     seconds = [0.0]
     maintenance = maintenance_over(MemoryStore(clock), seconds=lambda: seconds[0], held=["it"])
     maintenance.run_due()
@@ -157,7 +157,7 @@ def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
 
 
 def test_recovery_of_own_work_changes_no_limit_of_the_scan(clock):
-    """A scan reads as many more operations as the last one could not recover."""
+    """The limit of a scan grows by the number of operations that the last one failed to recover."""
     store, limits = MemoryStore(clock), []
     for name, owner in (("lost", "dead"), ("stray", "us")):
         insert(store, held(clock, name, owner=owner, attempt=1))

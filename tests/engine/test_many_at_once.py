@@ -26,25 +26,25 @@ OPEN = "state() = IN_PROGRESS"
 
 @pytest.fixture
 def service(make_service: MakeService) -> lro.Service:
-    """A service in memory."""
+    """A service with a memory store."""
     return make_service(executor=InlineExecutor())
 
 
 def start(service: lro.Service, count: int, **options: Any) -> list[str]:
-    """Start operations whose work is done elsewhere; their names."""
+    """Start operations of a method without a function; return their names."""
     method = declared(service, f"acme.v1.Works.Many{len(service.edges.specs)}")
     return [one.name for one in method.start_many([WorkRequest()] * count, **options)]
 
 
 def left(service: lro.Service, wanted: str = "", parent: str = "") -> int:
-    """How many operations a list has, of a thousand at most."""
+    """Return how many operations a list returns, at most a thousand."""
     found = service.list(ListOperationsRequest(name=parent, filter=wanted, page_size=1000))
     return len(found.operations)
 
 
 @EACH_STORE
 def test_all_that_match_are_deleted(store: Store, make_service: MakeService) -> None:
-    """More than a page of them, of one parent, after a count that deletes none."""
+    """They fill several pages and belong to one parent; a dry run only counts them."""
     service = make_service(store, InlineExecutor())
     names = start(service, 450)
     other = start(service, 3, parent="projects/p")
@@ -61,7 +61,7 @@ def test_all_that_match_are_deleted(store: Store, make_service: MakeService) -> 
 
 @EACH_STORE
 def test_all_in_progress_that_match_are_cancelled(store: Store, make_service: MakeService) -> None:
-    """What has ended is neither counted nor touched."""
+    """Operations that have ended are neither counted nor changed."""
     service = make_service(store, InlineExecutor())
     names = start(service, 250)
     assert service.reporter(names[0]).complete(WorkResponse())
@@ -74,7 +74,7 @@ def test_all_in_progress_that_match_are_cancelled(store: Store, make_service: Ma
 
 
 def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
-    """As by a single cancel."""
+    """``cancel_all`` ends waiting operations, as a single cancel does."""
     service = make_service(executor=None, maintenance=False)
     front = lro.Service(service.store, None, maintenance=False)
 
@@ -93,7 +93,7 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
 def test_workers_are_read_once_for_a_page_of_undeclared_methods(
     service: lro.Service, verb: str
 ) -> None:
-    """Who still declares such a method is to be known for each operation."""
+    """Each operation needs to know whether a worker still declares its method."""
     count = 450
     start(service, count)
     other = lro.Service(service.store, InlineExecutor(), maintenance=False)
@@ -122,7 +122,7 @@ def test_operations_removed_meanwhile_are_left_out(service: lro.Service) -> None
 def test_operations_started_meanwhile_are_not_touched(
     service: lro.Service, clock: ManualClock
 ) -> None:
-    """So it ends, however fast operations are started."""
+    """So the call ends, however fast operations are started."""
     start(service, 3)
     clock.advance(1)
     store: Any = service.store
@@ -132,7 +132,7 @@ def test_operations_started_meanwhile_are_not_touched(
 
 
 def test_store_that_is_away_is_reported(service: lro.Service) -> None:
-    """What was done until then is done; the same call goes on."""
+    """Deletions made before the outage stay; the next call does the rest."""
     start(service, 3)
     store: Any = service.store
     once(store, "page", raising(Unavailable("away")))
@@ -145,7 +145,7 @@ def test_store_that_is_away_is_reported(service: lro.Service) -> None:
 
 
 def test_arguments_are_checked(service: lro.Service) -> None:
-    """An empty filter would be for all operations: that has to be said."""
+    """An empty filter would match all operations, so it is refused: pass ``name:*`` for that."""
     start(service, 1)
     for verb in (service.cancel_all, service.delete_all, service.rerun_all):
         for empty in ("", "  "):
@@ -161,7 +161,7 @@ def test_arguments_are_checked(service: lro.Service) -> None:
 
 
 def test_hook_is_not_asked_and_every_owner_is_included(make_service: MakeService) -> None:
-    """It is for operators."""
+    """These calls are for operators: no hook runs, and all owners' operations are included."""
     asked: list[tuple[str, ...]] = []
     service = make_service(
         executor=InlineExecutor(), owner_only=True, authorize=lambda *about: asked.append(about)
@@ -176,7 +176,7 @@ def test_hook_is_not_asked_and_every_owner_is_included(make_service: MakeService
 
 
 class Server:
-    """Work that fails while the server is away."""
+    """A function that fails with UNAVAILABLE while its server is away."""
 
     def __init__(self) -> None:
         self.away = True
@@ -193,7 +193,7 @@ class Server:
 def test_rerunning_all_twice_starts_nothing_twice(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """What failed or was cancelled, of one parent; a single rerun of before is another one."""
+    """Only failed and cancelled operations of the parent are rerun, at most once a day."""
     service, work = make_service(store, InlineExecutor()), Server()
     method = method_of(service, work)
     texts = [str(count) for count in range(230)]
@@ -224,7 +224,7 @@ def test_rerunning_all_twice_starts_nothing_twice(
 
 
 def newest(service: lro.Service, count: int) -> list[lro.Operation]:
-    """The operations that were created last."""
+    """Return the operations that were created last."""
     page = service.list(ListOperationsRequest(page_size=count))
     return list(page.operations)
 
@@ -233,7 +233,7 @@ def newest(service: lro.Service, count: int) -> list[lro.Operation]:
 def test_what_cannot_be_rerun_is_left_out(
     store: Store, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A method that is gone, and a request that is refused by now; the log says why."""
+    """Its method is gone, or now refuses the request; the log says why."""
     first, work = make_service(store, InlineExecutor()), Server()
     method = method_of(first, work)
     names = [method.start(WorkRequest(text)).name for text in ("a", "b", "c")]
@@ -255,7 +255,7 @@ def test_what_cannot_be_rerun_is_left_out(
 def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """What holds for the next operation too is raised."""
+    """An error that would stop all further reruns, too, is raised."""
     service, work = make_service(executor=InlineExecutor()), Server()
     method = method_of(service, work)
     for text in ("a", "b", "c"):
@@ -276,7 +276,7 @@ def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
 
 
 def test_rerunning_all_awaits_hooks_of_a_loop(make_service: MakeService) -> None:
-    """Also coroutine functions, which a thread cannot await."""
+    """The async form can await coroutine hooks, which a thread cannot."""
 
     asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Methods: names, OperationInfo, what annotations say, and conventional metadata."""
+"""Methods: names, OperationInfo, function annotations, and conventional metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
     ],
 )
 def test_method_name_has_package_service_and_method(text, parts):
-    """The package may be missing."""
+    """The package is optional."""
     name = MethodName.parse(text)
     assert (name.package, name.service, name.name) == parts
     assert str(name) == text
@@ -34,7 +34,7 @@ def test_method_name_has_package_service_and_method(text, parts):
 
 @pytest.mark.parametrize("text", ["", "Resize", "a.", ".a.b", "a..b", "a.b.1c", "a.b c", "a.é"])
 def test_invalid_method_name_is_refused(text):
-    """The error has an example."""
+    """The error shows an example of a valid name."""
     with pytest.raises(DeclarationError, match=r"such as acme\.images\.v1\.Images\.Resize"):
         MethodName.parse(text)
 
@@ -48,7 +48,7 @@ def test_type_names_of_a_method():
 
 
 def test_operation_info_has_full_type_names():
-    """Each method is registered once (spec §8.2)."""
+    """A method can be registered only once (spec §8.2)."""
     methods = OperationInfoRegistry()
     assert methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M")) == []
     assert methods["acme.v1.Works.Do"] == OperationInfo("acme.v1.DoResponse", "acme.v1.M")
@@ -70,7 +70,7 @@ def test_operation_info_has_full_type_names():
     ],
 )
 def test_unregistered_types_are_refused(name, info, why):
-    """The reason is a code of spec §8.2 where there is one."""
+    """The reason is a code from spec §8.2 if there is one."""
     methods = OperationInfoRegistry()
     methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M"))
     with pytest.raises(DeclarationError, match=why):
@@ -86,7 +86,7 @@ def no_arguments(): ...
 def three(a, b, c): ...
 def swapped(job: Job[WorkMetadata], request: WorkRequest) -> WorkResponse: ...
 def bare_swapped(job, request): ...
-def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
+def lost(request: Missing) -> None: ...  # noqa: F821 - deliberately undefined
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
     ],
 )
 def test_missing_annotations_are_refused(function, why):
-    """The error names the function where it has a name."""
+    """The error names the function if it has a name."""
     with pytest.raises(DeclarationError, match=why):
         Signature.of(function)
 
@@ -114,7 +114,7 @@ def progress(request: WorkRequest, job: Job[dict[str, int]]) -> WorkResponse: ..
 
 
 class Model:
-    """A class of another library, as pydantic's are."""
+    """A class of another library, like a pydantic model."""
 
 
 def model(request: Model) -> WorkResponse: ...
@@ -133,7 +133,7 @@ def model(request: Model) -> WorkResponse: ...
     ],
 )
 def test_an_annotation_that_is_no_message_class(function, where, instead, make_service):
-    """Is refused with the method, the function, where it stands, and what to write instead."""
+    """The error names the method, function and annotation, and says what to write instead."""
     metadata = None if function is progress else WorkMetadata
     with pytest.raises(DeclarationError) as caught:
         make_service().method("acme.v1.Works.Odd", metadata=metadata)(function)
@@ -142,7 +142,7 @@ def test_an_annotation_that_is_no_message_class(function, where, instead, make_s
 
 
 def test_a_given_class_that_is_no_message_class(make_service):
-    """Is named alone: no annotation says it."""
+    """The error names only the class, because it comes from an option, not an annotation."""
     with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
 
@@ -155,7 +155,7 @@ def record(**fields):
 
 @attrs.frozen
 class Other:
-    """Has the conventional names, but other types; and the other flag."""
+    """A class with the conventional names but other types, and with the other flag."""
 
     create_time: str = ""
     end_time: datetime | None = None
@@ -164,7 +164,7 @@ class Other:
 
 
 def test_conventional_fields_are_found_by_type():
-    """Times that are Timestamps, and one flag that is a bool (spec §9.6)."""
+    """Times must be timestamps, and the flag must be a bool (spec §9.6)."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     assert known.times == {
         "create_time": "createTime",
@@ -179,7 +179,7 @@ def test_conventional_fields_are_found_by_type():
 
 
 def test_stamp_fills_in_what_the_record_knows():
-    """Where the work has not set it; the same object if nothing is new."""
+    """It keeps fields that the function has set, and returns the same object if nothing changes."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     stamped = known.stamp(record(metadata=AnyMessage("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}
@@ -198,7 +198,7 @@ def test_stamp_fills_in_what_the_record_knows():
 
 @pytest.mark.parametrize("own", ["get", "list_async", "cancel", "start"])
 def test_service_with_verbs_of_its_own_is_refused(own):
-    """Edges would not call them: a check there would be skipped."""
+    """Edges do not call overridden verbs, so a check in one of them would be skipped."""
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
         type("Mine", (Service,), {own: lambda *_: None})
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):

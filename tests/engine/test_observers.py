@@ -1,4 +1,4 @@
-"""Observers of a service, event by event; what it logs, and what it counts in its store."""
+"""Observers of a service, event by event; its log records and its counts in the store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ METHOD = WORK
 
 
 class Recorder(Observer):
-    """Keeps all events in order."""
+    """An observer that records all events in order."""
 
     def __init__(self) -> None:
         self.events: list[ServiceEvent] = []
@@ -64,24 +64,24 @@ class Recorder(Observer):
         self.renewed = self.expired = self.events.append
 
     def kinds(self) -> list[str]:
-        """The names of the events in order."""
+        """Return the names of the events in order."""
         return [event.kind for event in self.events]
 
     def only(self, cls: type) -> Any:
-        """The one event of a class."""
+        """Return the only event of this class."""
         (found,) = [event for event in self.events if isinstance(event, cls)]
         return found
 
 
 @pytest.fixture
 def recorder():
-    """An observer that keeps all."""
+    """An observer that records all events."""
     return Recorder()
 
 
 @pytest.fixture
 def observed(make_service, store, recorder):
-    """Makes services over the store that the recorder observes."""
+    """A function that makes services on the test's store, with the recorder as their observer."""
 
     def make(executor: Any = None, **options: Any) -> Service:
         return make_service(store, executor, observers=[recorder], **options)
@@ -90,9 +90,9 @@ def observed(make_service, store, recorder):
 
 
 def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder, clock, caplog):
-    """Started, claimed, reported, over, ended, with names, times and the caller.
+    """Each event has name, method and times; the caller is in the first.
 
-    In the log the name comes first; what is known is also there as attributes; no message is.
+    Log lines begin with the name and have the facts as attributes, but no text of messages.
     """
     service = observed(InlineExecutor())
 
@@ -123,7 +123,7 @@ def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder
 
 
 def test_repeated_and_refused_starts_are_observed(observed, recorder):
-    """A repeat names the first operation; a refusal has the code, and no name."""
+    """A repeat names the first operation; a refused start has the error code and no name."""
     service = observed(InlineExecutor())
     method = work(service)
     first = method.start(WorkRequest("a"), request_id=ID)
@@ -133,7 +133,7 @@ def test_repeated_and_refused_starts_are_observed(observed, recorder):
         method.start(WorkRequest("b"), request_id=ID)
     with pytest.raises(LroError):
         method.start(WorkRequest("c"), target=5)
-    with pytest.raises(LroError):  # a check starts nothing
+    with pytest.raises(LroError):  # a validation is not a start
         method.start(WorkRequest("c"), target=5, validate_only=True)
     assert recorder.events == [
         OperationStarted(method=METHOD, outcome="repeated", name=first.name),
@@ -149,7 +149,7 @@ def test_repeated_and_refused_starts_are_observed(observed, recorder):
 
 
 class Speechless(LroError):
-    """An error of an application whose code cannot be read."""
+    """An error of an application whose ``status_code`` raises."""
 
     raised: type[BaseException] = ValueError
 
@@ -160,7 +160,7 @@ class Speechless(LroError):
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
 def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, recorder, raised):
-    """Ctrl-C while it is asked passes."""
+    """A KeyboardInterrupt raised while the code is read is passed on."""
     error = Speechless()
     error.raised = raised
     service = make_service(None, InlineExecutor(), observers=[recorder])
@@ -181,9 +181,9 @@ def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, 
     ],
 )
 def test_failures_are_observed_by_code(make_service, recorder, error, state, code):
-    """The name of the code, and no word of the message.
+    """Events have the name of the code, and no text of the message.
 
-    What is stored counts, not what the function gave: here the hook makes no metadata.
+    They show the stored end: a failing metadata hook makes a successful function fail.
     """
     service = make_service(None, InlineExecutor(), observers=[recorder])
 
@@ -199,7 +199,7 @@ def test_failures_are_observed_by_code(make_service, recorder, error, state, cod
     assert (over.outcome, over.error_type) == (state.name.lower(), code)
     assert (end.state, end.error_type) == (state, code)
     assert "secret" not in repr(recorder.events)
-    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # which has no code
+    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # which has no error code
     counted = {"starts.started", f"ends.{what}", "queue.0", "queue.sum"}
     counted |= {f"{kind}.{what}.{n}" for kind in ("attempt", "operation") for n in ("0", "sum")}
     assert set(totals(service)) == counted
@@ -215,9 +215,9 @@ def test_failures_are_observed_by_code(make_service, recorder, error, state, cod
     ],
 )
 def test_cancellation_is_observed_with_its_time(observed, recorder, clock, support, reach):
-    """Asked once, however often it is asked; how long the work took to stop.
+    """Several cancels are one event; the end has the seconds that the function took to stop.
 
-    It is counted by the reach of the executor; what no worker has begun is withdrawn.
+    The count is per kind of executor; work that no worker had claimed is counted as withdrawn.
     """
 
     class Executor(ThreadExecutor):
@@ -255,7 +255,7 @@ def test_cancellation_is_observed_with_its_time(observed, recorder, clock, suppo
 def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
     observed, make_service, recorder, store, step
 ):
-    """The one that cancels it ends it."""
+    """The process that cancels the waiting operation also ends it."""
     first, second = make_service(store, ThreadExecutor(1)), observed(ThreadExecutor(1))
     method = work(first, step)
     method.start(WorkRequest())
@@ -267,7 +267,7 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
 
 
 def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step):
-    """So that what was started is counted as ended, although callers do not see it."""
+    """Every started operation is counted as ended, although callers can no longer see this one."""
     service = observed()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -281,7 +281,7 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
 
 @pytest.mark.parametrize(("asked", "outcome"), [(True, "cancelled"), (False, "failed")])
 def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, step, asked, outcome):
-    """It is not handed back: that was asked for, or the function must not be called again."""
+    """It is not handed back: it was cancelled, or it must not be run again."""
     service = make_service(observers=[recorder])
     name = work(service, step, at_most_once=not asked).start(WorkRequest()).name
     step.reached()
@@ -296,7 +296,7 @@ def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, ste
 
 @pytest.mark.parametrize("reading", [False, True])
 def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, recorder, reading):
-    """Before a worker comes to it, or while that reads the request."""
+    """The close comes before a worker takes the task, or while it decodes the request."""
     executor = Held(busy=reading)
     service, entered = make_service(None, executor, observers=[recorder]), []
     work(service, lambda *_: entered.append(1)).start(WorkRequest())
@@ -313,7 +313,7 @@ def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, reco
 
 
 def test_attempt_whose_hand_back_is_refused_is_over(make_service, store, clock, recorder):
-    """Its lease was over, and another process has found that, before it was asked to stop."""
+    """Its lease had expired and another process recovered it before the attempt was given up."""
     executor = Held(busy=True)
     service = make_service(store, executor, observers=[recorder])
     other = make_service(store, Held(busy=True))
@@ -335,7 +335,7 @@ def test_attempt_whose_hand_back_is_refused_is_over(make_service, store, clock, 
 
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
-    """By the process that finds it, with its decision; late writes by the one that lost it."""
+    """The process that recovers it observes the loss; the one that lost it, its late writes."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
     name = work(dead, step, at_most_once=at_most_once).start(WorkRequest()).name
@@ -351,7 +351,7 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_
     )
     if at_most_once:
         assert recorder.only(OperationEnded).error_type == "ABORTED"
-    else:  # the second attempt has waited for no first claim
+    else:  # a second attempt has no queue time
         began = recorder.only(AttemptBegan)
         assert (began.attempt, began.queue_seconds) == (2, None)
     assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
@@ -365,7 +365,7 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_
 def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
     make_service, recorder, clock, tmp_path, verbs
 ):
-    """A caller has cancelled its operation, and maybe deleted it: the loss ends or removes it."""
+    """A caller has cancelled it, and maybe deleted it, so the loss ends it or removes it."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock))
     name = work(dead, step).start(WorkRequest()).name
@@ -383,7 +383,7 @@ def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
 
 
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
-    """The first renewal of new work finds all of its lease; a late one has less left."""
+    """New work is renewed with its full lease left; a late renewal has less time left."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -397,11 +397,11 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
-    until(lambda: not service.edges.work.held())  # the worker tidies up after the end
+    until(lambda: not service.edges.work.held())  # the worker clears its entry after the end
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}
-    assert totals(service)["expired"] == 1  # and leases are of no method
+    assert totals(service)["expired"] == 1  # leases belong to no method
     assert totals(service, "") == {
         "lease_margin.6": 1,
         "lease_margin.7": 1,
@@ -411,9 +411,9 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
 
 @pytest.mark.parametrize("finder", ["maintenance", "claim"])
 def test_end_of_work_that_has_not_begun_in_time_is_told_apart(observed, recorder, clock, finder):
-    """From other ends with the same code, whoever finds it: the maintenance, or a late claim."""
+    """Its end is flagged, unlike others with this code; maintenance or a late claim finds it."""
     service = observed(InlineExecutor())
-    method = work(service, expires=timedelta(minutes=1), concurrency=1)  # so that it waits
+    method = work(service, expires=timedelta(minutes=1), concurrency=1)  # a start leaves it waiting
     name = method.start(WorkRequest()).name
     clock.advance(60)
     if finder == "claim":
@@ -430,7 +430,7 @@ def test_end_of_work_that_has_not_begun_in_time_is_told_apart(observed, recorder
 
 
 def test_work_that_is_done_outside_is_observed(observed, recorder):
-    """Its reports and its end, by the process that reports them."""
+    """The process that calls the reporter observes its reports and the end."""
     service = observed()
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
@@ -443,7 +443,7 @@ def test_work_that_is_done_outside_is_observed(observed, recorder):
 
 
 def test_starts_within_transactions_are_observed(make_service, recorder, tmp_path, clock):
-    """When the statement has worked: no database says when the transaction commits."""
+    """They are observed after the statement, because no database reports the commit."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -457,7 +457,7 @@ def test_starts_within_transactions_are_observed(make_service, recorder, tmp_pat
 
 
 def test_other_events_are_logged_at_info(make_service, store, clock, caplog, step):
-    """A repeat, work that is cancelled, handed back and begun again, an expiry."""
+    """A repeated start, a cancel, work handed back and begun again, and an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     method = work(service, step)
     with caplog.at_level(logging.INFO, "lro"):
@@ -489,7 +489,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
 
 
 def in_colour(service, executor, body, **options):
-    """A method that calls this within a plain function, or a coroutine where these are awaited."""
+    """Register a method that calls the body: async for an asyncio executor, otherwise plain."""
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
@@ -508,7 +508,7 @@ EACH_EXECUTOR = pytest.mark.parametrize(
 
 @EACH_EXECUTOR
 def test_records_within_a_function_get_the_facts_of_its_operation(make_service, store, executor):
-    """In threads and tasks alike; outside there is nothing to add."""
+    """This holds in threads and tasks; log records made elsewhere get nothing added."""
     service = make_service(store, executor())
     inside, outside = logging.makeLogRecord({}), logging.makeLogRecord({})
     about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
@@ -527,13 +527,13 @@ def test_records_within_a_function_get_the_facts_of_its_operation(make_service, 
     assert not [key for key in outside.__dict__ if key.startswith("lro.")]
 
 
-# -- around ---------------------------------------------------------------------------------------
+# -- the around hook -------------------------------------------------------------------------------
 
 
 @EACH_EXECUTOR
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_functions_are_called_within_what_is_around_them(make_service, clock, executor, attempts):
-    """With the job, in the thread or task of the function; each attempt anew."""
+    """Each attempt enters ``around`` with its job, in the thread or task of the function."""
     calls = []
 
     @contextlib.contextmanager
@@ -569,7 +569,7 @@ def test_error_that_is_swallowed_around_a_function_fails_the_operation(
 
 
 def test_around_must_be_importable_for_child_processes(tmp_path):
-    """A nested function is not; the declaration says so."""
+    """A nested function cannot be imported, so the declaration raises."""
     store = SQLiteStore(tmp_path / "operations.db")
     with (
         Service(store, ProcessExecutor(1), around=lambda _: contextlib.nullcontext()) as service,
@@ -583,7 +583,7 @@ def test_around_must_be_importable_for_child_processes(tmp_path):
 def test_observer_that_fails_is_logged_and_ends_nothing(
     make_service, recorder, kind, error, caplog
 ):
-    """The operation is not left as one that a worker has and none works on."""
+    """The work still runs to its end; the operation does not stay open."""
     broken = Observer()
     setattr(broken, kind, raising(error))
     service = make_service(None, ThreadExecutor(1), observers=[broken, recorder])
@@ -594,7 +594,7 @@ def test_observer_that_fails_is_logged_and_ends_nothing(
 
 
 def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
-    """The second has read the record before the first has changed it."""
+    """Both callers have read the record before the first one changes it."""
     service = observed(ThreadExecutor(1))
     go = threading.Event()
     name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
@@ -606,7 +606,7 @@ def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
 
 
 def test_interrupt_within_an_observer_is_passed_on(make_service):
-    """Ctrl-C is for the main thread, whatever it is doing."""
+    """Ctrl-C is for the main thread, even in the middle of an observer."""
     observer = Observer()
     observer.started = raising(KeyboardInterrupt())
     service = make_service(None, InlineExecutor(), observers=[observer])
@@ -615,7 +615,7 @@ def test_interrupt_within_an_observer_is_passed_on(make_service):
 
 
 def test_name_of_a_caller_forges_no_line(make_service, caplog):
-    """It does not run on, and turns no text around."""
+    """The name is shortened, and line breaks and direction marks in it are escaped."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()
@@ -633,7 +633,7 @@ def test_name_of_a_caller_forges_no_line(make_service, caplog):
 
 
 def test_successes_are_counted_with_their_times(make_service, store, clock):
-    """By the bucket whose upper bound is not passed, and in seconds together."""
+    """Times are counted per bucket, by its upper bound, and summed up in seconds."""
     service = make_service(store, InlineExecutor())
 
     def body(request: WorkRequest, _: object) -> None:
@@ -672,7 +672,7 @@ def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, stor
 
 
 def test_counts_are_given_every_15_seconds(make_service, store, clock):
-    """By the maintenance, to the minute that it is then; nothing is written where nothing is."""
+    """Maintenance adds them to the current minute of the store, unless there are none."""
     assert keeps_statistics(store)
     service = make_service(store, InlineExecutor(), lease=timedelta(hours=1))
     method = work(service)
@@ -691,7 +691,7 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
 
 
 def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
-    """They are added when it is back; that is logged once, and leases are renewed all the time."""
+    """They are added when the store is back; the outage is logged once."""
     store, away = MemoryStore(clock), raising(Unavailable("it is away"))
     service = make_service(store, InlineExecutor())
     method = work(service)
@@ -712,7 +712,7 @@ def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
 
 
 def test_service_may_count_nothing(make_service, clock):
-    """If that is switched off, or if the store keeps no statistics."""
+    """Statistics are switched off, or the store does not keep any."""
 
     class Plain(MemoryStore):
         add_counts = property()
@@ -723,7 +723,7 @@ def test_service_may_count_nothing(make_service, clock):
 
 
 def test_many_threads_count_all(monkeypatch):
-    """Also while the store is given what they have counted, and many values are counted at once."""
+    """No count is lost while others flush, and when many values come at once."""
     monkeypatch.setattr(module, "_MOST_VALUES", 7)
     store, over = MemoryStore(), threading.Event()
     statistics = Statistics(store, lambda: 0.0)
@@ -754,7 +754,7 @@ def test_many_threads_count_all(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_fork_counts_only_its_own(make_service, clock, tmp_path):
-    """What the parent has not yet given to the store it gives itself."""
+    """The parent itself stores its counts that were not flushed before the fork."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     method = work(service)
@@ -775,7 +775,7 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
 
 @pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
 def test_negative_duration_counts_as_zero(seconds):
-    """If a clock was set back or returns anything: sums never fall."""
+    """A clock was set back or returned nonsense; sums must never fall."""
     store = MemoryStore()
     statistics = Statistics(store, lambda: 0.0)
     for each in (2.0, seconds):

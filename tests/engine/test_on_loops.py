@@ -1,4 +1,4 @@
-"""Starts, work, reports and ends on the application's event loop, for which no thread waits."""
+"""Starts, work, reports and ends on the application's event loop, which block no thread."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 def running(**options: Any) -> AsyncioExecutor:
-    """An executor on the loop of the test."""
+    """Return an executor on the loop of the test."""
     return AsyncioExecutor(loop="running", **options)
 
 
 def declared(service: Service, **options: Any) -> Any:
-    """A method that reports, and says in which thread it ran."""
+    """Register a method that reports once and returns the name of its thread."""
 
     @service.method(NAME, **options)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -46,7 +46,7 @@ def declared(service: Service, **options: Any) -> Any:
 
 
 async def over(service: Service, operation: Operation) -> Operation:
-    """An operation once it is done."""
+    """Wait for an operation and return it."""
     found = await service.wait_async(operation.name, PATIENCE)
     assert found.done
     return found
@@ -54,7 +54,7 @@ async def over(service: Service, operation: Operation) -> Operation:
 
 @pytest.fixture
 def service(make_service, store):
-    """A service whose work is done on the loop of the test."""
+    """A service that runs its functions on the loop of the test."""
     made: Service = make_service(store, running())
     return made
 
@@ -64,13 +64,13 @@ def records(store: Any) -> list[Record]:
 
 
 def all_done(service: Service, store: Any) -> bool:
-    """Whether everything has ended; what waits is claimed."""
+    """Claim waiting work, and return whether all operations have ended."""
     service.run_maintenance()
     return all(record.done for record in records(store))
 
 
 class Blocked:
-    """A method whose functions wait for ever, unless they may go on."""
+    """A method whose functions wait for ever unless ``may_go_on`` is set."""
 
     def __init__(self, service: Service) -> None:
         self.begun: list[str] = []
@@ -86,7 +86,7 @@ class Blocked:
         self.method = work
 
     async def start(self, texts: str, begun: int = 1) -> list[str]:
-        """Start these, and wait until so many have begun."""
+        """Start one operation per text, and wait until ``begun`` functions have begun."""
         names = [(await self.method.start_async(WorkRequest(text))).name for text in texts]
         await until_async(lambda: len(self.begun) >= begun)
         return names
@@ -98,12 +98,12 @@ class Blocked:
 @EACH_STORE
 @on_a_loop
 async def test_work_is_done_on_the_loop_that_starts_it(service, store):
-    """Each step of it: no thread is made for a start, a report or an end."""
+    """All steps run on it: starts, reports and ends use no thread."""
     work = declared(service)
-    first = await service.start_async(NAME, WorkRequest())  # for its first use a store has a thread
+    first = await service.start_async(NAME, WorkRequest())  # may use a thread once
     await over(service, first)
     await service.delete_async(first.name)
-    before = set(threading.enumerate())  # other tests may have left some
+    before = set(threading.enumerate())  # leftovers of other tests
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
     await until_async(lambda: not service.edges.work.held())
@@ -126,7 +126,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
 @EACH_STORE
 @on_a_loop
 async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
-    """By the caller's cancel; nobody has asked the other to stop, which is a mistake."""
+    """A caller's cancel ends it CANCELLED; a CancelledError that nobody requested is a failure."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -172,7 +172,7 @@ async def test_work_on_a_loop_does_not_hold_it_up(service):
 @pytest.mark.parametrize("executor", [running, InlineExecutor])
 @on_a_loop
 async def test_plain_functions_are_called_in_a_thread(make_service, store, executor):
-    """Also those that say whether a request is valid, and what it needs alone."""
+    """So are plain hooks that validate a request or compute its exclusive target."""
     service = make_service(store, executor())
     where: list[bool] = []
 
@@ -199,7 +199,7 @@ async def test_plain_functions_are_called_in_a_thread(make_service, store, execu
 @EACH_STORE
 @on_a_loop
 async def test_a_repeated_start_finds_the_first(make_service, store):
-    """As that of a thread does; also where there is no room for another."""
+    """As in a thread, a repeat succeeds even if the queue is full."""
     service = make_service(store, running(concurrency=1), limits=lro.Limits(backlog=0))
     go = asyncio.Event()
 
@@ -224,7 +224,7 @@ async def test_a_repeated_start_finds_the_first(make_service, store):
 
 
 def started_together(work: Any, how: str, requests: Any, **options: Any) -> list[Any]:
-    """What comes of starts in a thread, or on an event loop."""
+    """Call ``start_many`` in a thread or on an event loop; return its results."""
     if how == "thread":
         return list(work.start_many(requests, **options))
     return list(asyncio.run(work.start_many_async(requests, **options)))
@@ -236,7 +236,7 @@ EACH_WAY = pytest.mark.parametrize("how", ["thread", "loop"])
 @EACH_STORE
 @EACH_WAY
 def test_many_are_started_together(make_service, store, how):
-    """One answer each; one that is refused keeps no other from being started."""
+    """Each request gets its own result; a refused one does not stop the others."""
     service = make_service(store, ThreadExecutor(2))
     requests = [WorkRequest("a"), "not a request", WorkRequest("c")]
     first, second, third = started_together(method_of(service), how, requests)
@@ -246,7 +246,7 @@ def test_many_are_started_together(make_service, store, how):
 
 
 def test_many_have_an_id_each_or_none(make_service, store):
-    """A mistake of the caller's own is raised, and nothing is started."""
+    """A wrong number of ids is the caller's mistake: it raises, and nothing is started."""
     service = make_service(store)
     work = declared(service)
     with pytest.raises(InvalidArgument, match="must be one for each of the 2 requests, got 1"):
@@ -256,7 +256,7 @@ def test_many_have_an_id_each_or_none(make_service, store):
 
 
 def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
-    """Only an event loop can await it."""
+    """Only an event loop can await the hook."""
 
     async def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
@@ -272,7 +272,7 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
 
 @EACH_WAY
 def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, how):
-    """As if the store had returned them later."""
+    """They are returned like errors that the store reports later."""
     store = MemoryStore()
     store.writes_block, store.insert_later = True, raising(Unavailable("the store is closed"))
     work = declared(make_service(store))
@@ -282,7 +282,7 @@ def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, h
 
 @EACH_WAY
 def test_an_error_of_the_application_is_raised(make_service, store, how):
-    """It is none of the service's, and says where it comes from."""
+    """An error that is not an `LroError` is raised and not returned."""
     work = declared(make_service(store), validate=lambda request: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         started_together(work, how, [WorkRequest("a")])
@@ -292,7 +292,7 @@ def test_an_error_of_the_application_is_raised(make_service, store, how):
 
 
 class Slow(MemoryStore):
-    """A store whose writes are over when the test says so, or fail."""
+    """A store whose writes end or fail when the test says so."""
 
     writes_block = True
 
@@ -320,11 +320,11 @@ class Slow(MemoryStore):
             self.pending.append(go)
 
     async def handed_in(self) -> None:
-        """Let the loop go on until a write waits."""
+        """Let the loop run until a write waits."""
         await until_async(lambda: self.pending)
 
     async def let(self, error: BaseException | None = None) -> None:
-        """Let the next write be over, from another thread."""
+        """Finish the next write, from another thread."""
         await self.handed_in()
         await asyncio.to_thread(self.pending.pop(0), error)
 
@@ -335,9 +335,9 @@ class Slow(MemoryStore):
 async def test_a_start_whose_caller_goes_away_is_carried_through(
     make_service, clock, caplog, when, error
 ):
-    """While it is being committed: the operation exists, and its work is done.
+    """The caller leaves during the commit: the operation exists, and its function runs.
 
-    If it fails, the log says so, and its worker is free again.
+    If the write fails, the failure is logged, and the worker is free again.
     """
     caplog.set_level(logging.INFO, "lro")
     store = Slow(clock)
@@ -347,7 +347,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
     start = asyncio.create_task(work.start_async(WorkRequest("a")))
     await store.handed_in()
     if when != "before the answer":
-        store.pending.pop(0)(error)  # the loop learns of it in its next turn
+        store.pending.pop(0)(error)  # the loop handles the result in its next iteration
         store.at_once = True
     if when == "with it":
         asyncio.get_running_loop().call_soon(start.cancel)
@@ -370,7 +370,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
 
 @on_a_loop
 async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_service, clock):
-    """While a hook is asked, for instance."""
+    """Here the caller leaves while a hook is running."""
     asked = asyncio.Event()
 
     async def authorize(caller: str, verb: str, name: str) -> None:
@@ -390,7 +390,7 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_servi
 
 
 def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
-    """While it is being committed: no loop is there that could do the work."""
+    """The loop ends during the commit, so there is none that could run the function."""
     store = Slow(clock)
     service = make_service(store, running(concurrency=2))
     work = declared(service)
@@ -409,15 +409,15 @@ def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
     assert [record.waits for record in records(store)] == [True]
 
     async def again() -> None:
-        operation = await work.start_async(WorkRequest("b"))  # the other one is older
-        await asyncio.to_thread(service.run_maintenance)  # both of the workers are free
+        operation = await work.start_async(WorkRequest("b"))  # the handed-back operation is older
+        await asyncio.to_thread(service.run_maintenance)  # both workers are free
         assert answer(service, await over(service, operation)) == "b MainThread"
 
     asyncio.run(again())
 
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
-    """Without a cancellation: its task is collected as garbage, and the rest is made good."""
+    """The task is never cancelled but garbage collected; the started operation is still run."""
     store = Slow(clock)
     service = make_service(store, ThreadExecutor(1))
     work = method_of(service)
@@ -444,7 +444,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
 async def test_a_report_whose_function_is_given_up_while_it_pauses(
     make_service, clock, monkeypatch
 ):
-    """The rest of the report is done beside the loop, and comes to nothing."""
+    """The report waits for the store when the function is cancelled, and is never written."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
     store, refused = MemoryStore(clock), []
     store.writes_block = True
@@ -471,7 +471,7 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
 
 
 def test_without_a_loop_work_waits_for_one(make_service, store, clock, step):
-    """A start is refused; lost work is done again when a loop has used the service."""
+    """A start is refused; recovered work runs when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service)
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
@@ -492,7 +492,7 @@ def test_without_a_loop_work_waits_for_one(make_service, store, clock, step):
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "unseen"])
 def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
-    """The next loop has all the workers, also if it comes before maintenance has seen the end."""
+    """The next loop gets all the workers, even if maintenance has not yet noticed the end."""
     service = make_service(store, running(concurrency=2))
     blocked = Blocked(service)
 
@@ -524,7 +524,7 @@ def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
 def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
-    """A text is not one, though it has a length."""
+    """A string is not accepted, although it is a sequence."""
     work = declared(make_service(store))
     with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
         work.start_many(wrong)
@@ -533,7 +533,7 @@ def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
 
 
 def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
-    """It cannot wait there: the work could not go on meanwhile."""
+    """The close cannot wait for the work, because waiting would block the loop that runs it."""
     blocked = Blocked(service)
 
     async def main() -> None:
@@ -551,14 +551,14 @@ def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
 
 @on_a_loop
 async def test_stop_iteration_of_a_function_does_not_hang(service):
-    """A future cannot carry it."""
+    """A future cannot carry a StopIteration, so the call raises RuntimeError."""
     work = declared(service, validate=lambda request: next(iter(())))
     with pytest.raises(RuntimeError):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
 def test_a_start_that_cannot_be_made_gives_its_worker_back(make_service, clock, monkeypatch):
-    """Here the store cannot say what time it is."""
+    """The start fails because the store's clock raises."""
     store, executor = MemoryStore(clock), ThreadExecutor(1)
     work = method_of(make_service(store, executor))
     with monkeypatch.context() as patched:
