@@ -1,4 +1,4 @@
-"""Clients in forked processes, where neither threads nor connections of the parent may be used."""
+"""Clients in forked processes, which must not use threads or connections of the parent."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """The exit status of a forked child that does this: 0 if it was right, -9 if it hung."""
+    """Return the exit status of a forked child: 0 if ``work`` returned true, -9 if it hung."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # forks despite threads
         child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
@@ -41,7 +41,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def answering(line: str, connection: Any, over: threading.Event) -> None:
-    """Each operation is done; ``:watch`` and a Wait are held until the test is over."""
+    """Answer that the operation is done; hold ``:watch`` and Waits until the test is over."""
     name = line.split()[1].removeprefix("/v1/").partition(":")[0]
     if ":" in line.split()[1]:
         over.wait()
@@ -52,7 +52,7 @@ def answering(line: str, connection: Any, over: threading.Event) -> None:
 
 
 def test_a_child_has_pollers_of_its_own() -> None:
-    """A group in a forked child is waited for, though the parent's pollers stayed in the parent.
+    """A group works in a forked child, although the parent's pollers do not run there.
 
     A client that was closed stays closed.
     """
@@ -63,7 +63,7 @@ def test_a_child_has_pollers_of_its_own() -> None:
     with server.client() as client:
         registry = client._state.registry
         handles = [client.operation(name, **TYPES) for name in names]
-        registry._pollers, registry._sleeping_until = 1, float("inf")  # as while others wait
+        registry._pollers, registry._sleeping_until = 1, float("inf")  # as if others waited
         registry.own_calls = 4
         with registry.lock:
             expected = [ResizeResponse(7)] * 6
@@ -78,7 +78,7 @@ def test_a_child_has_pollers_of_its_own() -> None:
 
 
 def test_a_child_while_others_wait() -> None:
-    """With waits, a stream and idle threads in the parent: a single call, a wait and a group."""
+    """The parent has waits, a stream and idle threads; a child makes single calls."""
     with (
         serving(reading(answering)) as url,
         Client(transport=HttpTransport(base_url=url)) as client,
@@ -97,7 +97,7 @@ def test_a_child_while_others_wait() -> None:
 
 
 def test_another_event_loop_is_a_new_beginning() -> None:
-    """A client may be used on one event loop after the other."""
+    """A client can be used on one event loop after another."""
     server = ScriptedServer(watch=True)
     names = [f"operations/{number}" for number in range(6)]
     for name in names:
@@ -112,7 +112,7 @@ def test_another_event_loop_is_a_new_beginning() -> None:
         waiting.cancel()
         return future
 
-    asyncio.run(left())  # with a poller at work
+    asyncio.run(left())  # this loop ends while a poller runs
     for name in names:
         server.operation(name, ends_after=1.0, response=ResizeResponse(7))
 

@@ -1,4 +1,4 @@
-"""google-auth's credentials for calls over HTTP: tokens when needed, fetched by one at a time."""
+"""Credentials of google-auth for HTTP calls: tokens are fetched when needed, by one caller."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def account() -> dict[str, str]:
 
 
 class Endpoint:
-    """Gives out tokens, numbered from 1, that live for ``seconds``."""
+    """Issues tokens, numbered from 1, that are valid for ``seconds``."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, list[str]]] = []
@@ -99,14 +99,14 @@ def client(face: Face, auth: GoogleAuth, **options: Any) -> Any:
 
 
 def sent(route: respx.Route) -> list[str]:
-    """The authorisations that came."""
+    """Return the Authorization headers of the calls."""
     return [call.request.headers["authorization"] for call in route.calls]
 
 
 def test_a_token_is_fetched_once(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """It goes with every call, and so does the quota project, until it is nearly over."""
+    """Each call sends the token and the quota project, until the token has nearly expired."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_a_token_is_fetched_once(
 def test_a_token_that_is_refused(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """After 401 the call is made once more with a new token, its body too."""
+    """After a 401 the request is sent once more with a new token and the same body."""
     answers = [reply({}), reply({}, 401)]
     route = server.post(f"{GET}:cancel").mock(side_effect=lambda _: answers.pop())
     client(face, auth).cancel(NAME)
@@ -141,7 +141,7 @@ def test_a_token_that_is_refused(
     assert face.run(lambda: http.post(f"{URL}{GET}:cancel", content=body)).status_code == 200
     assert [call.request.content for call in route.calls[2:]] == [b"a piece"] * 2
     refusing = server.get(GET).mock(return_value=reply({}, 401))
-    with pytest.raises(CallError) as caught:  # a second 401 is the answer
+    with pytest.raises(CallError) as caught:  # the second 401 is reported to the caller
         client(face, auth).get(NAME)
     assert caught.value.code is lro.Code.UNAUTHENTICATED
     assert sent(refusing) == ["Bearer t3", "Bearer t4"]
@@ -150,7 +150,7 @@ def test_a_token_that_is_refused(
 def test_many_calls_fetch_one_token(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """Threads and tasks wait for the one that fetches it."""
+    """Other threads and tasks wait for the one that fetches the token."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     getting = [lambda: calls.get(NAME)] * 20
@@ -165,7 +165,7 @@ def test_many_calls_fetch_one_token(
 def test_many_refusals_fetch_one_token(
     auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """Who finds that another has already replaced the refused token takes the new one."""
+    """If another thread has already replaced the refused token, the new token is used."""
     ready = threading.Barrier(5)
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -195,7 +195,7 @@ def test_token_is_fetched_without_blocking_the_loop(
             calling = asyncio.create_task(http.get(f"http://test{GET}"))
             for _ in range(3):
                 await asyncio.sleep(0)
-            endpoint.gate.set()  # which the fetching thread waits for
+            endpoint.gate.set()  # the fetching thread waits for this
             return (await calling).status_code
 
     assert asyncio.run(main()) == 200
@@ -204,7 +204,7 @@ def test_token_is_fetched_without_blocking_the_loop(
 def test_an_endpoint_that_is_away(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router, clock: Any
 ) -> None:
-    """A wait outlasts that, as it does a server that is away."""
+    """A wait outlasts an outage of the token endpoint, like one of the server."""
     server.get(GET).mock(return_value=reply(succeeded()))
     endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
     calls = client(face, auth, clock=clock, polling=Polling(wait_first=False))
@@ -215,7 +215,7 @@ def test_an_endpoint_that_is_away(
 def test_credentials_that_are_refused(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """What does not pass is google-auth's own error."""
+    """An error that no retry can cure reaches the caller as google-auth's own exception."""
     endpoint.trouble = [400]
     with pytest.raises(exceptions.RefreshError, match="invalid_grant"):
         client(face, auth).get(NAME)
@@ -229,13 +229,13 @@ def test_credentials_that_are_refused(
             "Bearer mine",
             exceptions.RefreshError,
         ),
-        (AnonymousCredentials, None, CallError),  # some services, and emulators, need none
+        (AnonymousCredentials, None, CallError),  # as some services and emulators allow
     ],
 )
 def test_credentials_without_a_source(
     make: Any, sent: str | None, error: type[Exception], face: Face, server: respx.Router
 ) -> None:
-    """What was given by hand is used, and cannot be replaced."""
+    """A token given by hand is used, and cannot be replaced after a 401."""
     answers = [reply({}, 401), reply(succeeded())]
     route = server.get(GET).mock(side_effect=lambda _: answers.pop())
     calls = client(face, GoogleAuth(make()))

@@ -1,4 +1,4 @@
-"""Groups of operations and futures, on both faces."""
+"""Groups of operations, and futures, with both faces."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ OFFERS: dict[str, dict[str, bool]] = {
 
 @pytest.fixture(params=OFFERS)
 def scripted(request: pytest.FixtureRequest) -> ScriptedServer:
-    """A server that offers one of the ways."""
+    """A server that offers one way to read many operations."""
     return ScriptedServer(**OFFERS[request.param])
 
 
 def client_of(face: Face, server: ScriptedServer, **options: Any) -> Any:
-    """A client of this face, on the server's clock."""
+    """Make a client of this face that uses the server's clock."""
     clock = server.clock
     http = face.http(transport=server.transport)
     return face.client(server.url, clock=clock, http=http, **options)
 
 
 def plan(server: ScriptedServer, count: int, **more: Any) -> list[str]:
-    """Operations that end a second after each other, the last one first."""
+    """Plan operations that end one second apart, the last one first."""
     names = [f"operations/{number}" for number in range(count)]
     for number, name in enumerate(names):
         script = {"ends_after": float(count - number), "response": ResizeResponse(number), **more}
@@ -61,12 +61,12 @@ def plan(server: ScriptedServer, count: int, **more: Any) -> list[str]:
 
 
 def group_of(face: Face, client: Any, names: Sequence[str | lro.Operation]) -> Any:
-    """A group of these operations."""
+    """Make a group of these operations."""
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
 def test_results_are_in_order(face: Face, scripted: ScriptedServer) -> None:
-    """Of the handles, however their ends came; once more without a call."""
+    """Results have the order of the handles; reading them again makes no call."""
     names = plan(scripted, 8)
     group = group_of(face, client_of(face, scripted), names)
     assert len(group.handles) == len(face.inside(group)) == 8
@@ -86,7 +86,7 @@ def test_as_completed_yields_in_the_order_of_ends(face: Face, scripted: Scripted
 
 
 def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServer) -> None:
-    """None, one, several or all; the others are pending."""
+    """The wait returns once this number is done; all others are pending."""
     names = plan(scripted, 6)
     group = group_of(face, client_of(face, scripted), names)
     for count, least in ((0, 0), (1, 1), (3, 3), (None, 6), (99, 6)):
@@ -98,7 +98,7 @@ def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServe
 
 @pytest.mark.parametrize("verb", ["results", "outcomes", "as_completed", "updates"])
 def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
-    """It is a poll timeout too, of the first of them."""
+    """The GroupTimeout is also a PollTimeout for the first pending operation."""
     server = ScriptedServer(batch_get=True)
     names = [*plan(server, 6, ends_after=1.0), "operations/never"]
     server.operation("operations/never", ends_after=None)
@@ -118,7 +118,7 @@ def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
 def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
     face: Face, scripted: ScriptedServer
 ) -> None:
-    """Long before the others are done; what failed has its exception in its place."""
+    """``results`` raises at the first failure; ``outcomes`` has each exception in its place."""
     names = ["operations/bad", *plan(scripted, 6, ends_after=3.0), "operations/gone"]
     scripted.operation("operations/bad", ends_after=0.5, error=FAILED)
     scripted.operation("operations/gone", ends_after=None, gone_after=2.0)
@@ -140,7 +140,7 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
 
 
 def test_a_group_with_one_twice_and_one_of_none(face: Face) -> None:
-    """Each handle gets the result; and a group of none is over at once."""
+    """Each of two handles of one operation gets the result; an empty group is done at once."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])
@@ -155,7 +155,7 @@ def test_a_group_with_one_twice_and_one_of_none(face: Face) -> None:
 def test_updates_of_a_group_show_each_change(
     way: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ends included."""
+    """Each end is shown once, even if older updates arrive after it."""
     late: list[Any] = []
 
     def notify_all(found: list[Any]) -> None:
@@ -179,7 +179,7 @@ def test_updates_of_a_group_show_each_change(
 
 
 def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptureFixture) -> None:
-    """By a call, or when the block is left."""
+    """Only operations that are not done are cancelled, by ``cancel`` or at the end of the block."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     for number in range(3):
@@ -203,7 +203,7 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     cancelled = [call.name for call in server.calls if call.verb == "CancelOperation"]
     assert cancelled[:2] == ["operations/never-0", "operations/never-1"]
     assert sorted(cancelled[2:]) == [*more, "operations/never-2"]
-    # Of a deaf server it takes one last word, not one for each. No poll naps meanwhile.
+    # If no cancel is answered, eight are tried, not all forty; meanwhile no poll sleeps.
     client.close()
     client = client_of(face, server)
     server.fault(Fault(seconds=1000.0), verb="CancelOperation")
@@ -211,13 +211,13 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     with face.entering(group_of(face, client, names)):
         pass
     assert len([call for call in server.calls if call.verb == "CancelOperation"]) == 6 + 8
-    # The naps of threads come one after the other on this clock, those of tasks at once.
+    # On this clock the sleeps of threads add up, and those of tasks run at the same time.
     naps = 8 if face.name == "sync" else 1
     assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
 
 
 def test_thousands_take_few_calls(face: Face) -> None:
-    """Of a server that streams: one stream for each thousand."""
+    """One stream serves a thousand operations."""
     server = ScriptedServer(watch=True)
     names = plan(server, 1500, ends_after=5.0)
     assert len(group_of(face, client_of(face, server), names).results()) == 1500
@@ -225,7 +225,7 @@ def test_thousands_take_few_calls(face: Face) -> None:
 
 
 def outcome(face: Face, handle: Any, *closing: Any) -> Any:
-    """What the future of a handle gives, or the exception that it has; clients are closed first."""
+    """Return the result or the exception of a handle's future; first close the given clients."""
 
     def taken() -> Any:
         future = handle.future()
@@ -249,7 +249,7 @@ def outcome(face: Face, handle: Any, *closing: Any) -> Any:
 def test_a_future_has_what_the_result_would_give_or_raise(
     face: Face, scripted: ScriptedServer
 ) -> None:
-    """No call is made for one that is done."""
+    """A future for an operation that is done makes no call."""
     [name] = plan(scripted, 1)
     scripted.operation("operations/bad", error=FAILED)
     scripted.operation("operations/gone", ends_after=None, gone_after=0.5)
@@ -267,7 +267,7 @@ def test_a_future_has_what_the_result_would_give_or_raise(
 
 
 def test_closing_ends_what_is_waited_for(face: Face) -> None:
-    """Futures and groups say that the client was closed; no caller is left to wait for ever."""
+    """Futures and groups raise that the client was closed, and no caller waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6, ends_after=None)
     client = client_of(face, server)
@@ -282,7 +282,7 @@ def test_closing_ends_what_is_waited_for(face: Face) -> None:
 
 
 def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
-    """One that raises, and one that never comes back, are no reason for others to wait."""
+    """A callback that raises, or that never returns, delays no other callback."""
     server = ScriptedServer(watch=True)
     names = plan(server, 20, ends_after=1.0)
     done_names: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -308,7 +308,7 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
 
 
 def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
-    """The operation goes on; the client does not ask for it any more, and its end is ignored."""
+    """The operation continues, the client stops polling it, and ignores its end."""
     server = ScriptedServer(watch=True)
     server.operation("operations/long", ends_after=5.0, response=ResizeResponse(1))
     client = client_of(face, server)
@@ -331,7 +331,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
 
 
 def test_many_single_waits_share_few_connections() -> None:
-    """The first few have a call each; the others join a stream."""
+    """The first four waits have a call each; the others share a stream."""
     server = ScriptedServer(watch=True)
     names = plan(server, 50, ends_after=3.0)
 
@@ -346,7 +346,7 @@ def test_many_single_waits_share_few_connections() -> None:
 
 
 def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
-    """The waits that joined the others end in time, and say what was seen."""
+    """The waits that share calls end at their deadline too, each with its own name."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 9, ends_after=None, metadata=ResizeMetadata(percent=5))
     client = client_of(face, server)
@@ -356,7 +356,7 @@ def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
 
 
 def test_leaving_a_block_cancels(face: Face) -> None:
-    """Unless it is done; without the block nothing would."""
+    """Leaving the block cancels the operation unless it is done."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
     server.operation("operations/short", ends_after=1.0, response=ResizeResponse(1))
@@ -373,7 +373,7 @@ def test_leaving_a_block_cancels(face: Face) -> None:
 
 
 def test_a_task_that_is_cancelled_in_its_block() -> None:
-    """The operation is cancelled on the way out."""
+    """The operation is cancelled when the task leaves its block."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
 
@@ -397,7 +397,7 @@ def test_a_task_that_is_cancelled_in_its_block() -> None:
 
 
 def test_cancel_and_wait(face: Face) -> None:
-    """Cancelled, or ended before: the result is there then."""
+    """The operation ends as cancelled, or with its result if it cannot be cancelled."""
     server = ScriptedServer()
     server.operation("operations/obeys", ends_after=None, cancels_after=3.0)
     server.operation(
@@ -411,14 +411,14 @@ def test_cancel_and_wait(face: Face) -> None:
     deaf = client.operation("operations/deaf", **TYPES)
     assert deaf.response is None
     assert deaf.cancel_and_wait(timeout=60).state == "SUCCEEDED"
-    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # without a call
+    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # no call is made
     assert deaf.result() == ResizeResponse(3)
     assert deaf.cancel_and_wait().done
     assert [call.verb for call in server.calls].count("CancelOperation") == 2
 
 
 def test_interrupted_group_does_not_cancel_by_default() -> None:
-    """A thread that is interrupted while it waits leaves the operation alone."""
+    """A KeyboardInterrupt during a wait does not cancel the operation."""
 
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
@@ -435,7 +435,7 @@ def test_interrupted_group_does_not_cancel_by_default() -> None:
 
 
 class Uncopyable(Exception):
-    """Of a library whose exceptions need more than their text."""
+    """An exception of another library that needs more arguments than its text."""
 
     def __init__(self, text: str, *, request: object) -> None:
         super().__init__(text)
@@ -443,17 +443,17 @@ class Uncopyable(Exception):
 
 
 def refusing(_: Any) -> None:
-    """A hook of an HTTP client that raises."""
+    """Raise as a hook of an HTTP client."""
     raise Uncopyable("of a hook", request=None)
 
 
 async def arefusing(_: Any) -> None:
-    """The same for event loops."""
+    """Raise as a hook of an async HTTP client."""
     refusing(_)
 
 
 def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> None:
-    """To groups and futures, and no caller waits for ever."""
+    """Groups and futures raise the exception itself, and no caller waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     hook = refusing if face.name == "sync" else arefusing
@@ -473,7 +473,7 @@ def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> 
     ids=lambda timeout: f"{timeout!r:.7}",
 )
 def test_timeouts_beyond_all_clocks_are_none(timeout: Any, face: Face) -> None:
-    """For one and for many."""
+    """A timeout beyond the range of clocks means no timeout, for an operation or a group."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     client = client_of(face, server)

@@ -1,4 +1,4 @@
-"""Calls by httpx's connections at once, by httpx2, and by aiohttp: the same in every trouble."""
+"""Calls over httpx, httpx2 and aiohttp: all behave the same, and report the same errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
 @attrs.frozen
 class Making:
-    """Makes clients of one face upon one HTTP library; with a client of its own if it can."""
+    """Makes clients of one face with one HTTP library; where possible the client makes its own."""
 
     package: str
     face: Face
@@ -71,7 +71,7 @@ LIBRARIES = ["httpx-sync", "httpx-async", "httpx2-sync", "httpx2-async", "aiohtt
 OWN = pytest.mark.parametrize(
     "making", [one for one in LIBRARIES if "httpx2" not in one], indirect=True
 )
-"""Those whose HTTP client is not given."""
+"""Runs a test only with HTTP clients that our client makes itself."""
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -86,13 +86,13 @@ def making(request: pytest.FixtureRequest) -> Iterator[Making]:
 
 @pytest.fixture
 def url(harness: Harness) -> Iterator[str]:
-    """A real server on a socket."""
+    """Yield the URL of a real server on a socket."""
     with serving(application(lro.asgi, harness)) as found:
         yield found
 
 
 def test_every_library_runs_all_calls(making: Making, harness: Harness, url: str) -> None:
-    """Start, deadline, updates, result, list, cancel and delete against a real server."""
+    """Start, deadline, updates, result, list, cancel and delete work against a real server."""
     client = making.client(url)
     with pytest.raises(CallError) as caught:
         client.start(PATH, ResizeRequest(), **TYPES)
@@ -132,7 +132,7 @@ TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
 def test_every_library_reports_the_same_errors(
     making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool
 ) -> None:
-    """And the same of them are retried."""
+    """The code is the same, and so is whether the error can be retried."""
     seconds = 0.3 if behave is sockets.silent else 120
     with sockets.serving(behave) as url:
         client = making.client(url, retry=NO_RETRY, call_seconds=seconds)
@@ -142,7 +142,7 @@ def test_every_library_reports_the_same_errors(
 
 
 def test_a_connection_that_is_refused(making: Making) -> None:
-    """A port without a listener."""
+    """A refused connection is UNAVAILABLE, and can be retried."""
     with sockets.refusing() as port:
         client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
         with pytest.raises(CallError) as caught:
@@ -158,12 +158,12 @@ def test_a_connection_that_is_refused(making: Making) -> None:
 def test_close_while_a_call_connects_leaves_no_connection(
     making: Making, monkeypatch: pytest.MonkeyPatch, streams: bool, own: bool
 ) -> None:
-    """The HTTP library does not know the connection yet, and would keep it for a next call."""
+    """The HTTP library does not know the connection yet, and would keep it for the next call."""
     look_up, left = socket.getaddrinfo, threading.Event()
     reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
-        with contextlib.suppress(ConnectionError):  # a close with bytes unread resets it
+        with contextlib.suppress(ConnectionError):  # closing before all is read resets it
             reply(connection, over)
         if not over.is_set():
             left.set()
@@ -172,7 +172,7 @@ def test_close_while_a_call_connects_leaves_no_connection(
         if host in ("close.test", b"close.test"):
             if making.face.name == "sync":
                 close()
-            else:  # the event loop has this done by a thread
+            else:  # the event loop looks the host up in a thread
                 loop = making.face.runner.get_loop()  # type: ignore[attr-defined]
                 asyncio.run_coroutine_threadsafe(close(), loop).result(120)
         return look_up("127.0.0.1", port, *more, **named)
@@ -208,7 +208,7 @@ def test_stream_whose_headers_drip_is_given_up(face: Face) -> None:
 
 
 class Recording:
-    """A server that keeps what it was asked, and says that the operation is done in the end."""
+    """Records each request; the operation is done at the last of ``polls`` requests."""
 
     def __init__(self, *, polls: int = 1, header: bytes = b"") -> None:
         self.asked: list[bytes] = []
@@ -225,11 +225,11 @@ class Recording:
 
 
 ONLY_GET = Polling(wait_first=False)
-"""Requests without a body come in one piece."""
+"""Gets have no body, so each request arrives in one piece."""
 
 
 def test_own_client_keeps_no_cookies(making: Making) -> None:
-    """One with a character that no header may have would break all later calls."""
+    """A cookie with a character that no header may have would break all later calls."""
     recording = Recording(polls=3, header="Set-Cookie: user=José\r\n".encode())
     kept = pytest.raises(CallError, match="INVALID_ARGUMENT: UnicodeEncodeError")
     with sockets.serving(recording) as url:
@@ -241,13 +241,13 @@ def test_own_client_keeps_no_cookies(making: Making) -> None:
 
 
 def test_get_has_no_body(making: Making) -> None:
-    """Some servers refuse even an empty one."""
+    """Some servers refuse even an empty body."""
     recording = Recording(header=b"X-Long: " + b"x" * 60_000 + b"\r\n")
     with sockets.serving(recording) as url:
         client = making.client(url.replace("//", "//ann:secret@"), retry=NO_RETRY)
         assert client.get(NAME).name == NAME
         client.close()
-        if making.package != "httpx2":  # else the HTTP client is the caller's, and stays open
+        if making.package != "httpx2":  # otherwise the HTTP client is the caller's, and stays open
             with pytest.raises(CallError, match="the client was closed"):
                 client.get(NAME)
     (asked,) = recording.asked
@@ -271,7 +271,7 @@ def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.Monkey
 def test_hosts_without_a_proxy(
     making: Making, monkeypatch: pytest.MonkeyPatch, left_out: str
 ) -> None:
-    """What httpx cannot read in NO_PROXY, as VPNs and clusters set it, does not count."""
+    """Entries of NO_PROXY that httpx cannot parse, as VPNs and clusters set them, are ignored."""
     recording = Recording(polls=2)
     with sockets.serving(recording) as url, sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
@@ -299,7 +299,7 @@ def test_hosts_without_a_proxy(
 def test_variable_that_cannot_be_used_is_named(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """It is found when the client is made; certificates only if it calls by https."""
+    """The error is raised when the client is made; for certificates only if it uses HTTPS."""
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
@@ -311,7 +311,7 @@ def test_variable_that_cannot_be_used_is_named(
 
 @OWN
 def test_an_idle_connection_is_left_before_the_server_ends_it(making: Making) -> None:
-    """Where both end it at the same time, a start is lost on it."""
+    """If both sides closed it at the same time, a start could be lost."""
     connections, recording = list[socket.socket](), Recording(polls=2)
 
     def behave(connection: socket.socket, over: object) -> None:
@@ -328,7 +328,7 @@ def test_an_idle_connection_is_left_before_the_server_ends_it(making: Making) ->
 
 
 def test_calls_are_seen_by_what_replaces_send(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As libraries do that trace calls, also those of a client that was made here."""
+    """Tracing libraries replace ``send``, and also see the calls of clients made earlier."""
     kind = httpx.Client if face.name == "sync" else httpx.AsyncClient
     seen, send = [], kind.send
 
@@ -349,7 +349,7 @@ def test_calls_are_seen_by_what_replaces_send(face: Face, monkeypatch: pytest.Mo
 
 
 class Guard:
-    """An ASGI application that lets only some authorisations through."""
+    """An ASGI application that lets only some Authorization headers through."""
 
     def __init__(self, app: Any, allowed: set[bytes]) -> None:
         self.app, self.allowed, self.seen = app, allowed, list[bytes]()
@@ -366,7 +366,7 @@ class Guard:
 
 @attrs.define
 class Credentials:
-    """As google-auth's own, with numbers for tokens."""
+    """Credentials in the manner of google-auth, whose tokens are numbered."""
 
     token_state: Any = None
     token: str | None = None
@@ -388,7 +388,7 @@ class Credentials:
 
 
 def test_every_library_takes_google_credentials(making: Making, harness: Harness) -> None:
-    """After a 401 the request is sent once more."""
+    """After a 401 the request is sent once more with a new token."""
     google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
     guard = Guard(application(lro.asgi, harness), {b"Bearer t2"})
     harness.say(ResizeResponse(7))
@@ -401,7 +401,7 @@ def test_every_library_takes_google_credentials(making: Making, harness: Harness
 
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
+    """The error has the command that installs the extra."""
     monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
     source = importlib.util.find_spec("lro_client.transports.aiohttp")
     assert source is not None
@@ -413,7 +413,7 @@ def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_delete_whose_reply_is_lost_is_sent_once_by_itself(making: Making) -> None:
-    """On a connection that was used before, too: to find nothing then is a success."""
+    """A repeated delete that finds nothing succeeds, also on a connection that was used before."""
     asked: list[bytes] = []
 
     def behave(connection: socket.socket, over: object) -> None:
@@ -438,7 +438,7 @@ def test_a_delete_whose_reply_is_lost_is_sent_once_by_itself(making: Making) -> 
     assert asked == [b"GET", b"DELETE", b"DELETE"]
 
 
-# -- requests that are built once, by clients that were made here ----------------------------------
+# -- the cache of built requests -------------------------------------------------------------------
 
 GET = {"method": "GET", "url": f"http://test/v1/{NAME}", "timeout": 5.0}
 WAIT = {
@@ -451,7 +451,7 @@ WAIT = {
 
 
 def test_requests_with_changing_parts_are_built_each_time() -> None:
-    """Headers of tracing, and queries."""
+    """Requests with tracing headers or a query are not cached, nor are large bodies."""
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()
         traced = known.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
@@ -476,7 +476,7 @@ def test_number_of_idle_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_certificates_are_read_by_the_first_https_call(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client of a server without TLS has none until then."""
+    """A client without HTTPS calls reads no certificates."""
     read: list[object] = []
     load = ssl.SSLContext.load_verify_locations
 

@@ -1,4 +1,4 @@
-"""Paging: pages are fetched when they are needed, by the token alone (spec §11.9)."""
+"""Paging: each page is fetched when it is needed, by its token (spec §11.9)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def route(server: respx.Router) -> respx.Route:
 
 
 def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
-    """No page before the last one is used up; past empty pages, and again by each walk."""
+    """A page is fetched once the one before is used up; each iteration starts again."""
     listed = face.client().list()
     assert route.call_count == 0
     assert [one.name for one in listed] == [f"operations/{n}" for n in (1, 2, 3)]
@@ -46,7 +46,7 @@ def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
 
 
 def test_raw_pages(face: Face, route: respx.Route) -> None:
-    """The pages can be had as the server made them, tokens and all."""
+    """``pages`` returns the server's pages with their tokens."""
     pages = list(face.client().list().pages())
     assert [len(page.operations) for page in pages] == [1, 0, 0, 2]
     assert [page.next_page_token for page in pages] == ["two", "three", "four", ""]
@@ -62,7 +62,7 @@ def test_each_page_repeats_the_request(face: Face, route: respx.Route) -> None:
 
 
 def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> None:
-    """A page's token, kept, is where a later walk begins."""
+    """A page token that was stored continues the list in a later request."""
     pages = face.client().list().pages()
     token = next(pages).next_page_token
     pages.close()
@@ -71,7 +71,7 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
 
 
 def test_error_of_a_page_is_raised_in_the_walk(face: Face, server: respx.Router) -> None:
-    """An error of a page is raised where the walk has come to."""
+    """The error is raised when the iteration needs that page."""
     answers = [refusal(lro.Code.INVALID_ARGUMENT, "old token"), reply(PAGES[""])]
     server.get().mock(side_effect=lambda _: answers.pop())
     steps = iter(face.client().list())
@@ -82,7 +82,7 @@ def test_error_of_a_page_is_raised_in_the_walk(face: Face, server: respx.Router)
 
 @pytest.mark.parametrize("period", [1, 5])
 def test_repeated_page_token_ends_the_walk(period: int, face: Face, server: respx.Router) -> None:
-    """A server that gives the same ones for ever is not followed for ever."""
+    """If page tokens repeat, the iteration ends with an error."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         number = int(request.url.params.get("pageToken") or 0)
@@ -96,7 +96,7 @@ def test_repeated_page_token_ends_the_walk(period: int, face: Face, server: resp
 
 @pytest.mark.parametrize("body", [{"operations": 5}, {"operations": [[]]}, {"nextPageToken": 5}])
 def test_a_page_that_is_not_valid(body: object, face: Face, server: respx.Router) -> None:
-    """A reply that is no page is an error."""
+    """A reply that is not a valid page is an error."""
     server.get().mock(return_value=reply(body))
     with pytest.raises(CallError, match="not what was asked for"):
         list(face.client().list())

@@ -25,14 +25,14 @@ Making = Callable[[], AsyncClient]
 
 
 def answer(line: str, connection: Any, over: threading.Event) -> None:
-    """Say that the operation is done, whatever was asked."""
+    """Answer every request with an operation that is done."""
     body = f'{{"name":"{NAME}","done":true}}'
     connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
 @pytest.fixture(params=["httpx", "aiohttp", "grpc"])
 def making(request: pytest.FixtureRequest) -> Iterator[Making]:
-    """Makes clients of a server whose operation is done, over one transport."""
+    """Make clients of a server whose operation is done, over one transport."""
     pytest.importorskip(request.param)
     if request.param == "grpc":
         from lro_client.transports.grpc import AsyncGrpcTransport
@@ -49,7 +49,7 @@ def making(request: pytest.FixtureRequest) -> Iterator[Making]:
 
 
 async def use(client: AsyncClient) -> None:
-    """Ask in every way: a call, a wait, a future, a group."""
+    """Use the client in every way: a call, a wait, a future, a group."""
     assert (await client.get(NAME)).done
     await client.operation(NAME)
     await client.operation(NAME).future()
@@ -58,7 +58,7 @@ async def use(client: AsyncClient) -> None:
 
 @pytest.fixture
 def collecting() -> Iterator[None]:
-    """Has what loops that have ended leave open collected before the test is over."""
+    """Collect, before the test ends, the objects that ended loops left open."""
     yield
     gc.collect()
 
@@ -69,7 +69,7 @@ leaving = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @leaving
 @pytest.mark.usefixtures("collecting")
 def test_one_loop_after_the_other(making: Making) -> None:
-    """As in Celery tasks, notebooks and tests, of which each call has a loop of its own."""
+    """Celery tasks, notebooks and tests run each call on an event loop of its own."""
     client = making()
     for _ in range(3):
         asyncio.run(use(client))
@@ -84,7 +84,7 @@ def test_one_loop_after_the_other(making: Making) -> None:
 
 
 def test_two_loops_at_once(making: Making) -> None:
-    """As the views of Flask and Django; whoever closes it ends the waits on both."""
+    """Flask and Django views may use two loops at once; ``close`` ends the waits on both."""
     client, ready, over = making(), threading.Barrier(2), threading.Event()
 
     async def first() -> None:
@@ -97,7 +97,7 @@ def test_two_loops_at_once(making: Making) -> None:
     async def second() -> None:
         await use(client)
         await asyncio.to_thread(ready.wait, PATIENCE)
-        with contextlib.suppress(CallError):  # the client is closed
+        with contextlib.suppress(CallError):  # raised once the client is closed
             while True:
                 await use(client)
         await asyncio.to_thread(over.wait, PATIENCE)
@@ -108,7 +108,7 @@ def test_two_loops_at_once(making: Making) -> None:
 
 
 def test_close_ends_the_waits_of_other_loops() -> None:
-    """A pause, a future and a group."""
+    """A wait, a future and a group on another loop end with an error."""
     held, ended = threading.Event(), list[str]()
 
     async def wait(client: AsyncClient) -> None:
@@ -137,7 +137,7 @@ def test_close_ends_the_waits_of_other_loops() -> None:
 @leaving
 @pytest.mark.usefixtures("collecting")
 def test_a_client_that_was_given_belongs_to_its_loop() -> None:
-    """The error says so, and what to do."""
+    """The error says that the HTTP client belongs to another loop, and what to do."""
     with sockets.serving(reading(answer)) as url:
         client = AsyncClient(http=httpx.AsyncClient(base_url=url))
         asyncio.run(use(client))

@@ -1,4 +1,4 @@
-"""What comes of an operation: its result, its error, its metadata (spec §2.5, §11.6, §11.7)."""
+"""The outcome of an operation: its result, error and metadata (spec §2.5, §11.6, §11.7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.client.messages import (
 
 @pytest.fixture
 def ending(face: Face, server: respx.Router) -> Any:
-    """Gives the handle of an operation that the next poll finds in a state."""
+    """Make the handle of an operation that the next poll finds in a given state."""
 
     def handle(state: dict[str, Any], classes: Any = TYPES, **options: Any) -> Any:
         server.route().mock(return_value=reply(state))
@@ -40,12 +40,12 @@ def ending(face: Face, server: respx.Router) -> Any:
 
 
 def done(**response: Any) -> dict[str, Any]:
-    """A success with this response."""
+    """Return a success with this response."""
     return {"name": NAME, "done": True, "response": response}
 
 
 def test_the_response_is_typed(ending: Any) -> None:
-    """It is an instance of the declared class; metadata is what the last state seen says."""
+    """The result is an instance of the declared class; metadata is that of the last state seen."""
     metadata = packed("ResizeMetadata", percent=5, phase="WRITING")
     response = packed("ResizeResponse", sizeBytes="90", note="ok")
     handle = ending({**done(**response), "metadata": metadata})
@@ -72,14 +72,14 @@ def test_the_response_is_typed(ending: Any) -> None:
 def test_results_without_fields_are_returned(
     state: Any, response: type, result: Any, ending: Any
 ) -> None:
-    """Nothing, an empty message, and one with a JSON form of its own (spec §2.5)."""
+    """No value, an empty message, and one with its own JSON form are returned (spec §2.5)."""
     handle = ending(state, {"response": response, "metadata": lro.Struct})
     assert handle.result() == result
     assert handle.operation.state == "SUCCEEDED"
 
 
 def test_unknown_fields_and_enum_names_are_ignored(ending: Any) -> None:
-    """A newer server may say more than this client knows (spec §1.8(5))."""
+    """A newer server may send fields that this client does not know (spec §1.8(5))."""
     state = {
         **succeeded(),
         "response": packed("ResizeResponse", sizeBytes=1, newField={"a": [1]}),
@@ -104,7 +104,7 @@ class ResizeReport:
 
 
 def test_classes_without_a_full_name(ending: Any) -> None:
-    """They stand for any message of their simple name, in whatever package."""
+    """A class without a full name accepts any message of its simple name, in any package."""
     response = packed("elsewhere.v7.ResizeReport", pages=3, took="2s")
     state = {**done(**response), "metadata": packed("other.Outer.Unnamed", percent=4)}
     handle = ending(state, {"response": ResizeReport, "metadata": Unnamed})
@@ -130,7 +130,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("name", "cls", "problem"), UNFIT)
 def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending: Any) -> None:
-    """By its type or by a field of it; the raw Any stays reachable."""
+    """The type or a field does not match: the error has the raw Any."""
     payload = {"sizeBytes": "many", "pages": "many"}
     response = packed(name, **payload) if name else {}
     handle = ending(done(**response), {**TYPES, "response": cls})
@@ -145,7 +145,7 @@ def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending
 
 @pytest.mark.parametrize("cls", [dict, lro.AnyMessage, ResizeResponse])
 def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: Any) -> None:
-    """The server has no class for the response, and says so in a list (spec §1.14(3))."""
+    """A server without a class for the response reports this error in a list (spec §1.14(3))."""
     response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
     handle = ending(done(**response), {**TYPES, "response": cls})
     with pytest.raises(DecodingError, match="the server cannot read its response"):
@@ -153,7 +153,7 @@ def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: An
 
 
 def test_metadata_of_another_type(ending: Any) -> None:
-    """It does not disturb a caller who does not look at it."""
+    """It is an error only for a caller who reads the metadata."""
     handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})
     assert handle.result() == ResizeResponse(size_bytes=7)
     with pytest.raises(DecodingError, match="metadata does not fit: @type"):
@@ -162,7 +162,7 @@ def test_metadata_of_another_type(ending: Any) -> None:
 
 
 def test_a_payload_in_binary_form(face: Face) -> None:
-    """Bytes that are no such message are reported, as is a missing protobuf extra."""
+    """Bytes that are not a valid message, or a missing protobuf extra, are a DecodingError."""
     packed_bytes = lro.AnyMessage("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
     handle = face.client().operation(operation, response=ResizeReport, metadata=Unnamed)
@@ -171,7 +171,7 @@ def test_a_payload_in_binary_form(face: Face) -> None:
 
 
 class Model:
-    """A message of a library that this one does not know."""
+    """A message of another library, which this library cannot handle."""
 
     @classmethod
     def model_validate(cls, value: dict[str, Any]) -> Model:
@@ -189,7 +189,7 @@ class ModelCodec:
 
 @pytest.mark.parametrize(("payload", "problem"), [({"size": 3}, ""), ({}, "does not fit: 'size'")])
 def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> None:
-    """A registry with a codec for them makes them results, and their errors decoding errors."""
+    """A registry with a codec for the class decodes it; errors of the codec are DecodingErrors."""
     types = lro.TypeRegistry(factories=[lambda cls: ModelCodec() if cls is Model else None])
     types.register(Model, "acme.Model")
     result = lro.AnyMessage("type.googleapis.com/acme.Model", payload)
@@ -203,7 +203,7 @@ def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> N
 
 
 def test_failed_operation_raises_its_status(ending: Any) -> None:
-    """Each time the result is asked for."""
+    """The error is raised each time that the result is read."""
     handle = ending({**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)})
     for _ in range(2):
         with pytest.raises(OperationFailed) as caught:
@@ -227,7 +227,7 @@ DETAILS = (
 
 
 def test_error_details_are_decoded(ending: Any) -> None:
-    """Unknown types and broken details are kept as they came."""
+    """Details of unknown types, and broken ones, are returned as they came."""
     with pytest.raises(OperationFailed) as caught:
         ending(failed(8, "no", DETAILS)).result()
     info, retry, unknown, ours, broken = caught.value.details()
@@ -247,7 +247,7 @@ def test_error_details_are_decoded(ending: Any) -> None:
     + [(code, OperationFailed, "UNKNOWN") for code in (0, 99, -1, None)],
 )
 def test_codes_of_failures(code: int | None, kind: type, name: str, ending: Any) -> None:
-    """Cancelled is a kind of its own; 0 and numbers outside the list are UNKNOWN (spec §11.7)."""
+    """CANCELLED has its own class; 0 and unknown codes are UNKNOWN (spec §11.7)."""
     state = failed()
     state["error"] = {"message": "odd"} if code is None else {"code": code, "message": "odd"}
     with pytest.raises(OperationFailed, match=f"ended with {name}: odd") as caught:
@@ -258,7 +258,7 @@ def test_codes_of_failures(code: int | None, kind: type, name: str, ending: Any)
 
 
 def test_final_state_does_not_change(face: Face, server: respx.Router) -> None:
-    """A replica that lags behind does not undo it (spec §2.9)."""
+    """A reply of a replica that lags behind does not undo the end (spec §2.9)."""
     answers = [reply(running(99)), reply(succeeded())]
     server.route().mock(side_effect=lambda _: answers.pop())
     handle = face.client().operation(NAME, **TYPES)
@@ -275,7 +275,7 @@ def test_the_repr_of_a_handle_has_name_and_state(ending: Any) -> None:
 
 
 def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) -> None:
-    """Cancel and delete are calls for its name; neither changes what was seen."""
+    """Both calls send the name; neither changes the state that the handle has seen."""
     server.route().mock(return_value=reply({}))
     handle = face.client().operation(NAME, **TYPES)
     assert handle.cancel() is None
@@ -286,7 +286,7 @@ def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) ->
 
 
 def test_a_class_whose_name_is_taken(face: Face) -> None:
-    """Two classes have the same full name, so the second is refused."""
+    """A second class with the same full name is refused."""
 
     @lro.message("acme.images.v1.ResizeResponse")
     @attrs.frozen

@@ -1,4 +1,4 @@
-"""Failed polls: what passes is sat out, all else is raised at once (spec §11.5(2), (3))."""
+"""Failed polls: temporary failures are retried, all others are raised (spec §11.5(2), (3))."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ PASSING = {
 def test_fault_that_passes_is_polled_again(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """After the delays of retries; the caller does not notice."""
+    """The poll is repeated after the delays of retries, and the caller does not notice."""
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     for kind, fault in PASSING.items():
         server.route().mock(side_effect=[fault, fault, reply(succeeded())])
         clock.sleeps.clear()
         assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7), kind
-        # An empty reply to a Wait says only that a Get has to decide.
+        # An empty reply to a Wait is no failure: a Get decides.
         nonsense = wait_first and kind == "empty reply"
         assert clock.sleeps == ([0.5] if nonsense else [0.5, 1.0]), kind
-        if nonsense:  # and that Wait is of no use here
+        if nonsense:  # this client has stopped using Wait
             client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
 
 
@@ -83,7 +83,7 @@ FINAL = {
     "redirect loop": httpx.TooManyRedirects("loop"),
     "no scheme": httpx.UnsupportedProtocol("no scheme"),
 }
-del FINAL["page 505"]  # INTERNAL by its code (spec §11.8(2)), which passes
+del FINAL["page 505"]  # its code is INTERNAL (spec §11.8(2)), which is retried
 
 
 def test_fault_that_does_not_pass_is_raised_at_once(
@@ -98,7 +98,7 @@ def test_fault_that_does_not_pass_is_raised_at_once(
 
 
 def failing(*moments: tuple[float, float], error: CallError | None = None) -> Simulation:
-    """An operation of an hour, whose server cannot be reached in these spans of time."""
+    """Simulate an operation of an hour whose server is unreachable during these spans of time."""
     fault = error or call_error(lro.Code.UNAVAILABLE)
 
     def away(now: float) -> CallError | None:
@@ -108,7 +108,7 @@ def failing(*moments: tuple[float, float], error: CallError | None = None) -> Si
 
 
 def test_failures_for_ten_minutes_end_the_wait() -> None:
-    """Counted from the first; the last one is raised."""
+    """After ten minutes since the first failure the last one is raised."""
     for since, slack in ((300, 30), (0, 10)):
         simulation = failing((since, 9999))
         with pytest.raises(CallError) as caught:
@@ -121,18 +121,18 @@ def test_failures_for_ten_minutes_end_the_wait() -> None:
     assert (busy.now, busy.pauses) == (600, [600.0])
     stranger = failing((0, 9999), error=call_error(lro.Code.UNAVAILABLE, passing=True))
     with pytest.raises(CallError):
-        stranger.wait(PLAIN)  # a server that has never said anything: its address may be wrong
+        stranger.wait(PLAIN)  # the server has never replied, so its address may be wrong
     assert 60 <= stranger.now < 70
     assert simulation.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
     assert set(simulation.pauses[5:]) == {10.0}
-    retry = Retry(attempts=None, patience_seconds=5.0)  # how long is part of the policy
+    retry = Retry(attempts=None, patience_seconds=5.0)  # the policy sets the patience
     with pytest.raises(CallError):
         (simulation := failing((0, 9999))).wait(Polling(wait_first=False, retry=retry))
     assert simulation.pauses == [0.5, 1.0, 2.0, 4.0]
 
 
 def test_a_good_reply_resets_the_failures() -> None:
-    """Failures that are interrupted by a good reply go on for ever, from half a second."""
+    """After a good reply the ten minutes and the delays begin anew."""
     away = [(float(n), n + 400.0) for n in range(0, 3600, 450)]
     simulation = failing(*away)
     assert simulation.wait(PLAIN).done
@@ -140,7 +140,7 @@ def test_a_good_reply_resets_the_failures() -> None:
 
 
 def test_attempts_can_be_bounded_too() -> None:
-    """So can the failures in a row, which a good reply sets back."""
+    """A policy can limit the failures in a row; a good reply resets the count."""
     faults = [call_error(lro.Code.UNAVAILABLE)] * 4 + [None] + [call_error(lro.Code.ABORTED)] * 2
     simulation = Simulation(ends_at=3600, fault=lambda _: faults.pop())
     retry = Retry(
@@ -156,7 +156,7 @@ def test_attempts_can_be_bounded_too() -> None:
 
 
 def test_with_a_deadline_that_is_the_patience() -> None:
-    """Failures are sat out until the deadline, even for longer than ten minutes."""
+    """With a deadline, failures are retried until then, even for more than ten minutes."""
     simulation = failing((5, 9999))
     with pytest.raises(PollTimeout) as caught:
         simulation.wait(PLAIN, 1800)
@@ -172,13 +172,13 @@ def test_with_a_deadline_that_is_the_patience() -> None:
     )
     with pytest.raises(PollTimeout) as caught:
         failing((5, 50)).wait(PLAIN, 100)
-    assert caught.value.last_error is None  # one that is over is forgotten
+    assert caught.value.last_error is None  # an error is dropped after a good reply
     assert "failed" not in str(caught.value)
 
 
 @given(st.floats(0, 3000), st.floats(0, 590))
 def test_wait_continues_after_a_short_outage(since: float, length: float) -> None:
-    """Within one pause, if it lasted less than ten minutes."""
+    """After an outage of less than ten minutes the wait continues within one pause."""
     fault = call_error(lro.Code.INTERNAL)
     simulation = Simulation(
         ends_at=since, fault=lambda now: fault if since <= now < since + length else None
@@ -188,7 +188,7 @@ def test_wait_continues_after_a_short_outage(since: float, length: float) -> Non
 
 
 def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: respx.Router) -> None:
-    """With no code to retry, what a proxy says passes, and what the server says does not."""
+    """With no code to retry, a proxy's error page is retried, and the server's error is not."""
     answers = [refusal(lro.Code.INTERNAL), reply(running()), page_of_a_proxy(500)]
     server.get().mock(side_effect=lambda _: answers.pop())
     retry = Retry(codes=frozenset(), transport=True)
@@ -202,7 +202,7 @@ def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: res
 def test_an_operation_that_was_just_started_is_not_gone(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Another replica may not have it yet: it is asked again for ten seconds (spec §11.5(2))."""
+    """Another replica may not have it yet, so it is polled for ten seconds (spec §11.5(2))."""
     known_at, said = clock.now + 1.0, []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -215,23 +215,23 @@ def test_an_operation_that_was_just_started_is_not_gone(
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     begin = functools.partial(client.start, "/v1/x:start", {}, **TYPES)
     assert begin().result() == ResizeResponse(size_bytes=7)
-    for verb in ("refresh", "cancel", "delete"):  # by the policy of single calls
+    for verb in ("refresh", "cancel", "delete"):  # these follow the policy of single calls
         known_at = clock.now + 1.0
         getattr(begin(), verb)()
         with face.entering(begin()):
             known_at = clock.now + 1.0
         assert said[-1]
     known_at, began = clock.now + 99.0, clock.now
-    with pytest.raises(CallError, match="NOT_FOUND"):  # no sign that an attempt has deleted it
+    with pytest.raises(CallError, match="NOT_FOUND"):  # no earlier attempt can have deleted it
         begin().delete()
     with pytest.raises(OperationGone):
         begin().result()
     assert 10 <= clock.now - began < 30
-    with pytest.raises(OperationGone):  # of another client's start
+    with pytest.raises(OperationGone):  # another client started it
         client.operation("operations/other", **TYPES).result()
     known_at = clock.now
     begin().delete()
     known_at = began = clock.now + 99.0
-    with pytest.raises(OperationGone):  # it was seen since
+    with pytest.raises(OperationGone):  # this client has already seen it
         client.operation(NAME, **TYPES).result()
     assert clock.now + 99.0 == began

@@ -1,4 +1,4 @@
-"""The pauses between polls: what they cost and what they lose (spec §11.2(2), (3))."""
+"""The pauses between polls: how many polls, and how late ends are seen (spec §11.2(2), (3))."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lro_client.waits import Wait, wait_exponential, wait_proportional
 from tests.client.simulation import Simulation
 
 PLAIN = Polling(jitter=0.0, wait_first=False)
-"""The default policy, with the parts left out that make it inexact."""
+"""The default policy without jitter and Waits, so that its pauses are exact."""
 
 run_times = st.floats(0, 3600)
 
 
 def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
-    """The first pauses of a policy, where each poll takes ``every`` seconds."""
+    """Return the first pauses of a policy if each poll takes ``every`` seconds."""
     polling = Polling(wait=wait, jitter=0.0)
     found: list[float] = []
     for poll in range(1, count + 1):
@@ -33,7 +33,7 @@ def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
 
 @pytest.mark.parametrize(("seconds", "about", "exactly"), [(10, 25, 23), (600, 61, 58)])
 def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int) -> None:
-    """About 25 in 10 s and 61 in 10 minutes, as the specification has it."""
+    """The policy makes about 25 polls in 10 s and 61 in 10 minutes, as the specification says."""
     simulation = Simulation(ends_at=seconds)
     simulation.wait(PLAIN)
     assert len(simulation.asked) == exactly == pytest.approx(about, rel=0.1)
@@ -41,7 +41,7 @@ def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int
 
 @given(run_times)
 def test_the_default_never_asks_too_often(run_time: float) -> None:
-    """Polls are at least 0.05 s and at most 20 s apart, each a quarter later than the last."""
+    """Each pause is a quarter of the time so far, at least 0.05 s and at most 20 s."""
     simulation = Simulation(ends_at=run_time)
     simulation.wait(PLAIN)
     times = [when for when, _ in simulation.asked]
@@ -52,7 +52,7 @@ def test_the_default_never_asks_too_often(run_time: float) -> None:
 
 @given(st.floats(0, 1000), st.floats(0, 1))
 def test_jitter_shortens_pauses_by_a_tenth(seconds: float, chance: float) -> None:
-    """At most; switched off, not at all."""
+    """Jitter shortens a pause by at most a tenth; if switched off, by nothing."""
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)
@@ -73,13 +73,13 @@ def test_jitter_comes_from_chance() -> None:
 
 
 def test_the_proportional_policy_is_adjustable() -> None:
-    """Share and bounds are the caller's to choose."""
+    """The caller can set the share and the bounds."""
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 5) == [1.0, 1.0, 1.0, 1.5, 2.25]
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 8)[-1] == 3.0
 
 
 def test_exponential_policy_has_the_usual_defaults() -> None:
-    """1 s, then 1.5 times as long each time, up to 20 s."""
+    """The pause is 1 s, then grows by a factor of 1.5, up to 20 s."""
     assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
     assert pauses(wait_exponential(), 2000)[-1] == 20.0
     assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]
@@ -87,13 +87,13 @@ def test_exponential_policy_has_the_usual_defaults() -> None:
 
 @given(st.floats(-10, 0) | st.none())
 def test_a_retry_after_that_asks_for_nothing(retry_after: float | None) -> None:
-    """Zero and less is no recommendation."""
+    """A Retry-After of zero or less is ignored."""
     assert PLAIN.pause(1, 100.0, retry_after, 0.0) == 20.0
 
 
 @given(st.floats(0, 1000, exclude_min=True))
 def test_retry_after_replaces_the_pause(retry_after: float) -> None:
-    """Above the policy's maximum, too, and without jitter; the caller may bound it."""
+    """It may exceed the policy's maximum and has no jitter; ``max_retry_after`` bounds it."""
     assert Polling().pause(1, 100.0, retry_after, 0.0) == retry_after
     bounded = Polling(max_retry_after=30.0).pause(1, 100.0, retry_after, 0.0)
     assert bounded == min(retry_after, 30.0)
@@ -101,7 +101,7 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
 
 
 def test_waits_of_tenacity_see_the_error() -> None:
-    """Of a failed call; a poll that has not failed has an outcome without one."""
+    """The wait sees the error of a failed call; after a good poll the outcome has no error."""
     error = CallError("GetOperation", lro.Status(lro.Code.UNAVAILABLE), retry_after=7.0)
     seen: list[Any] = []
 
@@ -125,7 +125,7 @@ def test_waits_of_tenacity_see_the_error() -> None:
 
 
 def test_waits_are_added_as_those_of_tenacity_are() -> None:
-    """A sum waits for both; ``sum`` itself begins with zero."""
+    """A sum of waits waits for both; ``sum`` begins with zero."""
     state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
     both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)
     assert both(state) == 3.0

@@ -32,14 +32,14 @@ def names(count: int) -> list[str]:
 
 
 def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) -> list[int]:
-    """Operations that end one after the other, each waited for."""
+    """Plan operations that end one after the other, and watch each of them."""
     for number, name in enumerate(names(count)):
         world.plan(name, first + (last - first) * number / count)
     return [world.watch(name) for name in names(count)]
 
 
 def excess(world: World, numbers: list[int]) -> float:
-    """How long after its end a listener got it at the latest."""
+    """Return the longest time from an operation's end until its listener received it."""
     found = []
     for number in numbers:
         [(at, news)] = world.ends(number)
@@ -50,7 +50,7 @@ def excess(world: World, numbers: list[int]) -> float:
 
 @attrs.frozen
 class Course:
-    """A server, how long after their ends they are seen, and how often each verb is called."""
+    """A server, how late ends may be seen, and how often each verb may be called."""
 
     late: float
     calls: dict[str, tuple[int, int]]
@@ -66,15 +66,15 @@ HICCUP = error(lro.Code.UNAVAILABLE, http_status=503)
 
 
 def refuse_many(_: float, call: Call) -> CallError | None:
-    """Refuses what is asked for several names."""
+    """Refuse every request that has several names."""
     return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
 
 
 def losing_a_quarter(count: int, ends: float) -> Course:
-    """Or 20 seconds, where nothing but Get is there (spec §11.2(2))."""
+    """Return the course of polls by Get: ends are seen a quarter late (spec §11.2(2))."""
     polls = int(30 + ends / 20 + 45 * (ends > 1)) * count
     late = min(max(0.25 * ends, 0.2), 20.0) + 0.02
-    tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # every ten minutes
+    tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # tried again every ten minutes
     calls = {"Get": (1, polls), **tried}
     return Course(late, calls, {**GET_ALONE, "latency": 0.0}, count, (ends, ends))
 
@@ -150,7 +150,7 @@ COURSES = {
 
 @pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
 def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
-    """By what a server offers, and what is in the way."""
+    """Each end is seen within the limit, and no verb is called more often than allowed."""
     world = World(**course.world)
     numbers = spread(world, course.count, *course.ends)
     world.run()
@@ -171,7 +171,7 @@ def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_changes_are_seen_soon_where_waits_are_held(count: int) -> None:
-    """A Wait ends only with its operation: where changes are wanted, it is held for a second."""
+    """A Wait ends only with its operation: if progress is wanted, it is held for a second."""
     world = World()
     begin = world.now
     moments = (begin + 10.0, begin + 20.0, begin + 30.0)
@@ -187,7 +187,7 @@ def test_changes_are_seen_soon_where_waits_are_held(count: int) -> None:
 
 
 def test_a_server_that_learns_a_verb_is_asked_again() -> None:
-    """What it did not offer is tried again after ten minutes."""
+    """A verb that the server did not offer is tried again after ten minutes."""
     world = World(offers=frozenset({WAIT}))
     for name in names(9):
         world.plan(name, 2000.0)
@@ -218,7 +218,7 @@ def test_deleted_operation_ends_its_watch(way: str) -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_what_a_replica_does_not_know_yet(way: str) -> None:
-    """Right after its start by this client it is not gone; ten seconds later it is."""
+    """For ten seconds after its start by this client an unknown operation is not gone."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, 9)
     for name, planned in world.operations.items():
@@ -235,7 +235,7 @@ def test_what_a_replica_does_not_know_yet(way: str) -> None:
 
 
 def test_a_stream_ends_without_listeners() -> None:
-    """At its next sign of life."""
+    """The stream ends at the next message after its last listener has left."""
     world = World()
     numbers = spread(world, 10, 2000.0, 2000.0)
     world.run(1)
@@ -249,7 +249,7 @@ def test_a_stream_ends_without_listeners() -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_one_last_look_when_patience_ends(way: str) -> None:
-    """Where a poll was not due yet (spec §11.4(1))."""
+    """If no poll was due yet, a last one is made at the deadline (spec §11.4(1))."""
     world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
     for name in names(8):
         world.plan(name, 999.5)
@@ -261,7 +261,7 @@ def test_one_last_look_when_patience_ends(way: str) -> None:
 
 
 def test_pressure_slows_everything_down() -> None:
-    """A server that has too much to do is left alone for as long as it asks (429, 503)."""
+    """An overloaded server is not called for as long as it asks (429, 503)."""
 
     def storm(now: float, _: Call) -> CallError | None:
         if now < 1100:
@@ -277,7 +277,7 @@ def test_pressure_slows_everything_down() -> None:
 
 
 def test_pressure_without_a_time_doubles_the_pauses() -> None:
-    """From half a second to half a minute."""
+    """The pauses double, from 0.5 s to 30 s."""
     world = World(offers=frozenset(), fault=lambda *_: error(lro.Code.UNAVAILABLE))
     spread(world, 1)
     world.run(300)
@@ -293,9 +293,9 @@ def test_pressure_without_a_time_doubles_the_pauses() -> None:
 def test_nothing_but_failures_for_ten_minutes(
     answering: float, seconds: float, count: int, way: str
 ) -> None:
-    """Then the last one is raised, unless every waiter has a deadline (spec §11.5(2)).
+    """After ten minutes the last failure is raised, unless all waits have deadlines (§11.5(2)).
 
-    After one minute, where the server has never said anything: its address may be wrong.
+    It is raised after one minute if the server has never replied: its address may be wrong.
     """
     away, dies = error(lro.Code.UNAVAILABLE, passing=True), 1000.0 + answering
     world = World(offers=OFFERS[way], fault=lambda now, _: away if now >= dies else None)
@@ -304,7 +304,7 @@ def test_nothing_but_failures_for_ten_minutes(
     world.break_streams()
     world.run(seconds)
     assert [world.received[number] for number in endless] == [[]] * count
-    world.run(240)  # in which the turn of each of many comes, where each needs a call
+    world.run(240)  # time for one more call to each operation
     for number in endless:
         [(_, news)] = world.ends(number)
         assert isinstance(news, WatchFailed)
@@ -314,7 +314,7 @@ def test_nothing_but_failures_for_ten_minutes(
 
 
 def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever fails for a while: the end, or that it is gone, once; nothing to who has left."""
+    """Despite failures each listener gets one end, and none that has left gets anything."""
     main(["--count", "50", "--seed", "0"])
     said, _, tally = capsys.readouterr().out.partition(": ")
     assert said == "50 schedules from seed 0"
@@ -330,9 +330,9 @@ def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_first_stream_holds_up_no_other_operation(
     options: dict[str, Any], count: int, moments: tuple[float, ...], seconds: float, late: float
 ) -> None:
-    """Who comes while it is not known what comes of it is asked for in another way.
+    """While the first stream is not yet known to work, later operations are read in other ways.
 
-    They go on as soon as the server is known to stream.
+    They get a stream as soon as the server is known to stream.
     """
     world = World(**options)
     numbers = spread(world, count)
@@ -371,7 +371,7 @@ def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
 
 
 def test_no_call_outlasts_the_last_patience() -> None:
-    """What comes after that holds up others only; nothing is learned from such a call."""
+    """The last deadline bounds the call, and a call cut by it says nothing about the server."""
     cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
     for name in names(6):
@@ -385,7 +385,7 @@ def test_no_call_outlasts_the_last_patience() -> None:
 
 
 def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
-    """A Retry-After of a day is kept for the operation that it was about."""
+    """A Retry-After of a day delays only the operation that it was sent for."""
     day = error(lro.Code.UNAVAILABLE, http_status=503, retry_after=86_400.0)
 
     def fault(_: float, call: Call) -> CallError | None:
@@ -398,7 +398,7 @@ def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
 
 
 def test_a_listener_that_raises_does_not_stop_the_others() -> None:
-    """The others get their news, and the pollers go on."""
+    """The other listeners get their news, and the pollers continue."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
 
@@ -416,7 +416,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
 def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
-    """Soon, though another listener's Wait is held for twenty seconds."""
+    """It gets the state soon, though another listener's Wait is held for twenty seconds."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
@@ -428,7 +428,7 @@ def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> N
 
 
 def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
-    """What it reported once is read each minute, and at a listener's deadline."""
+    """The operations are read each minute, and at a listener's deadline."""
     world = World(mute_after=1)
     numbers = spread(world, 20, 100.0, 100.0)
     late = world.watch("operations/0", seconds=105.0)
@@ -443,7 +443,7 @@ def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
 
 @pytest.mark.parametrize("way", ["watch", "batch", "list"])
 def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
-    """It alone hears the truth about it; all others stay together, as the verb is there."""
+    """Only its listener gets the error; all others stay together, as the verb itself works."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         asked = (*getattr(call.request, "names", ()), getattr(call.request, "name", ""))
@@ -465,7 +465,7 @@ def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
 
 
 def test_a_server_that_forgets_a_verb() -> None:
-    """An older release takes over: what is no more there is no more asked for."""
+    """An older release takes over: the client stops using the verbs that it lacks."""
     world = World()
     numbers = spread(world, 100, 50.0, 60.0)
     world.run(5)
@@ -479,7 +479,7 @@ def test_a_server_that_forgets_a_verb() -> None:
 
 @pytest.mark.parametrize("way", ["batch", "get"])
 def test_a_server_says_when_to_ask_again(way: str) -> None:
-    """Of reads of many, too (spec §11.3)."""
+    """Retry-After also delays reads of many operations (spec §11.3)."""
     world = World(offers=OFFERS[way], retry_after=10.0)
     spread(world, 30, 60.0, 60.0)
     world.run()
@@ -490,7 +490,7 @@ def test_a_server_says_when_to_ask_again(way: str) -> None:
 
 
 def test_poller_that_cannot_be_started_is_tried_again_by_the_next() -> None:
-    """Where there can be no more threads."""
+    """The first wait fails as no thread can start; the next one starts a poller."""
     world = World()
     world.plan("operations/0", 1.0)
     world.full = True
@@ -503,7 +503,7 @@ def test_poller_that_cannot_be_started_is_tried_again_by_the_next() -> None:
 
 
 def test_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every waiter gets the reason, and the next ones get a new poller."""
+    """Every waiter gets the error, and later waits get a new poller."""
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:

@@ -1,4 +1,4 @@
-"""Progress read from metadata of every kind, and nothing that a server says makes it raise."""
+"""Progress is read from metadata of every kind, and no metadata of a server makes it raise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Counted:
 
 
 UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-"""Controls, halves of characters, and ends of lines."""
+"""Categories of control characters, surrogates and line separators."""
 
 INSIDE = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
 GOOGLE = {
@@ -143,7 +143,7 @@ def test_fraction_and_message_are_read(cases: list[tuple[Any, Progress | None]])
 
 
 def test_recursive_metadata_is_read_to_a_limit() -> None:
-    """Metadata that contains itself is not followed for ever."""
+    """Metadata that contains itself is read to a limited depth."""
     endless: dict[str, Any] = {}
     endless["progress"] = endless
     assert progress_of(endless) is None
@@ -158,7 +158,7 @@ def test_recursive_metadata_is_read_to_a_limit() -> None:
     ],
 )
 def test_start_time_is_read_from_any_type(found: object) -> None:
-    """When it began, whatever the time is made of."""
+    """The start is read whatever type the time has."""
     assert create_time_of(found) == datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)
 
 
@@ -167,12 +167,12 @@ def test_start_time_is_read_from_any_type(found: object) -> None:
     [None, 3, {}, {"createTime": "soon"}, {"createTime": 5}, {"create_time": datetime(2030, 1, 2)}],
 )
 def test_unreadable_start_time_is_none(found: object) -> None:
-    """None where there is none, or none that can be read."""
+    """The result is None if there is no start time, or if it cannot be read."""
     assert create_time_of(found) is None
 
 
 def test_property_that_raises_is_ignored() -> None:
-    """A property of the application's class may fail."""
+    """A property of an application's class may raise."""
 
     class Broken:
         @property
@@ -203,7 +203,7 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(JSON)
 def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
-    """Whatever the server sends."""
+    """The bounds hold for any JSON that a server may send."""
     read = progress_of(found) or Progress()
     create_time_of(found)
     assert read.fraction is None or 0 <= read.fraction <= 1
@@ -213,7 +213,7 @@ def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
 
 
 def test_progress_is_read_from_protobuf() -> None:
-    """Unset fields are missing; enums are named."""
+    """Unset fields count as missing, and enums are shown by name."""
     pytest.importorskip("google.longrunning.operations_pb2")
     from google.protobuf import descriptor_pb2, struct_pb2
     from google.protobuf.timestamp_pb2 import Timestamp

@@ -1,4 +1,4 @@
-"""Bars of rich and tqdm, drawn while a real operation runs."""
+"""Progress bars of rich and tqdm, drawn while a real operation runs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.client.real_service import FULL_NAME, Harness
 
 
 def started(harness: Harness, *steps: Any) -> Any:
-    """An operation that takes these steps."""
+    """Start an operation that takes these steps."""
     harness.say(*steps)
     client = Client(transport=LocalTransport(harness.service))
     return client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
 
 
 def console(width: int = 200) -> tuple[Any, io.StringIO]:
-    """A terminal of rich, and what is written to it."""
+    """Return a console of rich, and the buffer that it writes to."""
     rich = pytest.importorskip("rich.console")
     written = io.StringIO()
     return rich.Console(file=written, width=width, force_terminal=True), written
 
 
 def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Update[Any]:
-    """An update."""
+    """Make an update."""
     metadata = (
         None if percent is None else lro.AnyMessage("x/acme.Meta", {"percent": percent, **more})
     )
@@ -50,7 +50,7 @@ def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Upd
 
 
 def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
-    """The result is returned."""
+    """The bar ends at 100 %, and the result is returned."""
     where, written = console()
     operation = started(harness, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
     assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
@@ -59,7 +59,7 @@ def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
 
 
 def test_rich_shows_what_metadata_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Percent, message, and seconds left, of metadata that is not of the declared class too.
+    """Percentage, message and remaining time are shown, even if metadata has another class.
 
     Standard error is the default: standard output is for data.
     """
@@ -80,7 +80,7 @@ def test_rich_shows_what_metadata_says(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
-    """The result is returned."""
+    """The bar ends at 100 %, and the result is returned."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
     operation = started(harness, ResizeMetadata(40), ResizeResponse(7))
@@ -90,7 +90,7 @@ def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
 
 
 def test_tqdm_counts_in_the_units_of_the_service() -> None:
-    """Of all units, in percent, or only upwards; a message stands behind."""
+    """The bar shows units of a total, percent, or a count without total, and then the message."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
     progress = iter(
@@ -103,7 +103,7 @@ def test_tqdm_counts_in_the_units_of_the_service() -> None:
         ]
     )
     bar = TqdmBar(progress_of=lambda _: next(progress), file=written, ncols=80)
-    bar.update(state(1))  # not yet entered: nothing is drawn, or read
+    bar.update(state(1))  # before the block the bar neither draws nor reads progress
     with bar:
         for _ in range(4):
             bar.update(state(1))
@@ -116,13 +116,13 @@ def test_tqdm_counts_in_the_units_of_the_service() -> None:
 
 
 def test_a_failure_ends_the_bar(harness: Harness) -> None:
-    """The error of the operation is raised, as by result(); no thread goes on drawing."""
+    """The operation's error is raised, as by ``result``, and no thread goes on drawing."""
     where, _ = console()
     operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))
     with pytest.raises(OperationFailed):
         show_rich(operation, 10, every=0.05, console=where, description="x")
     drawing = [one for one in threading.enumerate() if type(one).__module__.startswith("rich")]
-    for thread in drawing:  # the last one may still be about to end
+    for thread in drawing:  # the last thread may still be ending
         thread.join(120)
         assert not thread.is_alive()
 
@@ -140,7 +140,7 @@ def test_missing_bar_library_names_the_extra(make: Any, monkeypatch: pytest.Monk
     [(0, "0s"), (59.4, "59s"), (61, "1m 01s"), (7265, "2h 01m"), (200_000, "2d 7h")],
 )
 def test_time_spans_show_two_units(seconds: float, text: str) -> None:
-    """At most."""
+    """A time span is shown in at most two units."""
     from lro_client.progress._bars import span_text
 
     assert span_text(seconds) == text

@@ -1,4 +1,4 @@
-"""The estimated end: exact at a constant rate, sane whatever is reported."""
+"""The estimated end: exact at a constant rate, and sane for any report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.faces import Clock
 
 @pytest.fixture
 def estimate(clock: Clock) -> Estimate:
-    """An estimate on a clock to turn."""
+    """An estimate on a virtual clock."""
     return Estimate(clock=clock)
 
 
@@ -28,7 +28,7 @@ def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
     clock.sleep(1)
     estimate.add(0.5)
     assert estimate.seconds_left is None
-    estimate.add(1.5)  # more than all is all, and then nothing is left
+    estimate.add(1.5)  # more than 1 counts as 1, so no time is left
     assert estimate.seconds_left == 0
 
 
@@ -50,7 +50,7 @@ def test_a_constant_rate_gives_the_exact_end(
 
 
 def test_it_counts_down_between_two_fractions(estimate: Estimate, clock: Clock) -> None:
-    """A pause as long as the one before is none."""
+    """A pause as long as the previous one does not count as a stall."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -58,7 +58,7 @@ def test_it_counts_down_between_two_fractions(estimate: Estimate, clock: Clock) 
 
 
 def test_a_stall_makes_it_grow(estimate: Estimate, clock: Clock) -> None:
-    """The longer nothing happens, the later the end."""
+    """The longer progress stands still, the later is the estimated end."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -72,7 +72,7 @@ def test_a_stall_makes_it_grow(estimate: Estimate, clock: Clock) -> None:
 
 
 def test_progress_that_falls_lengthens_the_estimate(estimate: Estimate, clock: Clock) -> None:
-    """What was lost has to be done again."""
+    """Work that was lost has to be done again."""
     for percent in (0, 40, 30):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -93,7 +93,7 @@ def test_second_pass_is_estimated_by_its_own_rate(estimate: Estimate, clock: Clo
 
 
 def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
-    """A moment before the last one changes nothing; the moment may be given."""
+    """A report that is older than the last one is ignored; its time may be passed in."""
     estimate.add(0.0, clock.now - 10)
     estimate.add(0.5)
     estimate.add(0.1, clock.now - 5)
@@ -101,7 +101,7 @@ def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
 
 
 def test_an_end_beyond_all_bounds(clock: Clock) -> None:
-    """A rate too small for a number is none."""
+    """A rate that is too small gives no estimate."""
     estimate = Estimate(clock=clock)
     estimate.add(0.0)
     clock.now += 1e300

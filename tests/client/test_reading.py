@@ -1,4 +1,4 @@
-"""Replies of real servers and of what stands before them (spec §11.5, §11.6, §11.8)."""
+"""Replies of real servers, and of proxies before them (spec §11.5, §11.6, §11.8)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.webhooks.receivers import receiver
 
 
 def headless(content: bytes) -> bytes:
-    """What some servers send as deflate: without the head of zlib."""
+    """Compress as raw deflate without the zlib header, as some servers do."""
     made = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return made.compress(content) + made.flush()
 
 
 def in_members(content: bytes) -> bytes:
-    """Gzip of three members, the second one empty, and what fills a block up (RFC 1952 §2.2)."""
+    """Compress as three gzip members, the second one empty, then zero padding (RFC 1952 §2.2)."""
     at = len(content) // 2
     return b"".join(map(gzip.compress, (content[:at], b"", content[at:]))) + bytes(9)
 
@@ -59,7 +59,7 @@ ONLY_GET = Polling(wait_first=False)
 def answering(
     face: Face, *answers: Callable[[], httpx.Response], polling: Polling = ONLY_GET, **options: Any
 ) -> Any:
-    """A client, on a clock of its own, of a server that gives these answers, the last for ever."""
+    """Make a client on its own clock; its server sends these answers, the last for ever."""
     left = list(answers)
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -70,14 +70,14 @@ def answering(
 
 
 def raw(content: bytes, status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
-    """An answer whose body was not read."""
+    """Return an answer whose body was not read."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return lambda: httpx.Response(status, headers=named, stream=httpx.ByteStream(content))
 
 
 DONE = json.dumps(succeeded()).encode()
 
-# -- bodies -------------------------------------------------------------------------------------
+# -- compressed bodies --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("coding", "pack"), PACKING)
@@ -92,7 +92,7 @@ def test_packed_bodies_are_unpacked(
 def test_body_is_unpacked_whatever_the_chunks(
     content: bytes, case: tuple[str, Callable[[bytes], bytes]], size: int
 ) -> None:
-    """The same comes out of pieces of any size."""
+    """Chunks of any size decompress to the same content."""
     codings, pack = case
     unpacking, whole = Unpacking(codings), pack(content)
     chunks = [whole[at : at + size] for at in range(0, len(whole), size)]
@@ -105,7 +105,7 @@ PIECE = 256 * 1024
 @pytest.mark.parametrize("size", [2_000_000, PIECE, 3 * PIECE])
 @pytest.mark.parametrize("members", [1, 20])
 def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
-    """However little of it was sent, also where a member ends with a piece."""
+    """Each piece is bounded, however small its input, even if a member ends with a piece."""
     unpacking = Unpacking("gzip")
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(size)) * members)]
     assert sum(found) == members * size
@@ -116,7 +116,7 @@ def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
 def test_unpacked_size_is_bounded(
     codings: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than that is held in memory."""
+    """A reply over the limit is refused, and is not kept in memory."""
     monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
     bomb = bytes(50_000_000)
     for _ in codings.split(","):
@@ -132,7 +132,7 @@ def test_unpacked_size_is_bounded(
 
 @pytest.mark.parametrize("codings", ["br", "zstd", "gzip, br", "gzip, gzip, gzip", "x", "*"])
 def test_other_codings_are_not_read(codings: str, face: Face) -> None:
-    """The HTTP library would unpack some of them, without a bound."""
+    """The HTTP library would decompress some of these codings without a size limit."""
     client = answering(face, raw(DONE, content_encoding=codings))
     with pytest.raises(UnreadableReply, match=rf"packed as '{re.escape(codings)}'") as caught:
         client.get(NAME)
@@ -166,14 +166,14 @@ SPOILT = [b"no gzip at all", gzip.compress(DONE, mtime=0)[:-20] + b"x" * 20]
 
 @pytest.mark.parametrize("spoilt", SPOILT, ids=["none", "cut"])
 def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
-    """As a truncated one is."""
+    """A corrupt body is retried, like a truncated one."""
     spoilt_once = raw(spoilt, content_encoding="gzip", content_type="application/json")
     client = answering(face, spoilt_once, raw(DONE))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
 
 def test_a_body_that_is_never_packed_as_it_says(face: Face) -> None:
-    """It is read again three times, as an empty one: no reply will be another."""
+    """It is read again three times, as an empty reply is; then the error is raised."""
     asked: list[int] = []
 
     def answer() -> httpx.Response:
@@ -220,7 +220,7 @@ def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
     assert 0 < len(sent) <= 66
 
 
-# -- what they say ------------------------------------------------------------------------------
+# -- content ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("http", [408, 429, 500, 502, 503, 504])
@@ -235,7 +235,7 @@ def test_foreign_bodies_with_a_status_that_passes_are_sat_out(http: int, face: F
 
 @pytest.mark.parametrize("kept", [0, 1, 20, len(DONE) - 1])
 def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
-    """Announced as JSON, with 200: it passes for a wait, and is an error of a single call."""
+    """A cut JSON reply with status 200 is retried by a wait, and is an error of a single call."""
     cut = raw(DONE[:kept], content_type="application/json; charset=utf-8")
     handle = answering(face, cut, raw(DONE)).operation(NAME, **TYPES)
     assert handle.result() == ResizeResponse(7)
@@ -248,7 +248,7 @@ def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
 @pytest.mark.parametrize("parent", ["a/", "projects/operations/"])
 @pytest.mark.parametrize("way", ["watch", "batchGet", "list", "get"])
 def test_names_with_segments(way: str, parent: str, face: Face) -> None:
-    """Below a parent, and with ids of several segments: one collection, by whatever way."""
+    """Operations below a parent, or with long ids, form one collection, whichever verb is used."""
     names = [f"{parent}operations/{tail}" for tail in (*"abcdef", "x/y/z")]
     ends = [succeeded(name=name) for name in names]
     collections = set()
@@ -271,11 +271,11 @@ def test_names_with_segments(way: str, parent: str, face: Face) -> None:
     assert collections == {f"{parent}operations"}
 
 
-# -- errors that help ---------------------------------------------------------------------------
+# -- helpful errors -----------------------------------------------------------------------------
 
 
 def test_body_corrupt_at_its_end_is_retried() -> None:
-    """Its beginning was correct."""
+    """The corruption is found although the beginning was correct."""
     unpacking = Unpacking("gzip")
     assert b"".join(unpacking.feed(gzip.compress(b"x" * 100)[:10])) == b""
     with pytest.raises(httpx.DecodingError):
@@ -284,7 +284,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
-    """httpx's documentation has it. The reply counts, as far as a hook has read it."""
+    """A hook may raise, as httpx documents; the reply counts as far as the hook has read it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 
@@ -310,7 +310,7 @@ def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
 def test_header_that_cannot_be_sent_is_not_shown(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be a token of a file, with the newline at its end."""
+    """The header may be a token from a file, with a newline at its end."""
     http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
     with (
         sockets.serving(sockets.silent) as url,
@@ -335,7 +335,7 @@ LASTING = [
 def test_what_keeps_a_client_from_connecting_for_good(
     error: type[httpx.RequestError], text: str, code: str, face: Face
 ) -> None:
-    """It is raised at once: it is news, and no retry can cure it."""
+    """The error is raised at once, since no retry can cure it."""
 
     def answer() -> httpx.Response:
         asked.append(1)
@@ -348,7 +348,7 @@ def test_what_keeps_a_client_from_connecting_for_good(
 
 
 def test_servers_that_no_client_can_trust(face: Face, tmp_path: Path) -> None:
-    """A certificate of an unknown authority, and a port without TLS: as the libraries say it."""
+    """The error has the library's reason: an unknown authority, or a port without TLS."""
     context, _ = certificates.contexts(tmp_path, "127.0.0.1")
     for server, says in ((context, "CERTIFICATE_VERIFY_FAILED"), (None, "WRONG_VERSION|RECORD_L")):
         with receiver(context=server) as there:

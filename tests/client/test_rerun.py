@@ -1,4 +1,4 @@
-"""Starting the work of an operation again: over each way to a service, and its retries (§3.12)."""
+"""Rerunning an operation's work: over each way to a service, and with retries (spec §3.12)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFFERING = {"verbs": (*VERBS, "RerunOperation")}
 
 
 def failed(harness: Harness) -> str:
-    """The name of an operation that has failed."""
+    """Return the name of an operation that has failed."""
     harness.say(StatusError(lro.Code.UNAVAILABLE, "away"))
     handle = harness.resize.start(ResizeRequest(source="a.png"))
     handle.wait(timeout=10)
@@ -42,7 +42,7 @@ def failed(harness: Harness) -> str:
 def test_failed_work_starts_again_over_each_way(
     harness: Harness, face: Face, way: Any, request: pytest.FixtureRequest
 ) -> None:
-    """The new operation has a handle as any other; with a request id it is started once."""
+    """The new operation has a handle; two reruns with one request id start one operation."""
     client = way(harness, face, lambda: request.getfixturevalue("listening")).client()
     name = failed(harness)
     harness.say(ResizeResponse(7))
@@ -65,7 +65,7 @@ def test_servers_that_do_not_offer_it_refuse(harness: Harness, face: Face) -> No
 def test_rerun_is_retried_only_with_a_request_id(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """Else a lost reply could begin the work twice."""
+    """Without the id a lost reply could start the work twice."""
     server.post(f"/v1/{NAME}:rerun").side_effect = [
         refusal(lro.Code.UNAVAILABLE),
         reply(running(name="operations/new")),

@@ -1,4 +1,4 @@
-"""Retries of single calls: which, how soon, how often (spec §11.5(1), (4), (5))."""
+"""Retries of single calls: which calls, how soon, how often (spec §11.5(1), (4), (5))."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def retry_info(delay: str) -> dict[str, str]:
     ("retry", "failures", "pauses"),
     [
         (Retry(), 2, [0.5, 1.0]),
-        (Retry(), 5, [0.5, 1.0, 2.0, 4.0]),  # attempts run out
+        (Retry(), 5, [0.5, 1.0, 2.0, 4.0]),  # the attempts are used up
         (Retry(attempts=None), 7, [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
         (Retry(attempts=None, patience_seconds=3.0), 4, [0.5, 1.0, 2.0]),
         (NO_RETRY, 1, []),
@@ -46,7 +46,7 @@ def retry_info(delay: str) -> dict[str, str]:
 def test_unavailable_is_asked_again(
     retry: Retry, failures: int, pauses: list[float], face: Face, server: respx.Router
 ) -> None:
-    """Each verb, by doubling delays, as often and for as long as the policy says."""
+    """Each verb is retried with doubling delays, as often and as long as the policy allows."""
     fails = failures > len(pauses)
     for kind, ask in VERBS.items():
         clock = Clock()
@@ -58,7 +58,7 @@ def test_unavailable_is_asked_again(
 
 
 def test_what_counts_as_unavailable(face: Face, clock: Clock, server: respx.Router) -> None:
-    """A connection that failed before a reply, and the pages of a proxy that has no server."""
+    """Failures to connect, lost connections, and pages of a proxy without a server are retried."""
     faults: list[Any] = [
         httpx.ConnectError("refused"),
         httpx.ConnectTimeout("slow"),
@@ -100,7 +100,7 @@ FINAL: list[tuple[Any, lro.Code]] = [
 
 
 def test_other_faults_are_final(face: Face, clock: Clock, server: respx.Router) -> None:
-    """What passes while waiting is final for a single call, unless the policy says otherwise."""
+    """Failures that a wait retries are final for a single call, unless the policy retries them."""
     client = face.client(clock=clock)
     for number, (fault, code) in enumerate(FINAL, 1):
         route = server.get().mock(side_effect=[fault])
@@ -114,7 +114,7 @@ def test_other_faults_are_final(face: Face, clock: Clock, server: respx.Router) 
 
 
 def test_how_faults_are_shown(face: Face, server: respx.Router) -> None:
-    """By the name of their class, and by their text; also of another library (httpx2)."""
+    """The message has the class and the text of the error, also with httpx2."""
     connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
     for fault, text in (
         (httpx.ConnectError("refused"), "UNAVAILABLE: ConnectError: refused"),
@@ -148,7 +148,7 @@ def test_how_faults_are_shown(face: Face, server: respx.Router) -> None:
 def test_server_delay_lengthens_the_pause(
     answer: httpx.Response, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """RetryInfo and Retry-After never shorten it."""
+    """RetryInfo and Retry-After never shorten the pause."""
     server.get().mock(side_effect=[answer, reply(running())])
     face.client(clock=clock).get(NAME)
     assert clock.sleeps == [pause]
@@ -164,7 +164,7 @@ def test_server_delay_lengthens_the_pause(
 def test_a_call_that_takes_too_long_is_reported(
     answer: httpx.Response, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A single call does not sleep for longer than a minute, unless it is allowed to."""
+    """A single call sleeps for at most a minute, unless the policy allows more."""
     server.get().mock(side_effect=[answer, answer, reply(running())])
     with pytest.raises(CallError) as caught:
         face.client(clock=clock).get(NAME)
@@ -175,7 +175,7 @@ def test_a_call_that_takes_too_long_is_reported(
 
 
 def test_custom_policy_decides_retries(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Codes, pauses and attempts; any wait of tenacity works."""
+    """A policy sets the codes, pauses and attempts; any wait of tenacity can be used."""
     retry = Retry(
         codes=frozenset({lro.Code.ABORTED}),
         wait=tenacity.wait_fixed(3) + wait_exponential(1.0, 2.0),
@@ -190,7 +190,7 @@ def test_custom_policy_decides_retries(face: Face, clock: Clock, server: respx.R
 def test_what_is_spoilt_on_the_way_can_be_retried(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """With ``transport`` set, single calls go on past a proxy's pages and cut replies, too."""
+    """With ``transport`` single calls also retry after a proxy's page or a cut reply."""
     cut = httpx.Response(200, text='{"name":', headers={"content-type": "application/json"})
     server.get().mock(side_effect=[page_of_a_proxy(500), cut, reply(running())])
     client = face.client(clock=clock, retry=Retry(transport=True))
@@ -204,10 +204,10 @@ def test_what_is_spoilt_on_the_way_can_be_retried(
 def test_a_repeated_delete_that_finds_nothing(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """NOT_FOUND means that an earlier attempt has done it (spec §11.5(5)).
+    """NOT_FOUND then means that an earlier attempt has deleted it (spec §11.5(5)).
 
-    So does not that of a first attempt, nor of a cancel: its caller gets no answer that would say
-    that a cancellation was asked for.
+    It stays an error of a first delete, and of a cancel, whose caller would otherwise not learn
+    that nothing was cancelled.
     """
     lost, missing = httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)
     client = face.client(clock=clock)
@@ -225,7 +225,7 @@ def test_a_repeated_delete_that_finds_nothing(
 def test_how_long_a_call_may_take(
     timeout: float | None, seconds: float, face: Face, server: respx.Router
 ) -> None:
-    """Each attempt is bounded; a Wait gets the time on top that the server may hold it."""
+    """Each attempt has ``call_seconds``; a Wait also has the time that the server may hold it."""
     route = server.post().mock(return_value=reply(running()))
     face.client(call_seconds=5.0).wait(NAME, timeout=timeout)
     assert route.calls.last.request.extensions["timeout"]["read"] == seconds

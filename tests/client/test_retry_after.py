@@ -1,4 +1,4 @@
-"""The recommended polling interval: how Retry-After is read and followed (spec §11.3, §5.13)."""
+"""The recommended polling interval: how Retry-After is parsed and followed (spec §11.3, §5.13)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CODER = HttpCoder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
 
 
 def read(**headers: str) -> float | None:
-    """What the client makes of these headers, at the moment NOW."""
+    """Return what the client reads from these headers at the time NOW."""
     answer = reply(running(), **headers)
     return CODER.decode(CALL, answer, answer.content).retry_after
 
 
 def date(seconds: float) -> str:
-    """An HTTP date, counted from NOW."""
+    """Return the HTTP date so many seconds after NOW."""
     return format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
 
 
@@ -55,7 +55,7 @@ def date(seconds: float) -> str:
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float | None) -> None:
-    """A date counts by the local clock; anything else is ignored."""
+    """A date is compared with the local clock; anything else is ignored."""
     assert read(retry_after=text) == seconds
     assert read() is None
 
@@ -79,7 +79,7 @@ def test_any_text_in_retry_after_is_accepted(text: str) -> None:
     ).map("".join)
 )
 def test_impossible_dates_in_retry_after_are_ignored(text: str) -> None:
-    """A date that cannot be is ignored, too."""
+    """A date that does not exist is ignored."""
     found = read(retry_after=text)
     assert found is None or found <= 1e9
 
@@ -104,7 +104,7 @@ def test_a_date_is_relative_to_the_servers_own() -> None:
 def test_retry_after_is_the_next_pause(
     headers: dict[str, str], pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """As far as the policy honours it."""
+    """The next pause follows the header within the bounds of the policy."""
     answers = [reply(succeeded()), reply(running(), **headers)]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, jitter=0.0, max_retry_after=30.0)
@@ -116,7 +116,7 @@ def test_retry_after_is_the_next_pause(
 def test_the_bound_holds_for_failures_too(
     bound: float | None, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A failed poll that asks for a long pause gets no longer one than any other."""
+    """A failed poll that asks for a long pause gets at most the bound of the policy."""
     answers = [reply(succeeded()), page_of_a_proxy(503, retry_after="600")]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, max_retry_after=bound)
@@ -125,7 +125,7 @@ def test_the_bound_holds_for_failures_too(
 
 
 def test_the_policy_goes_on_meanwhile() -> None:
-    """A recommendation replaces one pause; the proportional policy counts its time, too."""
+    """The header replaces one pause; the proportional policy counts that time as elapsed."""
     fault = call_error(lro.Code.UNAVAILABLE, retry_after=80.0)
     simulation = Simulation(ends_at=101, fault=lambda now: fault if now == 0 else None)
     simulation.wait(Polling(wait_first=False, jitter=0.0))

@@ -1,4 +1,4 @@
-"""What the client owes when a block is left, within cancelled scopes of anyio and of asyncio."""
+"""The client's last calls when a block is left, within cancelled scopes of anyio and asyncio."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until_async
 
 
 class Server:
-    """Holds each Wait for ever, and notes what else is asked."""
+    """Holds each Wait for ever, and records the operations that are cancelled."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -41,14 +41,14 @@ class Server:
         return reply(running())
 
     def client(self) -> AsyncClient:
-        """A client of it."""
+        """Make a client of this server."""
         http = httpx.AsyncClient(base_url="http://s", transport=httpx.MockTransport(self))
         return AsyncClient(http=http)
 
 
 @asynccontextmanager
 async def anyio_scope(server: Server) -> AsyncIterator[None]:
-    """A scope of anyio that is cancelled while a wait is held."""
+    """Enter a scope of anyio that is cancelled while a Wait is held."""
     with anyio.CancelScope() as scope:
         asyncio.get_running_loop().create_task(_when_held(server, scope.cancel))
         yield
@@ -61,7 +61,7 @@ async def _when_held(server: Server, cancel: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def anyio_group(server: Server) -> AsyncIterator[None]:
-    """A task group of anyio in which another task fails meanwhile."""
+    """Enter a task group of anyio in which another task fails while a Wait is held."""
 
     async def fail() -> None:
         await until_async(lambda: server.waits)
@@ -77,7 +77,7 @@ async def anyio_group(server: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def late_scope(server: Server) -> AsyncIterator[None]:
-    """A scope of anyio that is cancelled while the Cancel of the block's end is on its way."""
+    """Enter a scope of anyio that is cancelled while the client sends its Cancel."""
     with anyio.CancelScope() as scope:
         server.leaving = scope.cancel
         yield
@@ -85,7 +85,7 @@ async def late_scope(server: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def late_timeout(server: Server) -> AsyncIterator[None]:
-    """A time that is over while the Cancel of the block's end is on its way."""
+    """Enter a timeout that expires while the client sends its Cancel."""
     with suppress(TimeoutError):
         async with asyncio.timeout(None) as limit:
             server.leaving = lambda: limit.reschedule(0.0)
@@ -100,7 +100,7 @@ SCOPES = [anyio_scope, anyio_group]
 def test_leaving_a_block_cancels_what_is_unfinished(
     many: bool, scope: Callable[[Server], Any]
 ) -> None:
-    """Also where each await of the block is cancelled anew, and the program ends with it."""
+    """The Cancel is sent although every await is cancelled, and the loop ends right after it."""
 
     async def main() -> list[str]:
         server = Server()
@@ -115,7 +115,7 @@ def test_leaving_a_block_cancels_what_is_unfinished(
 
 @pytest.mark.parametrize("scope", [late_scope, late_timeout])
 def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> None:
-    """It comes too late to keep the client from its last call."""
+    """A cancellation at that point does not stop the client's Cancel."""
 
     async def main() -> list[str]:
         server = Server()
@@ -130,7 +130,7 @@ def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> N
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("two", [False, True])
 def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Server], Any]) -> None:
-    """Once, also where two close it, or the program ends with the scope."""
+    """It is closed once, even by two calls, or if the loop ends with the scope."""
     closed = []
 
     class Transport(AsyncHttpTransport):
@@ -153,7 +153,7 @@ def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Ser
 
 
 def test_a_scope_ends_a_call_over_grpc() -> None:
-    """By its own CancelledError, and not by the one of grpcio (grpc#43502)."""
+    """The scope sees its own CancelledError, not one that grpcio raises (grpc#43502)."""
     pytest.importorskip("grpc")
     from lro_client.transports.grpc import AsyncGrpcTransport
 
@@ -170,7 +170,7 @@ def test_a_scope_ends_a_call_over_grpc() -> None:
 @pytest.mark.platform
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
 def test_tasks_may_begin_at_once() -> None:
-    """By the application's choice of factory; futures and groups wait in tasks of the client."""
+    """With an eager task factory futures and groups, which use tasks, still work."""
 
     async def main() -> None:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)

@@ -1,4 +1,4 @@
-"""From end to end: both faces against a real service, over each way to it."""
+"""From end to end: both faces against a real service, over each way to reach it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def client(way: Way) -> Any:
 
 
 def percents(steps: Iterator[Any]) -> Iterator[int | None]:
-    """The progress that updates report."""
+    """Yield the progress of each update."""
     for update in steps:
         yield None if update.metadata is None else update.metadata.percent
 
 
 def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
-    """A start returns at once; impatience cancels nothing: who waits again gets the result."""
+    """A timeout cancels nothing, and a second wait gets the result."""
     operation = way.start(client)
     assert not operation.done
     assert operation.metadata is None
@@ -59,7 +59,7 @@ def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
 
 @pytest.mark.parametrize("waits", [True, False], ids=["with Wait", "without Wait"])
 def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
-    """Progress is shown while the work goes on, and the end at the end."""
+    """Updates show the progress while the work runs, and then the end."""
     client = way.client(polling=Polling(wait_first=waits))
     operation = way.start(client)
     steps = percents(operation.updates(timeout=120, every=0.05))
@@ -75,7 +75,7 @@ def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
 
 
 def test_descriptions(way: Way, client: Any) -> None:
-    """Method, times and attempt, of one, of several names and of a list."""
+    """Method, times and attempt are returned for one name, for several and in a list."""
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=1))
     operation.result(timeout=120)
@@ -93,7 +93,7 @@ def test_descriptions(way: Way, client: Any) -> None:
 
 
 def test_error_arrives_with_its_details(way: Way, client: Any) -> None:
-    """The error that the work ends with arrives with its details."""
+    """The client gets the error of the work with its details."""
     operation = way.start(client)
     violation = lro.types.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
     extra = lro.types.PreconditionFailure(violations=(violation,))
@@ -106,7 +106,7 @@ def test_error_arrives_with_its_details(way: Way, client: Any) -> None:
     assert (info.reason, info.domain) == ("FILE_GONE", "acme.test")
     assert detail == extra
     operation = way.start(client)
-    way.harness.say(ZeroDivisionError("secret"))  # a defect says nothing of the inside
+    way.harness.say(ZeroDivisionError("secret"))  # the error of a defect shows nothing internal
     with pytest.raises(OperationFailed) as caught:
         operation.result(timeout=120)
     assert caught.value.code is lro.Code.INTERNAL
@@ -114,7 +114,7 @@ def test_error_arrives_with_its_details(way: Way, client: Any) -> None:
 
 
 def test_cancel_stops_the_work(way: Way, client: Any) -> None:
-    """The operation shows when the work has stopped."""
+    """The operation is cancelled once its work has stopped."""
     operation = way.start(client)
     way.harness.say(None)
     operation.cancel()
@@ -124,7 +124,7 @@ def test_cancel_stops_the_work(way: Way, client: Any) -> None:
 
 
 def test_deleted_operation_is_gone(way: Way, client: Any) -> None:
-    """For every caller, and for those who wait for it."""
+    """Later calls answer NOT_FOUND, and an iteration of updates raises OperationGone."""
     operation, another = way.start(client), way.start(client)
     another.delete()
     steps = operation.updates(timeout=120, every=0.05)
@@ -139,7 +139,7 @@ def test_deleted_operation_is_gone(way: Way, client: Any) -> None:
 
 
 def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
-    """The verb gives the state at the timeout, or at the end."""
+    """The verb returns the state at its timeout or at the end, whichever is first."""
     operation = way.start(client)
     assert not client.wait(operation.name, timeout=0).done
     assert not client.wait(operation.name, timeout=timedelta(milliseconds=20)).done
@@ -152,7 +152,7 @@ def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": ["GetOperation"]}], indirect=True)
 def test_a_server_without_wait(way: Way) -> None:
-    """The caller does not notice that the server has only the basic verbs."""
+    """The caller does not notice that the server has only GetOperation."""
     client = way.client(polling=Polling(max_retry_after=0.01))
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=4))
@@ -163,7 +163,7 @@ def test_a_server_without_wait(way: Way) -> None:
 
 
 def test_name_becomes_a_handle_in_another_client(way: Way, client: Any) -> None:
-    """A name, kept anywhere, is a handle in another client."""
+    """A stored name becomes a handle in another client."""
     name = way.start(client).name
     client.close()
     another = way.client().operation(name, **TYPES)
@@ -187,7 +187,7 @@ def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
 
 
 def test_a_start_that_is_refused(way: Way, client: Any) -> None:
-    """The method's own error arrives with its details, and a validation stores nothing."""
+    """The error of the method's validation has its details, and nothing is stored."""
     assert way.start(client, validate_only=True).done
     for validate_only in (False, True):
         with pytest.raises(CallError, match="INVALID_ARGUMENT: source:") as caught:
@@ -203,7 +203,7 @@ def test_a_start_that_is_refused(way: Way, client: Any) -> None:
 
 
 def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
-    """Its operations become handles."""
+    """The listed operations become handles."""
     names = [way.start(client).name for _ in range(5)]
     way.harness.say(ResizeResponse(size_bytes=3))
     while not (ended := list(client.list(filter="done = true"))):
@@ -221,7 +221,7 @@ def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
 
 
 def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -> None:
-    """A colon in a name arrives."""
+    """A name may contain a colon."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),
@@ -234,7 +234,7 @@ def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -
 
 
 def test_threads_and_tasks_share_a_client(way: Way, client: Any) -> None:
-    """Each gets its own result."""
+    """Each waiter gets its own result."""
     operations = [way.start(client) for _ in range(4)]
     way.harness.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
     found = way.face.together([one.result for one in operations])

@@ -33,7 +33,7 @@ ID = str(uuid.UUID(int=7))
 
 
 def test_the_message_is_the_body(face: Face, server: respx.Router) -> None:
-    """A start posts the message as JSON to the method's path, and gives a handle."""
+    """A start posts the message as JSON to the method's path, and returns a handle."""
     route = server.post(TARGET).mock(return_value=reply(running(5)))
     handle = face.client().start(TARGET, REQUEST, **TYPES)
     request = route.calls.last.request
@@ -51,7 +51,7 @@ def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
 
 
 def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
-    """It is done, and its result needs no call (spec §9.7)."""
+    """The operation is done, and reading its result makes no call (spec §9.7)."""
     answer = {"done": True, "response": packed("google.protobuf.Empty")}
     server.post(TARGET).mock(return_value=reply(answer))
     types = {**TYPES, "response": lro.Empty}
@@ -63,7 +63,7 @@ def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
 
 
 def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> None:
-    """What is done when it is returned is asked about no more (spec §9.8, §11.2(1))."""
+    """An operation that a start returns as done is never polled (spec §9.8, §11.2(1))."""
     server.post(TARGET).mock(return_value=reply(succeeded(9)))
     assert face.client().start(TARGET, REQUEST, **TYPES).result() == ResizeResponse(size_bytes=9)
     assert len(server.calls) == 1
@@ -74,7 +74,7 @@ def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> 
 def test_without_a_request_id_nothing_is_sent_twice(
     fault: Any, validate_only: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A start whose reply was lost may have started something."""
+    """A start whose reply was lost may have started an operation."""
     route = server.post(TARGET).mock(side_effect=[fault])
     with pytest.raises(CallError) as caught:
         face.client(clock=clock).start(TARGET, REQUEST, **TYPES, validate_only=validate_only)
@@ -83,7 +83,7 @@ def test_without_a_request_id_nothing_is_sent_twice(
 
 
 def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router) -> None:
-    """With an id the server knows a repeated start, so the same bytes are sent again."""
+    """The server recognizes a repeated id, so the same bytes are sent again."""
     faults: list[Any] = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
@@ -105,7 +105,7 @@ OWN: list[Any] = [
 def test_a_request_id_of_the_message_is_one(
     given: str, message: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """It is sent once, and the start is repeated with it."""
+    """The id is sent once, and the start is retried with it."""
     faults: list[Any] = [httpx.ReadError("lost"), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     client = face.client(clock=clock)
@@ -116,7 +116,7 @@ def test_a_request_id_of_the_message_is_one(
 
 
 def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router) -> None:
-    """It says this, and its request id, once: of two spellings (§1.8(2)) none is sent."""
+    """The message's own fields are used; two spellings of a field (§1.8(2)) are refused."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
     for both in ({"requestId": ID, "request_id": ID}, {"validateOnly": 0, "validate_only": True}):
@@ -128,7 +128,7 @@ def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router
 
 @pytest.mark.parametrize("code", [lro.Code.ABORTED, lro.Code.RESOURCE_EXHAUSTED])
 def test_refusals_are_final(code: lro.Code, face: Face, clock: Clock, server: respx.Router) -> None:
-    """A start that was refused is not repeated, even with an id."""
+    """A refused start is not retried, even with a request id."""
     route = server.post(TARGET).mock(return_value=refusal(code, "busy"))
     with pytest.raises(CallError, match="busy") as caught:
         face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID)

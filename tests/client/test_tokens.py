@@ -1,4 +1,4 @@
-"""Tokens: an operation as a short text that any process can read, without a secret in it."""
+"""Tokens: an operation as a short text that any process can read, and that contains no secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Unnamed:
 
 
 def test_a_token_is_compact_json() -> None:
-    """It says its version, the name, and what else is known."""
+    """A token has its version, the name, and whatever else is known."""
     text = token_of(
         "operations/abc",
         server="https://example.com",
@@ -42,7 +42,7 @@ def test_a_token_is_compact_json() -> None:
         '"trace":"00-11111111111111111111111111111111-2222222222222222-01"}'
     )
     assert read_token(text).server == "https://example.com"
-    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # of a later release
+    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # of a newer release
     text = token_of("operations/abc", response=None, metadata=None)
     assert text == '{"lro":1,"name":"operations/abc"}'
     assert read_token(text) == Token(name="operations/abc")
@@ -57,7 +57,7 @@ def test_token_is_read_back(name: str, response: str, metadata: str, trace: str)
 
 @given(texts, texts)
 def test_an_address_once_public_stays_as_it_is(before: str, after: str) -> None:
-    """Any text has a public part, which is its own, and has no user info."""
+    """The public address of a public address is itself, and it has no user info."""
     found = public_address(f"{before}@{after}")
     assert public_address("http://" + found) == public_address("http://" + found)
     assert "@" not in found.partition("/")[0] or "://" in found
@@ -77,7 +77,7 @@ def test_an_address_once_public_stays_as_it_is(before: str, after: str) -> None:
     ],
 )
 def test_no_secret_of_the_server(url: str, public: str) -> None:
-    """User info, query and fragment of the server's URL go into no token."""
+    """A token has no user info, query or fragment of the server's URL."""
     assert public_address(url) == public
     assert read_token(token_of("a", server=url, response=None, metadata=None)).server == public
     assert read_token(json.dumps({"lro": 1, "name": "a", "server": url})).server == public
@@ -105,7 +105,7 @@ def test_no_secret_of_the_server(url: str, public: str) -> None:
     ],
 )
 def test_invalid_token_is_refused(text: str, problem: str) -> None:
-    """The error says what is wrong with it."""
+    """The error says what is wrong with the token."""
     with pytest.raises(lro.InvalidArgument, match=problem) as caught:
         read_token(text)
     assert caught.value.field == "token"
@@ -121,7 +121,7 @@ def test_invalid_token_is_refused(text: str, problem: str) -> None:
     ],
 )
 def test_handle_that_no_token_can_hold_is_refused(name: str, problem: str) -> None:
-    """What could not be read again is not written."""
+    """A token that could not be read back is not written."""
     with pytest.raises(lro.InvalidArgument, match=problem):
         token_of(name, response=None, metadata=None)
 
@@ -150,13 +150,13 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     ],
 )
 def test_tokens_distinguish_servers_by_origin(one: str, other: str, same: bool) -> None:
-    """By scheme, host and port, not by path."""
+    """Servers are compared by scheme, host and port, not by path."""
     assert (server_of(one) == server_of(other)) is same
 
 
 @pytest.mark.parametrize("make", [Client, AsyncClient])
 def test_a_token_of_another_server(make: Any) -> None:
-    """An operation of that name here would be another one; the name alone is taken anywhere."""
+    """A token of another server is refused; a bare name is accepted by every client."""
     elsewhere = token_of("operations/a", server="https://a.com", response=None, metadata=None)
     nowhere = token_of("operations/a", response=None, metadata=None)
     known = {"response": ResizeResponse, "metadata": ResizeMetadata}

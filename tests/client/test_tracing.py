@@ -1,4 +1,4 @@
-"""One span per operation, linked to its start; and lines in the log, with or without that."""
+"""One span for each operation, linked to its start; log lines with or without tracing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMOTE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 
 
 def failed(code: int) -> lro.Operation:
-    """An operation that ended with this code."""
+    """Return an operation that ended with this code."""
     return lro.Operation(name="operations/a", done=True, result=lro.Status(code, "no source"))
 
 
@@ -52,7 +52,7 @@ class Spans:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    """Spans of this test; the API takes a provider only once per process."""
+    """The spans of this test; a patch is needed as the API takes one provider per process."""
     found = Spans()
     api = pytest.importorskip("opentelemetry.trace")
     monkeypatch.setattr(api, "get_tracer", found.provider.get_tracer)
@@ -76,9 +76,9 @@ def begun(target: str = PATH) -> Trace:
     ],
 )
 def test_a_span_is_an_operation(spans: Spans, target: str, method: str) -> None:
-    """It is emitted at the end, from the start on, and has name, polls, state and method.
+    """The span lasts from start to end, and has the name, polls, state and method.
 
-    The method is by its full name where that is known, as over gRPC; else by its path.
+    The method is its full name if that is known, as over gRPC, or else its path.
     """
     with spans.tracer.start_as_current_span("request") as current:
         trace = begun(target)
@@ -98,7 +98,7 @@ def test_a_span_is_an_operation(spans: Spans, target: str, method: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "nonsense", "00-" + "0" * 32 + "-" + "2" * 16 + "-01"])
 def test_a_token_without_a_trace(text: str, spans: Spans) -> None:
-    """What is no traceparent is linked to nothing."""
+    """A text that is no valid traceparent gives a span without links."""
     trace = Trace.of_token(text)
     assert trace is not None
     trace.ended(DONE, 1)
@@ -111,7 +111,7 @@ def test_a_token_without_a_trace(text: str, spans: Spans) -> None:
     [(9, "FAILED_PRECONDITION", "FAILED"), (1, "CANCELLED", "CANCELLED"), (0, "UNKNOWN", "FAILED")],
 )
 def test_an_operation_that_failed(code: int, kind: str, state: str, spans: Spans) -> None:
-    """Its span has the status ERROR, and says of what kind."""
+    """The span has the status ERROR and the kind of the error."""
     begun().ended(failed(code), 1)
     (span,) = spans.ours()
     assert span.status.status_code.name == "ERROR"
@@ -143,14 +143,14 @@ def test_client_works_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_importing_the_client_does_not_load_it() -> None:
-    """It is loaded with the first operation."""
+    """OpenTelemetry is loaded with the first operation."""
     program = "import sys, lro_client._tracing; print('opentelemetry' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout == "False\n", run.stderr
 
 
 def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans: Spans) -> None:
-    """The start names the server; the end, however often it is asked for, is one span."""
+    """A start sends the traceparent; two reads of the result make one span, with a link."""
     starts = server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
     client = face.client()
@@ -200,7 +200,7 @@ def test_what_may_be_secret_in_a_target_is_not_shown(
     spans: Spans,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An API key in the query, or a password: neither in the log nor in a span."""
+    """An API key in the query, or a password, is neither in the log nor in a span."""
     caplog.set_level(logging.INFO, "lro_client")
     server.post(path=PATH).mock(return_value=reply(running()))
     server.route().mock(return_value=reply(succeeded()))
@@ -214,7 +214,7 @@ def test_what_may_be_secret_in_a_target_is_not_shown(
 def test_a_client_logs_lives(
     face: Face, clock: Clock, server: respx.Router, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Start, cancel and end, once each, failed polls, and who gives up; each with the name."""
+    """Start, cancel, end, failed polls and timeouts are logged, each with the operation's name."""
     caplog.set_level(logging.INFO, "lro_client")
     server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:cancel").mock(return_value=reply({}))

@@ -1,7 +1,4 @@
-"""Replies that cannot be read, or say that nothing is there: what is asked for again, and what not.
-
-See spec §11.5(2).
-"""
+"""Replies that cannot be read, or that say that nothing is there: which are polled again."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ NEVER = {
 def test_a_reply_that_can_never_be_read_is_raised_at_once(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """It is not taken for one that was cut on its way."""
+    """The reply is not mistaken for one that was cut."""
     for number, (kind, body) in enumerate(NEVER.items(), 1):
         server.route().mock(return_value=httpx.Response(200, content=body, headers=JSON))
         client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
@@ -83,7 +80,7 @@ ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTIC
 def test_what_is_no_operation_is_raised_at_once(
     answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Asking again cannot help: no content (RFC 9110 §15.3.5), an error before the end (§2.4)."""
+    """No content (RFC 9110 §15.3.5), or an error before the end (§2.4), cannot become valid."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match=says) as caught:
@@ -102,7 +99,7 @@ TEXTS = st.recursive(
 def test_every_beginning_of_a_text_is_truncated(
     value: Any, ascii_only: bool, indent: int | None, data: st.DataObject
 ) -> None:
-    """Wherever JSON is cut, between tokens, in them, or in a character."""
+    """JSON may be cut between tokens, in a token, or in a character."""
     whole = json.dumps([value], ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
     kept = data.draw(st.integers(0, len(whole) - 1))
     assert is_truncated(whole[:kept])
@@ -115,7 +112,7 @@ def test_every_beginning_of_a_text_is_truncated(
     [b'{"a" 1', b"[1,,", b'{"a": "\n', b'{"a": "\\x', b"[nope", b"[.", b"[-x", b"[1u12", b"[1.e5"],
 )
 def test_what_no_continuation_makes_json_is_not_truncated(text: bytes) -> None:
-    """The mistake comes before the end."""
+    """The mistake comes before the end of the text."""
     assert not is_truncated(text)
 
 
@@ -137,7 +134,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
     server: respx.Router,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Then it is raised, rather than polled for ever without a word."""
+    """After that the error is raised, so that the client does not poll for ever."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match="the reply says nothing: it is an ") as caught:
@@ -150,7 +147,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
 def test_empty_replies_between_good_ones_are_no_failure(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A good reply resets the count; other failures are not counted."""
+    """A good reply resets the count, and other failures are not counted."""
     empty, down = EMPTY["no body"], refusal(lro.Code.UNAVAILABLE)
     answers = [empty] * 3 + [reply(running())] + [empty, down] * 3 + [reply(succeeded())]
     server.get().mock(side_effect=answers)
@@ -160,7 +157,7 @@ def test_empty_replies_between_good_ones_are_no_failure(
 
 @pytest.mark.parametrize("way", ["get", "operations", "batchGet", "watch"])
 def test_useless_replies_end_the_wait_for_one_of_many(way: str, face: Face) -> None:
-    """Of a group only the operation that they are about is lost."""
+    """In a group only the operation that the reply is about fails."""
     names = [f"operations/{number}" for number in range(6)]
     states = [{"name": names[0], "error": ERROR}, *(succeeded(name=one) for one in names[1:])]
 
@@ -180,7 +177,7 @@ def test_useless_replies_end_the_wait_for_one_of_many(way: str, face: Face) -> N
 
 
 def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> None:
-    """Else it would be polled for ever; over HTTP as over gRPC."""
+    """Without a name the client could never poll it."""
     server.post().mock(return_value=reply({}))
     with pytest.raises(UnreadableReply, match="in progress without a name"):
         face.client().start("/v1/x:start", ResizeRequest(), **TYPES)
@@ -190,7 +187,7 @@ def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> No
 def test_a_reply_that_is_too_large_is_not_fetched_again(
     many: bool, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local refusal is neither retried nor taken for a server under pressure."""
+    """The client's own size limit is neither retried nor taken for an overloaded server."""
     monkeypatch.setattr("lro_client.transports.http.MAX_REPLY", 500)
     server = ScriptedServer(lists=False, wait=False)
     names = plan(server, 6)
@@ -211,7 +208,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
 def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """By their class; a policy that retries UNKNOWN means the server's."""
+    """Their class differs; a policy that retries UNKNOWN applies only to the server's error."""
     answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page_of_a_proxy(200)]
     server.get().mock(side_effect=answers)
     with pytest.raises(CallError) as caught:
@@ -256,7 +253,7 @@ GONE = {
 def test_a_wrong_mount_is_not_an_operation_that_is_gone(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The error says where nothing is served, and what to look at."""
+    """The error has the URL where nothing is served, and what to check."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
@@ -270,9 +267,9 @@ def test_a_wrong_mount_is_not_an_operation_that_is_gone(
         assert str(caught.value).endswith(said)
     assert clock.sleeps == []
     server.route().mock(side_effect=[httpx.ReadError("lost"), answer])
-    with pytest.raises(PathNotServed):  # no sign that the first attempt has removed the record
+    with pytest.raises(PathNotServed):  # the first attempt cannot have deleted it
         client.delete(NAME)
-    for gone in GONE.values():  # as this library, Google or another server says it (spec §11.8)
+    for gone in GONE.values():  # replies of this library, Google and other servers (spec §11.8)
         server.route().mock(return_value=gone)
         with pytest.raises(OperationGone, match=r"no such operation|HTTP 404"):
             client.operation(NAME, **TYPES).result()

@@ -36,7 +36,7 @@ PLAIN = Polling(jitter=0.0, wait_first=False)
 
 
 def metadata_every(seconds: float) -> Callable[[float], lro.AnyMessage]:
-    """Metadata that changes each so many seconds."""
+    """Return metadata that changes every so many seconds."""
     return lambda now: lro.AnyMessage("x/acme.Progress", {"step": int(now / seconds)})
 
 
@@ -47,13 +47,13 @@ def step_of(operation: lro.Operation) -> int:
 
 
 def answers(*states: Any) -> Callable[[httpx.Request], httpx.Response]:
-    """Answers with one state after the other."""
+    """Answer with one state after the other."""
     left = list(states)
     return lambda _: reply(left.pop(0))
 
 
 def test_each_change_is_shown(face: Face, clock: Clock, server: respx.Router) -> None:
-    """A state that was seen before is not shown again; the final one is, and is the last."""
+    """A state that is equal to the last one is not shown; the final state is shown last."""
     last = {**succeeded(), "metadata": packed("ResizeMetadata", percent=100)}
     states = [running(), running(), running(10), running(10), running(10), running(50), last]
     route = server.get().mock(side_effect=answers(*states))
@@ -76,7 +76,7 @@ def test_each_change_is_shown(face: Face, clock: Clock, server: respx.Router) ->
     "last", [succeeded(), failed(9, "no"), failed(1), {"name": NAME, "done": True}]
 )
 def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.Router) -> None:
-    """A failure ends the updates like a success; a handle that is done makes no call."""
+    """Updates end after a failure as after a success; a handle that is done makes no call."""
     server.get().mock(side_effect=answers(running(), last))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     assert [update.done for update in handle.updates()] == [False, True]
@@ -84,7 +84,7 @@ def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.R
 
 
 def test_the_first_state_is_shown_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
-    """A Wait that is not held gets it; the next is held until the next look."""
+    """The first Wait is sent with a timeout of 0 s."""
     route = server.post(f"/v1/{NAME}:wait").mock(side_effect=answers(running(), succeeded()))
     steps = face.client(clock=clock).operation(NAME, **TYPES).updates()
     assert not next(steps).done
@@ -94,7 +94,7 @@ def test_the_first_state_is_shown_at_once(face: Face, clock: Clock, server: resp
 
 
 def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Router) -> None:
-    """No more calls are made, and the handle still works."""
+    """No further call is made, and the handle still works."""
     route = server.get().mock(side_effect=answers(running(1), running(2), succeeded()))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     steps = handle.updates()
@@ -106,14 +106,14 @@ def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Route
 
 
 def test_an_async_break_leaves_nothing_behind(server: respx.Router) -> None:
-    """After a plain ``break`` no task, generator or flow lives on."""
+    """After a plain ``break`` no task, generator or flow is left."""
     server.get().mock(side_effect=lambda _: reply(running(1)))
 
     async def watch() -> set[asyncio.Task[Any]]:
         async with AsyncClient(URL, polling=PLAIN) as client:
             async for _ in client.operation(NAME, **TYPES).updates():
                 break
-            for _ in range(5):  # the loop closes abandoned generators in its own time
+            for _ in range(5):  # the loop closes abandoned generators later
                 await asyncio.sleep(0)
             return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -123,15 +123,15 @@ def test_an_async_break_leaves_nothing_behind(server: respx.Router) -> None:
 
 
 def flows_alive() -> set[int]:
-    """The flows that wait for an operation, anywhere in the process."""
+    """Return the ids of all flows in the process that wait for an operation."""
     gc.collect()
-    # By their types: lazy objects of other libraries would do something if asked for their class.
+    # type() instead of isinstance: lazy objects of other libraries react to reads of __class__.
     flows = [one for one in gc.get_objects() if type(one) is GeneratorType]
     return {id(one) for one in flows if one.__name__ == "_watch"}
 
 
 def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
-    """It is shown all the same, and complains when it is looked at."""
+    """The update is shown, and only reading its metadata raises an error."""
     state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
     server.route().mock(return_value=reply(state))
     [update] = face.client().operation(NAME, **TYPES).updates()
@@ -142,7 +142,7 @@ def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
 
 @given(st.floats(0, 200), st.floats(0.2, 30), st.booleans())
 def test_updates_poll_within_the_given_interval(ends_at: float, every: float, waits: bool) -> None:
-    """At most ``every`` seconds, whether the server holds calls or not."""
+    """Polls are at most ``every`` seconds apart, whether or not the server holds calls."""
     simulation = Simulation(ends_at=ends_at, max_hold=60 if waits else None)
     simulation.watch(Polling(jitter=0.0), every=every)
     times = [when for when, _ in simulation.asked]
@@ -153,7 +153,7 @@ def test_updates_poll_within_the_given_interval(ends_at: float, every: float, wa
 
 @given(st.floats(1, 60), st.floats(0.5, 20), st.booleans())
 def test_no_change_is_missed_for_long(ends_at: float, step: float, waits: bool) -> None:
-    """Each step that lasts longer than a look is shown once, in order."""
+    """Each step that lasts longer than ``every`` is shown, in order."""
     simulation = Simulation(
         ends_at=ends_at, max_hold=60 if waits else None, metadata=metadata_every(step)
     )
@@ -172,7 +172,7 @@ def test_a_server_whose_wait_answers_at_once() -> None:
 
 
 class Slow(list[lro.Operation]):
-    """Takes a minute for each operation."""
+    """A reader that takes a minute for each update."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Slow(list[lro.Operation]):
 
 
 def test_a_deadline_while_watching() -> None:
-    """It bounds the holds of a watch, too; a slow reader finds it over after an update."""
+    """It limits the holds of Waits; after a slow reader's update it has passed."""
     simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
     with pytest.raises(PollTimeout) as caught:
         simulation.watch(Polling(), 10.0)

@@ -1,4 +1,4 @@
-"""The vectors: polling (spec §11.2-§11.5) and the reading of errors (§11.8), on both faces."""
+"""The test vectors for polling (spec §11.2-§11.5) and reading errors (§11.8), with both faces."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, 
 from tests.vector_files import vectors
 
 ROUNDING = 2e-6
-"""The vectors have six digits, and are rounded half up where a float rounds half to even."""
+"""The vectors have six digits and round half up; floats round half to even."""
 
 
 def cases(file: str, *kinds: str) -> list[Any]:
-    """The cases of a file, of these kinds if any are given, each with its id."""
+    """Return the cases of a file as parameters, only of the given kinds if there are any."""
     found = vectors(file)["cases"]
     wanted = [case for case in found if not kinds or case["kind"] in kinds]
     return [pytest.param(case, id=case["id"]) for case in wanted]
 
 
 def strict(case: Any) -> Polling:
-    """The policy that the vectors are made for: exponential, UNAVAILABLE alone is retried."""
+    """The policy of the vectors: exponential, and only UNAVAILABLE is retried."""
     poll, retry = case["config"], case["retry"]
     return Polling(
         wait=wait_exponential(poll["initial"], poll["multiplier"], poll["maximum"]),
@@ -51,14 +51,14 @@ def answer(said: Any) -> httpx.Response:
 
 
 def state(said: Any) -> Any:
-    """The operation in a reply."""
+    """Return the operation of a reply."""
     if not said["done"]:
         return running()
     return failed() if said.get("outcome") == "FAILED" else succeeded()
 
 
 def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
-    """How waiting ended, in the vectors' words, and the number of polls if the error has it."""
+    """Return the outcome in the vectors' words, and the number of polls if the error has it."""
     try:
         handle.result(timeout)
     except PollTimeout as exc:
@@ -72,7 +72,7 @@ def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
 
 @pytest.mark.parametrize("case", cases("client_poll"))
 def test_polls_follow_the_vector(case: Any, face: Face, clock: Clock, server: respx.Router) -> None:
-    """Pauses, number of calls and outcome."""
+    """Pauses, number of calls and outcome match the vector."""
     last = answer(case["replies"][-1])
     replies = iter([answer(said) for said in case["replies"]])
     route = server.get(f"/v1/{NAME}").mock(side_effect=lambda _: next(replies, last))
@@ -90,7 +90,7 @@ def test_polls_follow_the_vector(case: Any, face: Face, clock: Clock, server: re
 
 
 def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallError:
-    """The error of a call that was answered so."""
+    """Return the error of a call that got this reply."""
     server.get(f"/v1/{NAME}").respond(http, text=body)
     with pytest.raises(ClientError) as caught:
         face.client(retry=Retry(attempts=1)).get(NAME)
@@ -100,14 +100,14 @@ def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallEr
 
 @pytest.mark.parametrize("case", cases("status_http", "http_to_code"))
 def test_code_of_a_bare_status(case: Any, face: Face, server: respx.Router) -> None:
-    """Without a usable body the HTTP status gives the code (spec §11.8(2))."""
+    """Without a usable body the code follows from the HTTP status (spec §11.8(2))."""
     error = read_error(face, server, case["http"], case["body"])
     assert (error.code.name, error.http_status) == (case["name"], case["http"])
 
 
 @pytest.mark.parametrize("case", cases("status_http", "parse_error_body"))
 def test_error_body_is_read(case: Any, face: Face, server: respx.Router) -> None:
-    """Code, message and details of the form of AIP-193 (spec §11.8(1))."""
+    """Code, message and details are read from an AIP-193 error body (spec §11.8(1))."""
     error = read_error(face, server, case["http"], case["body_text"])
     found = {
         "code": error.status.code,

@@ -1,4 +1,4 @@
-"""The five verbs over HTTP: what is sent, and what comes of it (spec §3.8, §5.15, §11.10)."""
+"""The five verbs over HTTP: their requests, and how replies are read (spec §3.8, §5.15, §11.10)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LOCAL = "projects/p/locations/eu-1/operations/op-1"
 
 
 def sent(server: respx.Router) -> httpx.Request:
-    """The one request that was made."""
+    """Return the only request that was sent."""
     assert len(server.calls) == 1
     request: httpx.Request = server.calls.last.request
     return request
 
 
 def line(request: httpx.Request) -> tuple[str, str]:
-    """Method and raw path, with the query."""
+    """Return the method, and the raw path with its query."""
     return request.method, request.url.raw_path.decode()
 
 
@@ -56,7 +56,7 @@ NAMES = [
 
 
 def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> None:
-    """Whatever characters are in it; each verb takes its request message, too (spec §3.8)."""
+    """Any character may be in a name; each verb also takes its request message (spec §3.8)."""
     server.route().mock(side_effect=lambda request: reply(running(30)))
     client = face.client()
     for name, path in NAMES:
@@ -94,7 +94,7 @@ def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> No
     ids=lambda one: f"{one!r:.30}",
 )
 def test_wait_sends_its_timeout(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
-    """As a duration; it returns the state in the reply."""
+    """The timeout is sent as a duration; the result is the state in the reply."""
     server.post().mock(return_value=reply(running()))
     if isinstance(timeout, lro.wire.WaitOperationRequest):
         assert not face.client().wait(timeout).done
@@ -122,7 +122,7 @@ FILTER = 'done = true AND metadata.verb = "ü"'
 def test_list_asks_for_the_collection(
     parent: str, path: str, face: Face, server: respx.Router
 ) -> None:
-    """However the parent is spelled (spec §3.3)."""
+    """The parent may have any spelling that the specification allows (spec §3.3)."""
     server.get().mock(return_value=reply({}))
     assert list(face.client().list(parent)) == []
     assert line(sent(server)) == ("GET", path)
@@ -142,7 +142,7 @@ def test_list_asks_for_the_collection(
 @settings(max_examples=40)
 @given(st.lists(st.text(min_size=1).filter(lambda s: "/" not in s), min_size=1, max_size=4))
 def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
-    """A server that decodes the path as HTTP rules say reads the very name (spec §5.3, §5.15)."""
+    """A server that decodes paths by HTTP's rules reads the same name (spec §5.3, §5.15)."""
     name = "operations/" + "/".join(segments)
     coder = HttpCoder(Routes(), lro.TypeRegistry())
     try:
@@ -154,7 +154,7 @@ def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
 
 
 def test_routes_of_another_service(face: Face, server: respx.Router) -> None:
-    """The paths of the verbs are the caller's to set."""
+    """The caller can set the path of each verb."""
     server.route().mock(return_value=reply(running()))
     routes = Routes(
         get="/compute/{name=projects/*/operations/*}",
@@ -177,7 +177,7 @@ def test_routes_of_another_service(face: Face, server: respx.Router) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx.Router) -> None:
-    """As a GET, or a POST without a body (spec §4.10)."""
+    """Wait may be sent as a GET, or as a POST without a body (spec §4.10)."""
     server.route().mock(return_value=reply(running()))
     routes = Routes(wait="/v1/{name=operations/*}/wait", wait_method=method, wait_body=False)
     face.client(routes=routes).wait(NAME, timeout=1.5)
@@ -187,7 +187,7 @@ def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx
 
 
 def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
-    """Its base URL and headers are kept, and it stays open when the client is closed."""
+    """Its base URL and headers are used, and closing our client does not close it."""
     server.get().mock(return_value=reply(running()))
     http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
     client = face.client("", http=http)
@@ -202,7 +202,7 @@ def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
 def test_a_client_enters_as_itself_and_is_closed_after_its_block(
     face: Face, server: respx.Router
 ) -> None:
-    """The connections that it made itself end with its context."""
+    """Entering returns the client itself; after the block its own connections are closed."""
     client = face.make("http://test")
     with face.entering(client) as entered:
         assert entered is face.inside(client)
@@ -224,7 +224,7 @@ def test_a_client_enters_as_itself_and_is_closed_after_its_block(
 def test_reply_that_is_not_an_operation_is_an_error(
     answer: httpx.Response, text: str, face: Face, server: respx.Router
 ) -> None:
-    """It is not retried."""
+    """The reply is not requested again."""
     server.get().mock(return_value=answer)
     with pytest.raises(CallError, match=text) as caught:
         face.client().get(NAME)
@@ -237,7 +237,7 @@ def test_reply_that_is_not_an_operation_is_an_error(
 def test_redirects_within_a_server_are_followed(
     status: int, face: Face, server: respx.Router
 ) -> None:
-    """The call does not leave the server; a POST is not made a GET, which cancels nothing."""
+    """A redirect within the server is followed, unless a POST would become a GET."""
     server.route(path__startswith=f"/v1/{NAME}").mock(
         return_value=page_of_a_proxy(status, location="/v2?a=b")
     )
@@ -258,7 +258,7 @@ def test_redirects_within_a_server_are_followed(
     ["http://a:s3cr3t@other/v2", "https://test/v2?k=s3cr3t", "http://test:81/v2", "//other/v2"],
 )
 def test_redirects_elsewhere_are_not_followed(there: str, face: Face, server: respx.Router) -> None:
-    """The error says where they lead, without what may be secret."""
+    """The error has the target of the redirect without its secrets."""
     http = face.http(params={"key": "s3cr3t"})
     server.get().mock(return_value=page_of_a_proxy(307, location=there))
     with pytest.raises(CallError, match="redirects to another origin, http") as caught:
@@ -275,7 +275,7 @@ def test_circular_redirects_are_an_error(face: Face, server: respx.Router) -> No
 
 
 def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router) -> None:
-    """It is a path for all that."""
+    """The target is a path although its query has a URL."""
     route = server.post(path="/v1/x:start").mock(return_value=reply(succeeded()))
     face.client().start("/v1/x:start?callback=http://other/", ResizeRequest(), **TYPES)
     assert route.called
@@ -283,7 +283,7 @@ def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router)
 
 @pytest.mark.parametrize("name", ["projects/p", "projects/p/operations"])
 def test_a_rule_of_lists_that_takes_the_parent(name: str, face: Face, server: respx.Router) -> None:
-    """As Google's rules have it: the collection is outside of the variable."""
+    """As in Google's rules, the variable holds the parent and the collection follows it."""
     route = server.get(path="/v1beta/projects/p/operations")
     route.mock(return_value=reply({"operations": [running()]}))
     routes = Routes(list="/v1beta/{name=projects/*}/operations")

@@ -1,4 +1,4 @@
-"""BatchGet and views of the client: the calls, and what comes of each reply (spec §3.11)."""
+"""BatchGet and views: the client's calls, and how it reads the replies (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ TOO_LARGE = {
 
 
 def echo(request: httpx.Request) -> httpx.Response:
-    """Give the operations that are asked for, but for names with "none" in them."""
+    """Answer with the requested operations; names that contain "none" are missing."""
     names = json.loads(request.content)["names"]
     found = [{"name": name, "done": True} for name in names if "none" not in name]
     return reply({"operations": found, "missing": [name for name in names if "none" in name]})
 
 
 def asked(server: respx.Router) -> list[tuple[str, list[str]]]:
-    """The path and the names of each call."""
+    """Return the path and the names of each call."""
     requests = [call.request for call in server.calls]
     return [(one.url.path, json.loads(one.content)["names"]) for one in requests]
 
@@ -82,7 +82,7 @@ WHOLE = lro.Operation(name=NAME, description=WANTED)
 
 
 def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx.Router) -> None:
-    """The reply has the description, with the members that this release knows."""
+    """The reply has the description, with the fields that this release knows."""
     server.get(f"/v1/{NAME}").mock(return_value=reply(FULL))
     listed = reply({"operations": [FULL], "nextPageToken": "t"}), reply({"operations": [FULL]})
     server.get("/v1/operations").mock(side_effect=listed)
@@ -97,7 +97,7 @@ def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx
 
 
 def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
-    """Servers that have no views are asked as ever."""
+    """The request is the same as for servers without views."""
     server.post().mock(side_effect=echo)
     server.get().mock(return_value=reply({"name": NAME}))
     client = face.client()
@@ -107,13 +107,13 @@ def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
 
 
 def test_server_without_the_view_gives_the_operation(face: Face, server: respx.Router) -> None:
-    """Its description is empty."""
+    """The description of the operation is empty."""
     server.get().mock(return_value=reply({"name": NAME, "description": None}))
     assert face.client().get(NAME, view="FULL") == lro.Operation(name=NAME)
 
 
 def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> None:
-    """One call for each, and each name once; the reply has the order of the names."""
+    """One call for each collection, with each name once; results have the order of the names."""
     server.post().mock(side_effect=echo)
     names = [OTHER, NAME, "projects/p/operations/none", OTHER, "operations/a/operations/b"]
     found = face.client().batch_get(names)
@@ -126,7 +126,7 @@ def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> 
 
 
 def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx.Router) -> None:
-    """Which the caller does not see."""
+    """The caller gets one result."""
     server.post().mock(side_effect=echo)
     names = [f"operations/{number}" for number in range(2001)]
     found = face.client().batch_get(iter(names))
@@ -135,7 +135,7 @@ def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx
 
 
 def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> None:
-    """Down to one name, whose refusal is the caller's."""
+    """Calls are halved until they fit."""
 
     def few(request: httpx.Request) -> httpx.Response:
         if len(json.loads(request.content)["names"]) > 2:
@@ -149,27 +149,27 @@ def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> N
 
 
 def because(code: lro.Code, reason: str) -> httpx.Response:
-    """A refusal that says why."""
+    """Return a refusal that has a reason."""
     return refusal(code, "so it is", {**TOO_LARGE, "reason": reason})
 
 
 @pytest.mark.parametrize(
     ("names", "answer"),
     [
-        ([NAME], because(lro.Code.RESOURCE_EXHAUSTED, "BATCH_TOO_LARGE")),  # one name
+        ([NAME], because(lro.Code.RESOURCE_EXHAUSTED, "BATCH_TOO_LARGE")),  # a single name
         (
             [NAME, "operations/b"],
             refusal(lro.Code.RESOURCE_EXHAUSTED, "so it is"),
-        ),  # too much to do
-        ([NAME], because(lro.Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")),  # it is switched off
-        ([NAME], because(lro.Code.NOT_FOUND, "OPERATION_NOT_FOUND")),  # a hook hides the operation
-        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # a name of no collection
+        ),  # overload, not size
+        ([NAME], because(lro.Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")),  # switched off
+        ([NAME], because(lro.Code.NOT_FOUND, "OPERATION_NOT_FOUND")),  # hidden by a hook
+        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # a name without a collection
     ],
 )
 def test_refusal_that_says_why_is_left_alone(
     names: list[str], answer: httpx.Response, face: Face, server: respx.Router
 ) -> None:
-    """The server knows best, and is not asked again."""
+    """The refusal reaches the caller, and no second call is made."""
     server.post().mock(return_value=answer)
     with pytest.raises(CallError, match="so it is") as caught:
         face.client().batch_get(names)
@@ -195,7 +195,7 @@ LACKING = {
 def test_server_without_batch_get_is_unimplemented(
     kind: str, face: Face, server: respx.Router
 ) -> None:
-    """The error says so, whatever the server says, and that is not asked again."""
+    """Whatever the server answers, the error says that it has no BatchGet, after one call."""
     server.post().mock(return_value=LACKING[kind])
     with pytest.raises(CallError, match="the server has no BatchGet") as caught:
         face.client().batch_get([NAME])
@@ -228,7 +228,7 @@ def test_server_without_batch_get_is_unimplemented(
     ],
 )
 def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
-    """A name that was asked for is there or missing."""
+    """An invalid reply, or one about other names, is unreadable."""
     server.post().mock(return_value=reply(body))
     with pytest.raises(UnreadableReply, match="is not what was asked for"):
         face.client().batch_get([NAME])

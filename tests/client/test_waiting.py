@@ -1,4 +1,4 @@
-"""Wait first: WaitOperation instead of poll and pause, where the server has it (spec §11.2(4))."""
+"""Wait first: WaitOperation instead of polls and pauses, where offered (spec §11.2(4))."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 def test_wait_takes_the_place_of_polls_and_pauses(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The server holds each call for 20 s at most; while not done it is asked again at once."""
+    """The server holds each call for 20 s at most; until the end the next follows at once."""
     answers = iter([running(), running(), succeeded()])
 
     def hold(_: httpx.Request) -> httpx.Response:
@@ -50,7 +50,7 @@ def test_wait_takes_the_place_of_polls_and_pauses(
 
 
 def test_an_operation_that_is_missing(face: Face, clock: Clock, server: respx.Router) -> None:
-    """A Wait that finds nothing is checked by a Get; if that finds nothing, it is gone."""
+    """After a Wait that is NOT_FOUND a Get decides whether the operation is gone."""
     waits = server.post(WAIT).mock(return_value=refusal(lro.Code.NOT_FOUND))
     gets = server.get(GET).mock(return_value=refusal(lro.Code.NOT_FOUND, "no such operation"))
     client = face.client()
@@ -59,7 +59,7 @@ def test_an_operation_that_is_missing(face: Face, clock: Clock, server: respx.Ro
             client.operation(NAME, **TYPES).result()
     assert caught.value.code is lro.Code.NOT_FOUND
     assert (waits.call_count, gets.call_count) == (2, 2)
-    # Deleted or expired while it is waited for: final, and two errors (spec §11.5(5)).
+    # Deleted or expired during the wait: final, and an error of its own (spec §11.5(5)).
     gets.mock(side_effect=[reply(running()), refusal(lro.Code.NOT_FOUND)])
     client = face.client(clock=clock, polling=Polling(wait_first=False))
     handle = client.operation(NAME, **TYPES)
@@ -69,7 +69,7 @@ def test_an_operation_that_is_missing(face: Face, clock: Clock, server: respx.Ro
 
 
 def test_doubt_outlasts_failures() -> None:
-    """A Wait that was not found is decided by the first Get that gets an answer."""
+    """After a Wait that was NOT_FOUND the first Get that succeeds decides."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
     known = single.ServerState()
@@ -80,7 +80,7 @@ def test_doubt_outlasts_failures() -> None:
 
 
 def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Router) -> None:
-    """After a Wait that failed there is a Get, so that the wait does not end for want of one."""
+    """After each failed Wait a Get is made, so that the wait can continue."""
 
     def cut(_: httpx.Request) -> httpx.Response:
         clock.now += 10
@@ -98,7 +98,7 @@ def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Ro
 
 
 class AtOnce:
-    """A server whose Wait answers at once, but for the calls of these numbers."""
+    """A server whose Wait answers at once, except for the calls with these numbers."""
 
     def __init__(self, clock: Clock, held: tuple[int, ...], **headers: str) -> None:
         self.clock, self.held, self.headers, self.calls = clock, held, headers, 0
@@ -114,7 +114,7 @@ class AtOnce:
 def test_replies_that_come_at_once(
     held: tuple[int, ...], pauses: int, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """From the third in a row on there is a pause by the policy; a held one resets the count.
+    """From the third such reply in a row the policy's pause follows; a held call resets the count.
 
     Or as long a pause as the server recommends.
     """
@@ -129,7 +129,7 @@ def test_replies_that_come_at_once(
 
 
 def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -> None:
-    """How long a call may be held is part of the policy."""
+    """The policy's ``hold_seconds`` is the timeout that a Wait sends."""
     route = server.post(WAIT).mock(return_value=reply(succeeded()))
     polling = Polling(hold_seconds=2.5)
     face.client(polling=polling, call_seconds=4.0).operation(NAME, **TYPES).wait()
@@ -140,7 +140,7 @@ def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -
 
 @given(st.floats(0, 3600), st.floats(10, 60))
 def test_nothing_is_lost_where_the_server_waits(ends_at: float, max_hold: float) -> None:
-    """The reply comes when the operation ends, whatever the server's own maximum."""
+    """The reply comes when the operation ends, whatever the server's longest hold is."""
     simulation = Simulation(ends_at=ends_at, max_hold=max_hold)
     assert simulation.wait(Polling()).done
     assert simulation.now == pytest.approx(ends_at)
@@ -152,12 +152,12 @@ def test_nothing_is_lost_where_the_server_waits(ends_at: float, max_hold: float)
 def test_a_wait_is_answered_before_the_deadline(
     ends_at: float, timeout: float, latency: float, waits: bool
 ) -> None:
-    """No Wait is held so long that its reply would come too late, and the last poll is a Get."""
+    """Every Wait is answered before the deadline, and the last poll is a Get."""
     simulation = Simulation(ends_at=ends_at, max_hold=60 if waits else None, latency=latency)
     try:
         operation = simulation.wait(Polling(), timeout)
     except PollTimeout as exc:
-        assert ends_at > timeout - TICK_SECONDS  # a deadline so near is over
+        assert ends_at > timeout - TICK_SECONDS  # an end this close to the deadline may be missed
         assert timeout - 2e-6 <= simulation.now <= timeout + 2 * latency + 2e-6
         assert exc.polls == len(simulation.asked)
         assert isinstance(simulation.asked[-1][1].request, lro.wire.GetOperationRequest)
@@ -172,7 +172,7 @@ def test_a_wait_is_answered_before_the_deadline(
 
 
 def test_a_short_timeout_needs_no_wait() -> None:
-    """Where the deadline is near, Gets are enough."""
+    """Near the deadline the client sends only Gets."""
     simulation = Simulation(ends_at=9, max_hold=60)
     with pytest.raises(PollTimeout):
         simulation.wait(PLAIN, 0.2)
@@ -184,7 +184,7 @@ def test_a_short_timeout_needs_no_wait() -> None:
 def test_a_reply_with_another_name(
     many: bool, wait_first: bool, face: Face, server: respx.Router
 ) -> None:
-    """It is taken, and the handle keeps its own: Google answers with numbers of projects."""
+    """The reply is accepted, and the handle keeps its name: Google uses project numbers."""
     server.route().mock(return_value=reply(succeeded(name="projects/123/operations/a")))
     client = face.client(polling=Polling(wait_first=wait_first))
     handle = client.operation("projects/p/operations/a", **TYPES)

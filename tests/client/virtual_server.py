@@ -1,4 +1,4 @@
-"""A server and a client's pollers in virtual time: calls take their time, but no threads."""
+"""A server and a client's pollers in virtual time, without threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEVER = 1e9
 
 @attrs.define
 class Planned:
-    """An operation of the server: known from one moment on, done at another, gone at a third."""
+    """An operation, which exists from ``known_at`` on and until ``gone_at``."""
 
     name: str
     ends_at: float
@@ -51,7 +51,7 @@ class Planned:
 
 
 def error(code: lro.Code, *, passing: bool = False, **more: Any) -> CallError:
-    """A failed call."""
+    """Make the error of a failed call."""
     return CallError("Call", lro.Status(code, "no"), passing=passing, **more)
 
 
@@ -60,12 +60,11 @@ Fault = Callable[[float, Call], CallError | None]
 
 @attrs.define(slots=False)
 class World:
-    """The server ``offers`` verbs; ``fault`` may fail a call instead of answering it.
+    """The server ``offers`` verbs; ``fault`` may return an error for a call.
 
-    ``cuts`` is the chance of a stream to break at an event; ``deaf`` means that no stream reports,
-    ``mute_after`` after how many reports of each operation none follows. ``page_most`` bounds
-    pages of lists; ``retry_after`` is asked for in answers that are not done. Where it is ``full``,
-    no poller can be started.
+    ``cuts`` is the chance that a stream breaks at an event. If ``deaf``, streams never report;
+    after ``mute_after`` reports of an operation they stop reporting it. ``page_most`` limits pages
+    of lists, ``retry_after`` is in each reply, and if ``full`` no poller can start.
     """
 
     offers: frozenset[str] = ALL
@@ -113,17 +112,17 @@ class World:
             self.config, self.registry, Scheduler(self.config, self.registry, self.transport)
         )
 
-    # -- what tests do ------------------------------------------------------------------------
+    # -- for tests ---------------------------------------------------------------------------
 
     def plan(self, name: str, seconds: float, **more: Any) -> Planned:
-        """An operation that ends so many seconds from now."""
+        """Plan an operation that ends so many seconds from now."""
         made = self.operations[name] = Planned(name, self.now + seconds, **more)
         return made
 
     def watch(
         self, name: str, *, wants_progress: bool = False, seconds: float = float("inf")
     ) -> int:
-        """Have it waited for; a number under which ``received`` has the news."""
+        """Watch an operation; return the key of its news in ``received``."""
         number = len(self.received)
         mine = self.received[number] = []
 
@@ -135,16 +134,16 @@ class World:
         return number
 
     def leave(self, number: int) -> None:
-        """Have one wait no more."""
+        """End one watch."""
         name, hear = self._listeners[number]
         self.registry.leave(name, hear)
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Have something happen in so many seconds."""
+        """Run an action so many seconds from now."""
         heapq.heappush(self._agenda, (self.now + max(seconds, 0.0), next(self._count), action))
 
     def run(self, seconds: float = 1e6, steps: int = 200_000) -> None:
-        """Let time pass, until there is nothing to do, or for so long."""
+        """Let time pass until there is nothing to do, or for this long."""
         end = self.now + seconds
         while self._agenda and self._agenda[0][0] <= end and steps:
             self.now, _, action = heapq.heappop(self._agenda)
@@ -155,7 +154,7 @@ class World:
             self.now = max(self.now, min(end, self.now if not self._agenda else end))
 
     def ends(self, number: int) -> list[tuple[float, StateChanged | WatchFailed]]:
-        """The news that were an end."""
+        """Return the news that ended the watch."""
         return [
             (at, news)
             for at, news in self.received[number]
@@ -163,7 +162,7 @@ class World:
         ]
 
     def break_streams(self) -> None:
-        """Have all lines of streams break."""
+        """Break all open streams."""
         streams, self._streams = self._streams, []
         for end in streams:
             end()
