@@ -1,4 +1,4 @@
-"""An application of several processes on one port, whose counters share a directory."""
+"""An application with several processes on one port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ service = lro.Service(SQLiteStore(os.environ["LRO_TEST_FILE"]), ThreadExecutor(2
 
 @service.method("acme.work.v1.Works.Work", path="/v1/works:work")
 def work(request: WorkRequest, _: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Does nothing."""
+    """Do nothing."""
     return WorkResponse(request.text)
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a service in Prometheus' formats: names, types, labels, and who may read them."""
+"""A service's metrics in Prometheus' formats: names, types, labels and access control."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
 )
-"""The header of Prometheus 2 and 3, but for their protobuf."""
+"""The Accept header of Prometheus 2 and 3, without the protobuf part."""
 
 Parse = Callable[[str], Any]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Broken(MemoryStore):
-    """Cannot be read while it is away."""
+    """A store that cannot count pending work while ``away`` is set."""
 
     away = False
 
@@ -54,7 +54,7 @@ class Broken(MemoryStore):
 
 @pytest.fixture
 def service(make_service, clock, monkeypatch):
-    """A service that has done some work, and has seen rare events."""
+    """Return a service that has run some operations and seen rare events."""
     made = make_service(Broken(clock), InlineExecutor())
     observers: list[Observer] = []
     observe = made.observe
@@ -86,7 +86,7 @@ def samples(text: str, parse: Parse = plain_families) -> Samples:
 
 
 def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
-    """Labels as :func:`samples` has them, those of the method included."""
+    """Return labels, including that of the method, in the form that :func:`samples` returns."""
     return tuple(sorted({"lro_method": METHOD, **labels}.items()))
 
 
@@ -94,7 +94,7 @@ def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
     ("accept", "parse"), [("", plain_families), (OPENMETRICS, openmetrics_families)]
 )
 def test_metrics_are_those_of_the_table(service, accept, parse):
-    """By name, type, unit and labels, in both formats; what is opt-in is not there."""
+    """Names, types, units and labels agree in both formats; opt-in metrics are missing."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         reply = call("GET", "/", headers={"accept": accept} if accept else {})
     assert reply.status_code == 200
@@ -117,7 +117,7 @@ def test_metrics_are_those_of_the_table(service, accept, parse):
 
 
 def test_events_are_shown_as_counters_and_histograms(service):
-    """Buckets add up, as Prometheus has them; empty labels are those that do not apply."""
+    """Buckets are cumulative, as in Prometheus; a label that does not apply is empty."""
     with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
         found = samples(call("GET", "/").text)
     started = labelled(lro_start_outcome="started", error_type="")
@@ -139,7 +139,7 @@ def test_events_are_shown_as_counters_and_histograms(service):
 
 
 def test_promtool_finds_nothing_wrong(service):
-    """Names, units, help and types as Prometheus wants them."""
+    """Names, units, help texts and types follow Prometheus' rules."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
@@ -152,7 +152,7 @@ def test_promtool_finds_nothing_wrong(service):
 
 @pytest.mark.parametrize("serve", [asgi_socket, wsgi_socket])
 def test_path_beside_another_application(make_service, serve):
-    """One path is the metrics', all others are those of the fallback."""
+    """The metrics are served at one path, and the fallback serves all others."""
     service = make_service()
     fallback: Any
     app: Any
@@ -181,7 +181,7 @@ def test_path_beside_another_application(make_service, serve):
 
 
 def test_other_paths_are_not_found_where_nothing_else_is_served(service):
-    """Only the one of the metrics is."""
+    """Only the path of the metrics is served."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/metrics").status_code == 404
         assert call("POST", "/").status_code == 405
@@ -207,7 +207,7 @@ def test_callers_are_those_that_authenticate_lets_in(service):
 
 
 def test_unavailable_store_hides_only_what_waits_in_it(service):
-    """Counters belong to the process."""
+    """Counters are kept in the process, so they stay visible."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))
     service.store.away = True
@@ -223,7 +223,7 @@ def test_unavailable_store_hides_only_what_waits_in_it(service):
 
 
 def test_each_service_counts_from_its_first_collector_on(make_service):
-    """Once, however many collectors it has, and also without statistics."""
+    """Several collectors count an event once, and no statistics are needed."""
     service, other = make_service(executor=InlineExecutor(), statistics=False), make_service()
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
     method.start(WorkRequest("before"))

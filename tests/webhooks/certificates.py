@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own, and servers that it vouches for."""
+"""A test's own certificate authority, and certificates that it issues for servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 
 def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """For a server of this name, and for a client that trusts the authority that vouches for it."""
+    """Return contexts for a server with this name and for a client that trusts its certificate."""
     trusted = issue(folder, {"server": host})
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(folder / "server.pem", folder / "server.key")
@@ -22,9 +22,9 @@ def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 def issue(folder: Path, hosts: Mapping[str, str]) -> str:
-    """Write NAME.pem and NAME.key, for the host of each name, and the authority's ca.pem.
+    """Write NAME.pem and NAME.key for the host of each NAME, and the authority's ca.pem.
 
-    The text of that is also returned.
+    Return the text of ca.pem.
     """
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a test")])
@@ -34,7 +34,7 @@ def issue(folder: Path, hosts: Mapping[str, str]) -> str:
     ca = ca.add_extension(
         x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
     )
-    ca = ca.add_extension(_usage(signs=True), critical=True)  # Python 3.13 wants it
+    ca = ca.add_extension(_usage(signs=True), critical=True)  # Python 3.13 requires it
     encoding = serialization.Encoding.PEM
     for file, host in hosts.items():
         key = ec.generate_private_key(ec.SECP256R1())

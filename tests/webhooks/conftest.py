@@ -1,4 +1,4 @@
-"""What the tests of webhooks have in common."""
+"""Fixtures of the webhook tests."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.webhooks.hooked import Here
 
 @pytest.fixture
 def here(clock: ManualClock, make_service: MakeService) -> Here:
-    """Makes services with webhooks, over the clock of the test."""
+    """Return a factory of services with webhooks, which use the test's clock."""
     return Here(clock, make_service)

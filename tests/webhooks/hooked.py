@@ -1,4 +1,4 @@
-"""Services with webhooks, over a clock that the test moves."""
+"""Services with webhooks, whose clock the test advances."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = generate_secret()
 OPEN: dict[str, Any] = {"allow_private": True, "allow_http": True, "ports": None}
-"""The options of webhooks that may go to servers of this machine."""
+"""Options that let webhooks go to servers on this machine."""
 METHOD = "acme.v1.Works.Work"
 OTHER = "acme.v1.Works.Other"
 
 
 def webhooks(clock: ManualClock, endpoints: Sequence[Endpoint] = (), **options: Any) -> Webhooks:
-    """Webhooks that may go anywhere, without jitter, by the clock of the test."""
+    """Return webhooks that may go anywhere, without jitter, on the test's clock."""
     given = {
         **OPEN,
         "clock": lambda: (clock() - START).total_seconds(),
@@ -36,7 +36,7 @@ def webhooks(clock: ManualClock, endpoints: Sequence[Endpoint] = (), **options: 
 
 
 def works(make_service: MakeService, store: Store, sends: Webhooks) -> Service:
-    """A service whose method works at once: it fails or is cancelled where its request says so."""
+    """Return a service that works during the start; a request can make it fail or be cancelled."""
     service = make_service(store, InlineExecutor(), webhooks=sends)
 
     def work(request: WorkRequest) -> WorkResponse:
@@ -53,7 +53,7 @@ def works(make_service: MakeService, store: Store, sends: Webhooks) -> Service:
 
 @attrs.frozen
 class Here:
-    """Makes services with webhooks, over the clock of the test."""
+    """A factory of services with webhooks, which use the test's clock."""
 
     clock: ManualClock
     make_service: MakeService
@@ -61,17 +61,17 @@ class Here:
     def serve(
         self, endpoints: Sequence[Endpoint] = (), *, store: Store | None = None, **options: Any
     ) -> tuple[Service, Webhooks]:
-        """A service whose method works at once, by default in memory, and its webhooks."""
+        """Return a service that works during the start, by default in memory, and its webhooks."""
         sends = webhooks(self.clock, endpoints, **options)
         store = MemoryStore(self.clock) if store is None else store
         return works(self.make_service, store, sends), sends
 
 
 def end(service: Service, text: str = "", method: str = METHOD, **options: Any) -> str:
-    """Start an operation that ends at once; its name."""
+    """Start an operation that ends at once, and return its name."""
     return service.start(method, WorkRequest(text=text), **options).name
 
 
 def endpoint(url: str, **options: Any) -> Endpoint:
-    """An endpoint with a secret."""
+    """Return an endpoint with a secret."""
     return Endpoint(url=url, **{"secrets": (SECRET,), **options})

@@ -1,4 +1,4 @@
-"""Receivers of webhooks: real servers on free ports, good ones and bad ones."""
+"""Receivers of webhooks: real servers on free ports that behave well or badly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE, joined
 
 @attrs.frozen
 class Received:
-    """A request as it came; the names of headers in lower case."""
+    """A received request, with header names in lower case."""
 
     path: str
     headers: Mapping[str, str]
@@ -28,7 +28,7 @@ class Received:
 
 @attrs.frozen
 class Reply:
-    """What a receiver answers."""
+    """A receiver's response."""
 
     status: int = 204
     headers: Mapping[str, str] = attrs.field(factory=dict)
@@ -39,7 +39,7 @@ Script: TypeAlias = Callable[[Received], Reply]
 
 @attrs.define
 class Receiver:
-    """A server that keeps what it received, and answers what its script says."""
+    """A server that keeps the requests it receives, and replies as its script says."""
 
     port: int
     scheme: str = "http"
@@ -48,15 +48,15 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL to send to."""
         return f"{self.scheme}://127.0.0.1:{self.port}/hook"
 
     def next(self) -> Received:
-        """The next request that came."""
+        """Wait for the next request."""
         return self.received.get(timeout=PATIENCE)
 
     def all(self) -> list[Received]:
-        """What has come by now and was not taken yet."""
+        """Return the requests received so far that were not taken yet."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -68,7 +68,7 @@ class Receiver:
 def receiver(
     script: Script | None = None, context: ssl.SSLContext | None = None
 ) -> Iterator[Receiver]:
-    """A receiver that runs meanwhile; with a context, over TLS."""
+    """Run a receiver during the block; with a TLS context, over HTTPS."""
     made = Receiver(0)
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def receiver(
             headers = {name.lower(): value for name, value in self.headers.items()}
             got = Received(self.path, headers, self.rfile.read(length))
             said = made.script(got)
-            made.received.put(got)  # before the sender can know
+            made.received.put(got)  # before the sender sees the reply
             self.send_response(said.status)
             for name, value in said.headers.items():
                 self.send_header(name, value)
@@ -92,7 +92,7 @@ def receiver(
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # a sender that has gone
+            pass  # the sender has disconnected
 
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -113,18 +113,18 @@ def receiver(
 
 
 def loopback(host: str, port: int) -> Sequence[str]:
-    """A resolver for which each host is this machine."""
+    """Resolve every host to this machine."""
     return ["127.0.0.1"]
 
 
 def hang(connection: socket.socket, over: threading.Event) -> None:
-    """Take the request, and answer nothing."""
+    """Read the request and never reply."""
     connection.recv(65_536)
     over.wait(PATIENCE)
 
 
 def drip(connection: socket.socket, over: threading.Event) -> None:
-    """Answer a header without end, byte by byte, each soon after the other."""
+    """Reply with an endless header, one byte every 10 ms."""
     connection.recv(65_536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
     while not over.wait(0.01):
@@ -132,7 +132,7 @@ def drip(connection: socket.socket, over: threading.Event) -> None:
 
 
 def body(connection: socket.socket, over: threading.Event, piece: bytes, pause: float) -> None:
-    """Answer 200 with a body that has no end, a piece after each pause."""
+    """Reply 200 with an endless body, pausing between the pieces."""
     connection.recv(65_536)
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
     while not over.wait(pause):
@@ -144,6 +144,6 @@ dripping_body = functools.partial(body, piece=b"x", pause=0.01)
 
 
 def nonsense(connection: socket.socket, over: threading.Event) -> None:
-    """Answer what is not HTTP."""
+    """Reply with something other than HTTP."""
     connection.recv(65_536)
     connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Which addresses webhooks may be sent to: a table, also of what Python's own check lets pass."""
+"""The addresses that webhooks may be sent to, including some that ``ipaddress`` calls global."""
 
 from __future__ import annotations
 

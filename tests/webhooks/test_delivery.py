@@ -1,4 +1,4 @@
-"""Delivery: what is sent, when it is tried again, and what becomes of what cannot be sent."""
+"""Delivery of webhooks: requests, retries, and deliveries that are deferred or abandoned."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"
 
 
 def payload(got: Received) -> Any:
-    """The JSON of what was received."""
+    """Return the JSON of a received body."""
     return json.loads(got.body)
 
 
 def outbox(store: Store) -> OutboxStore:
-    """The store, as one that keeps pending deliveries."""
+    """Return the store, typed as one that keeps pending deliveries."""
     assert keeps_outbox(store)
     return store
 
@@ -93,7 +93,7 @@ def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) ->
 
 
 def test_endpoint_wants_a_method_by_its_new_name_or_by_an_old_one(here: Here) -> None:
-    """The start is of a release that has the old one; what is sent has the new one."""
+    """The operation was started under the old name; the payload has the new name."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     store = MemoryStore(here.clock)
     old = here.make_service(store).declare("acme.v1.Works.Old", **classes)
@@ -225,7 +225,7 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
 def test_what_is_kept_of_hosts_and_claims_is_bounded(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that asked for a pause; those that are forgotten are called; others wait."""
+    """If the limits are reached, paused hosts are forgotten and called; other deliveries wait."""
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
     with receiver(lambda _: Reply(503, {"retry-after": "600"})) as busy:
         service, _ = here.serve([endpoint(f"{busy.url}/{n}") for n in range(3)])
@@ -268,7 +268,7 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
 
 
 def failing_lookups(found: Endpoint) -> Iterator[Callable[..., Any]]:
-    """Lookups that fail once in each way, and then find this."""
+    """Yield lookups that fail once, each in another way, and then return this endpoint."""
 
     def raises(_: Operation, __: str) -> Any:
         raise RuntimeError("away")
@@ -301,7 +301,7 @@ def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
             assert sends.pending_of(name) == {}
     service, sends = here.serve(lookup=lambda *_: 1 / 0, schedule=(5.0,), on_disabled=print)
     name = end(service)
-    for _ in range(3):  # the whole schedule
+    for _ in range(3):  # all tries of the schedule
         service.run_maintenance()
         here.clock.advance(60)
     assert sends.pending_of(name) == {"": -1}
@@ -324,7 +324,7 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
 
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
 def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
-    """A release that does not know the endpoint, or the function, runs between two that do."""
+    """A release that lacks the endpoint or the lookup leaves the delivery to one that has it."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         one = endpoint(new.url, id="new")
@@ -345,7 +345,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
 
 
 def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
-    """A release that does not know it looks first, long after the schedule of the end is over."""
+    """A release without the endpoint reads the delivery first, long after the schedule's end."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         service, sends = here.serve(store=store, endpoints=[endpoint(new.url, id="new")])
@@ -369,7 +369,7 @@ def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(h
 def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When the schedule is over, with a warning; also for what was still to be looked up."""
+    """It is abandoned with a warning after the schedule; so is a lookup that no release has."""
     store = MemoryStore(here.clock)
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)
@@ -403,7 +403,7 @@ def test_endpoints_of_a_start_are_notified_of_its_end(store: Store, here: Here) 
 def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
     here: Here, standing: tuple[str, ...]
 ) -> None:
-    """Callers choose it: they must not silence what the application has asked for."""
+    """Callers choose their endpoint, so it must not replace one of the application."""
     with receiver() as good:
         always = endpoint(good.url, events=standing)
         service, _ = here.serve([always])
@@ -420,7 +420,7 @@ def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
 def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_over(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process of another release may have the options; the endpoint is disabled at the end."""
+    """Another release may allow the endpoint; it is reported as disabled after the schedule."""
     store, disabled = MemoryStore(here.clock), list[EndpointDisabled]()
     service, _ = here.serve(store=store)
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
@@ -438,7 +438,7 @@ def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_ov
 
 
 class Holding:
-    """A raw receiver that takes requests and answers none; each that it has taken is counted."""
+    """A raw receiver that counts the requests it takes, and never replies."""
 
     def __init__(self) -> None:
         self.taken: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -451,14 +451,14 @@ class Holding:
 
 @pytest.fixture
 def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests under way have little grace."""
+    """Shorten the grace period for requests in progress when webhooks stop."""
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("short_stop")
 @pytest.mark.parametrize("hosts", [1, 60])
 def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here: Here) -> None:
-    """One takes a connection; a caller with one domain has as many as names below it."""
+    """One host gets one connection, and the subdomains of one domain half of the connections."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port = slow.rpartition(":")[2]
@@ -470,7 +470,7 @@ def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here:
         urls = [f"http://h{number % hosts}.example.test:{port}" for number in range(60)]
         late = [end(service, notify=[endpoint(url, id="one")]) for url in urls]
         sends.begin()
-        for _ in range(min(hosts, 2)):  # half of the connections
+        for _ in range(min(hosts, 2)):  # half of the connections, if there are many hosts
             holding.taken.get(timeout=PATIENCE)
         names += [end(service, method=OTHER) for _ in range(5)]
         assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
@@ -481,7 +481,7 @@ def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here:
 
 @pytest.mark.usefixtures("short_stop")
 def test_hanging_hosts_of_one_caller_do_not_hold_up_those_of_another(here: Here) -> None:
-    """Though no host of either is known to be quick: one connection is left to other callers."""
+    """No host is known to be fast yet, but one connection is kept for other callers."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port, fine = slow.rpartition(":")[2], good.url.rpartition(":")[2].partition("/")[0]
@@ -510,7 +510,7 @@ def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None
 def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
     hosts: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that it is not claimed again and again, and no process that may die holds it."""
+    """A deferred delivery is not claimed again and again, and survives the death of a process."""
     monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
@@ -531,7 +531,7 @@ def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
             late = here.clock() + timedelta(seconds=30)
             return [at for at in due if at is not None and here.clock() < at < late]
 
-        # All but what is under way, and what may wait.
+        # all but those in progress and those that may wait in memory
         moments = until(put_off, lambda found: len(found) >= 17)
         assert len({*moments}) == len(moments)
         hold.set()
@@ -629,8 +629,8 @@ def test_record_does_not_show_the_secrets_that_it_keeps(here: Here) -> None:
 def test_record_that_another_session_has_locked_is_not_asked_for_without_pause(
     store: Store, here: Here
 ) -> None:
-    """It is due, and cannot be claimed: to look again at once would take a whole processor."""
-    import psycopg  # only where the store has it
+    """The due record cannot be claimed; retrying without a pause would keep a CPU busy."""
+    import psycopg  # not every environment has it
 
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)
@@ -645,7 +645,7 @@ def test_record_that_another_session_has_locked_is_not_asked_for_without_pause(
 
 
 class AwayStore(MemoryStore):
-    """A store that is away when the test says so."""
+    """A store whose methods fail when the test says so."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -659,7 +659,7 @@ class AwayStore(MemoryStore):
 
     def claim_due(self, until: Any, limit: int) -> Any:
         away = self.away
-        self.asked.put("claim_due")  # after which the test changes it
+        self.asked.put("claim_due")  # the test changes `away` after this
         if "claim_due" in away:
             raise Unavailable("away")
         if "broken" in away:
@@ -668,7 +668,7 @@ class AwayStore(MemoryStore):
 
 
 def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be noted is sent again when its claim is over; the thread goes on."""
+    """An unrecorded delivery is sent again after its claim expires; the thread keeps running."""
     store = AwayStore(here.clock)
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)
@@ -766,7 +766,7 @@ def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> N
 
 @pytest.mark.usefixtures("short_stop")
 def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
-    """Nothing is sent any more when it is over, no thread stays, and what is owed is kept."""
+    """Afterwards nothing is sent, no thread remains, and the delivery is still pending."""
     asked, go = threading.Event(), threading.Event()
     ours = threads_from_now("lro-webhook")
 
@@ -780,7 +780,7 @@ def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
         service, sends = here.serve(lookup=lookup)
         sends.begin()
         end(service)
-        good.next()  # there is a thread for requests by now
+        good.next()  # the first request has started a thread
         name = end(service)
         until(ours, lambda found: len(found) == 2)
         sends.stop()
@@ -811,7 +811,7 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
 
 
 def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:
-    """Another process may have it by the time that the receiver answers."""
+    """Another process may claim the delivery before the receiver replies."""
 
     def script(_: Received) -> Reply:
         here.clock.advance(59)

@@ -1,4 +1,4 @@
-"""Which endpoints and options are refused, and with what words; what a record keeps of them."""
+"""Endpoints and options that are refused, the errors, and the endpoints in a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: thin and full, Standard Webhooks and CloudEvents; ids."""
+"""Thin and full payloads, the formats of Standard Webhooks and CloudEvents, and IDs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.webhooks.receivers import Received, receiver
 
 
 def sent(here: Here, text: str, **options: Any) -> Received:
-    """What an endpoint with these options gets of an operation with this text."""
+    """Return the request that an endpoint with these options receives for such an operation."""
     with receiver() as good:
         service, _ = here.serve([endpoint(good.url, id="one", **options)])
         end(service, text)
@@ -34,7 +34,7 @@ def test_full_payload_of_over_20_kb_is_sent_thin(size: int, full: bool, here: He
     got = sent(here, "x" * size, payload="full")
     assert ("operation" in json.loads(got.body)["data"]) is full
     assert len(got.body) <= 20_000
-    assert b"video" not in sent(here, "fail").body  # a thin one does not say why
+    assert b"video" not in sent(here, "fail").body  # a thin payload does not include the error
 
 
 def test_operation_that_cannot_be_shown_here_is_sent_thin(

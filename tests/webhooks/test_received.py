@@ -1,4 +1,4 @@
-"""The receiver's side of webhooks: what is accepted, what it gives, what is refused."""
+"""The receiver's side of webhooks: events that are accepted, their fields, and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLOUD = {
 
 
 def signed(payload: Any) -> tuple[bytes, dict[str, str]]:
-    """A body, and the headers that it is sent with."""
+    """Return a body and the headers that sign it."""
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     signature = sign_webhook(body, id="op_6c1f0f3e8d", timestamp=AT, secrets=[SECRET])
     names = ("webhook-id", "webhook-timestamp", "webhook-signature")

@@ -1,4 +1,4 @@
-"""When failed notifications are tried again."""
+"""When failed deliveries are retried."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
 def test_retry_after_is_read_and_bounded(header: str, seconds: float) -> None:
     for status in (429, 502, 503, 504):
         assert retry_after(status, header, NOW) == seconds
-    for status in (200, 301, 400, 404, 500, 0):  # these cannot ask for a pause
+    for status in (200, 301, 400, 404, 500, 0):  # with these codes Retry-After is ignored
         assert retry_after(status, header, NOW) == 0.0

@@ -1,4 +1,4 @@
-"""Signatures of webhooks: the published vectors, rotation, and what is refused."""
+"""Signatures of webhooks: the published vectors, rotation of secrets, and refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import lro
 from lro.webhooks import SignedWebhook, WebhookError, generate_secret, sign, verify
 
-VECTORS = [  # as published with the specification's libraries, and in the guide of Svix
+VECTORS = [  # from the specification's libraries and the Svix guide
     (
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
@@ -27,7 +27,7 @@ SECRET, ID, AT, BODY, SIGNATURE = VECTORS[0]
 
 
 def headers(signature: str = SIGNATURE, at: object = AT, id: str = ID) -> dict[str, str]:
-    """The three headers, in another case than usual."""
+    """Return the three headers, spelled in unusual case."""
     return {"Webhook-Id": id, "WEBHOOK-TIMESTAMP": str(at), "webhook-signature": signature}
 
 
@@ -102,7 +102,7 @@ def test_changed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("secret", ["whsec_", "", "whsec_!!!", "whsec_é", "whsec_YWJjZ"])
 def test_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) -> None:
-    """Its owner gets a DeclarationError: it is a mistake in the configuration, not a forgery."""
+    """A bad secret is a mistake in the configuration, so it raises DeclarationError."""
     for use in (
         lambda: sign(BODY, id=ID, timestamp=AT, secrets=[secret]),
         lambda: verify(BODY, headers(), [SECRET, secret], now=AT),
@@ -116,7 +116,7 @@ def test_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) ->
 
 @pytest.mark.parametrize("space", ["\n", "\r\n", " "])
 def test_white_space_around_secret_does_not_count(space: str) -> None:
-    """Files end with a newline."""
+    """Secrets that are read from files often end with a newline."""
     assert verify(BODY, headers(), [f"{space}{SECRET}{space}"], now=AT)
 
 

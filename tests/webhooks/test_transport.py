@@ -1,4 +1,4 @@
-"""The transport: where it connects to, and what bad receivers and name servers can do to it."""
+"""The transport: the addresses it connects to, and misbehaving receivers and name servers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.webhooks.receivers import Reply, loopback, receiver
 
 HOST = "hooks.example.test"
 SHORT_SECONDS = 0.3
-"""The time limit of requests to servers that never answer."""
+"""The time limit for requests to servers that never reply."""
 
 MakeTransport = Callable[..., WebhookTransport]
 
 
 @pytest.fixture
 def transport() -> Iterator[MakeTransport]:
-    """Makes transports, which are closed after the test."""
+    """Return a factory of transports, which are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(timeout: float = receivers.PATIENCE, **options: object) -> WebhookTransport:
@@ -93,7 +93,7 @@ def test_receiver_that_hangs_or_drips_has_only_the_time_limit(
 
 
 def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> None:
-    """A body without end does not hold it up; a receiver that breaks off before is a failure."""
+    """An endless body does not matter; if the connection ends earlier, the request has failed."""
     broken = WebhookReply(0, "the connection failed: RemoteProtocolError")
     for talk, wanted in (
         (receivers.endless_body, WebhookReply(200)),
@@ -123,7 +123,7 @@ def test_further_addresses_of_a_host_are_tried(transport: MakeTransport) -> None
     ["http://127.0.0.1:{}/", "http://localhost:{}/", "http://127.1:{}/", "http://2130706433:{}/"],
 )
 def test_own_machine_is_not_connected_to(url: str, transport: MakeTransport) -> None:
-    """However it is written: what the resolver makes of it is checked."""
+    """The resolved address is checked, so the spelling of the host does not matter."""
     with receiver() as inside:
         reply = transport(allow_private=False).send(url.format(inside.port), {}, b"")
         assert reply.why in (
@@ -136,7 +136,7 @@ def test_own_machine_is_not_connected_to(url: str, transport: MakeTransport) -> 
 def test_name_server_that_answers_differently_the_second_time_is_asked_once(
     transport: MakeTransport,
 ) -> None:
-    """DNS rebinding: a check before the connection would see the first answer only."""
+    """With DNS rebinding, a check before the connection would see only the first answer."""
     answers = [["192.0.2.1"], ["127.0.0.1"]]
     with receiver() as inside:
         sender = transport(allow_private=False, resolve=lambda host, port: answers.pop(0))
@@ -214,7 +214,7 @@ def test_proxies_of_the_environment_are_not_used(
 def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
     transport: MakeTransport,
 ) -> None:
-    """With the user of its URL."""
+    """The proxy gets the user and password of its URL."""
     with receiver() as proxy:
         url = f"http://ann:s%20c@127.0.0.1:{proxy.port}"
         sender = transport(allow_private=False, proxy=url)
@@ -235,10 +235,10 @@ def test_large_body_that_is_taken_slowly_has_only_the_time_limit(transport: Make
         with contextlib.suppress(OSError):
             while got := len(connection.recv(100_000)):
                 size += got
-                given_up.wait(0.05)  # what the kernel still holds afterwards is read at once
+                given_up.wait(0.05)  # the rest in the kernel's buffers is read without pauses
         taken.put(size)
 
-    body = b"x" * 12_000_000  # at most 2 MB/s of which are taken
+    body = b"x" * 12_000_000  # far more than is read, at 2 MB/s
     with serving(sip) as url:
         assert "no answer" in transport(timeout=1.0).send(url, {}, body).why
         given_up.set()

@@ -1,4 +1,4 @@
-"""An agent of one counting method, whose work is done by the test, and ways to ask it."""
+"""An agent with one counting method, whose work the test does, and clients of each binding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
-    """The caller says a name; one raises, and none is refused."""
+    """Return the header's caller; an empty name is refused, and for "mallory" the hook fails."""
     caller = headers.get("x-caller", "ann")
     if caller == "mallory":
         raise ZeroDivisionError("secret")
@@ -43,7 +43,7 @@ def authenticate(headers: Mapping[str, str]) -> str | None:
 
 
 def message(message_id: str = "m-1", data: Any = None, **more: Any) -> dict[str, Any]:
-    """A message with a data part."""
+    """Return a message with a data part."""
     part = {"data": {"steps": 3} if data is None else data, "mediaType": "application/json"}
     return {"messageId": message_id, "role": "ROLE_USER", "parts": [part], **more}
 
@@ -55,7 +55,7 @@ def make_agent(
     rpc: str = "",
     **more: Any,
 ) -> tuple[CountService, Handler]:
-    """A counting service and its agent; ``more`` are options of the handler."""
+    """Return a counting service and its agent; ``more`` are options of the handler."""
     counting = counting or build(owner_only=True)
     methods = methods or [counting.count]
     card = agent_card(
@@ -74,7 +74,7 @@ def make_agent(
 
 @attrs.frozen
 class Agent:
-    """An agent behind real sockets."""
+    """An agent on real sockets."""
 
     counting: CountService
     url: str
@@ -84,13 +84,13 @@ class Agent:
 
     @property
     def service(self) -> lro.Service:
-        """The service of the agent."""
+        """The agent's service."""
         return self.counting.service
 
 
 @contextlib.contextmanager
 def reserved(option: int) -> Iterator[int]:
-    """A port that is ours: only servers that set this option, too, can listen there."""
+    """Reserve a port: only a server that sets this socket option too can listen on it."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, option, 1)
         line.bind((HOST, 0))
@@ -129,7 +129,7 @@ def _serving(
         uvicorn_serving(app, port, lifespan="on"),
         httpx.Client(base_url=url, headers=VERSION, timeout=60) as http,
     ):
-        http.get("/.well-known/agent-card.json").raise_for_status()  # it has started
+        http.get("/.well-known/agent-card.json").raise_for_status()  # the server is ready
         with grpc.insecure_channel(rpc) as channel:
             yield Agent(counting, url, rpc, http, channel)
         counting.service.close(0)
@@ -137,7 +137,7 @@ def _serving(
 
 @contextlib.contextmanager
 def working_agent() -> Iterator[Agent]:
-    """Serve an agent that counts by itself; from 100 steps on it waits to be stopped."""
+    """Serve an agent that does the work itself; from 100 steps on, it works until cancelled."""
     service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
 
     @service.method(COUNT)
@@ -159,27 +159,27 @@ PROTOCOL = {
     "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
     "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
 }
-"""By the reason of an error: its code of JSON-RPC, its HTTP status, its status (A2A 5.4)."""
+"""For each reason of an error: JSON-RPC code, HTTP status and status name (A2A 5.4)."""
 OURS = {"TARGET_BUSY": "ABORTED", "HOOK_FAILED": "INTERNAL"}
 
 
 @attrs.frozen
 class Failed:
-    """An error, as all bindings say it alike, each with the codes that belong to its reason."""
+    """An error without the codes of its binding, so that errors of all bindings are equal."""
 
     reason: str
     message: str
 
 
 def codes_of(reason: str) -> tuple[int, int, str]:
-    """The codes of an error; the protocol has none for those of services."""
+    """Return the codes of an error; A2A defines none for a service's own reasons."""
     code = lro.Code[OURS.get(reason, reason)] if reason not in PROTOCOL else None
     return PROTOCOL[reason] if code is None else (-32603, code.http, code.name)
 
 
 @attrs.frozen
 class Asked:
-    """A call: the verb, its request in JSON, who asks."""
+    """A call: the verb, its request as JSON, and the caller."""
 
     verb: str
     fields: Mapping[str, Any] = attrs.field(factory=dict)
@@ -190,7 +190,7 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
     call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
     reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
     value = _first(reply)
-    known = asked.caller not in ("", "mallory")  # others are refused before the body is read
+    known = asked.caller not in ("", "mallory")  # other callers are refused before the body is read
     assert (value["jsonrpc"], value["id"]) == ("2.0", 7 if known else None)
     if "error" not in value:
         assert reply.status_code == 200

@@ -1,4 +1,4 @@
-"""What the handler is given, and what it does with it: methods, hooks, parents, waits."""
+"""The handler's options and their effects: methods, hooks, parents and waits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Made = tuple[CountService, Handler]
 
 @pytest.fixture
 def made() -> Iterator[Made]:
-    """A counting service and its agent."""
+    """Return a counting service and its agent."""
     counting, handler = make_agent(build())
     with counting.service:
         yield counting, handler
@@ -75,7 +75,7 @@ def get(handler: Handler, task_id: str, context: ServerCallContext = CONTEXT) ->
 
 
 def request_of(counting: CountService, task: Any) -> Any:
-    """The stored request of a task's operation."""
+    """Return the stored request of a task's operation."""
     return counting.service.store.request(f"operations/{task.id}").payload
 
 
@@ -83,7 +83,7 @@ def request_of(counting: CountService, task: Any) -> Any:
 
 
 def test_the_card_says_what_the_methods_are() -> None:
-    """Skills from names and docstrings, schemas in an extension, both versions (A2A 4.4)."""
+    """It has a skill per method, schemas in an extension, and two versions (A2A 4.4)."""
     counting = build()
 
     @counting.service.method("acme.v1.Things.Double")
@@ -128,7 +128,7 @@ def test_the_card_says_what_the_methods_are() -> None:
 
 
 def test_what_cannot_be_served_is_refused_at_once() -> None:
-    """With a sentence that says what is needed."""
+    """The error names the wrong option and says what is needed."""
     counting, handler = make_agent(build())
     other = build()
     below = counting.service.declare(
@@ -173,14 +173,14 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("missing", ["a2a.server.routes", "sse_starlette", "starlette.routing"])
 def test_what_a2a_needs_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra that brings it."""
+    """The error names the extra that installs it."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[a2a\]'"):
         importlib.reload(lro.a2a)
 
 
 def test_what_grpc_needs_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra that brings it."""
+    """The error names the extra that installs it."""
     monkeypatch.delitem(sys.modules, "lro.a2a._rpcs", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.request_handlers.grpc_handler", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):
@@ -188,7 +188,7 @@ def test_what_grpc_needs_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """One line, where no hook finds the caller and nothing goes by the owner."""
+    """One line is logged if nothing identifies the caller and operations have no owners."""
     for owner_only, lines in ((False, 1), (True, 0)):
         caplog.clear()
         make_agent(build(owner_only=owner_only), authenticate=None)
@@ -199,7 +199,7 @@ def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_skill_is_named_unless_there_is_one() -> None:
-    """In the metadata of the message, or of the request."""
+    """The metadata of the message or of the request names it."""
     counting = build()
     other = counting.service.declare(
         "acme.v1.Things.Other", request=CountRequest, response=CountResponse
@@ -215,7 +215,7 @@ def test_the_skill_is_named_unless_there_is_one() -> None:
 
 
 def test_a_request_is_read_as_it_was_meant() -> None:
-    """All kinds of values, and numbers that lost digits only where that does not matter."""
+    """Every JSON value arrives; a number is refused if a double may have rounded it."""
 
     @lro.message("acme.v1.AnyRequest")
     @attrs.frozen
@@ -232,7 +232,7 @@ def test_a_request_is_read_as_it_was_meant() -> None:
     rest = {"a": [1, 2.5, True, None, "x", 1e300], "b": {"c": {}}, "d": False}
     task = send(handler, message(data={"big": "9007199254740993", "ratio": 1e300, "rest": rest}))
     assert request_of(counting, task) == {"big": "9007199254740993", "ratio": 1e300, "rest": rest}
-    # Every number of a data part is a double (google.protobuf.Value).
+    # In a data part every number is a double (google.protobuf.Value).
     for number, big in enumerate((3, 3.0, "3", 2**53 - 1)):
         task = send(handler, message(f"big-{number}", {"big": big}))
         assert request_of(counting, task) == {"big": str(int(big))}
@@ -242,7 +242,7 @@ def test_a_request_is_read_as_it_was_meant() -> None:
 
 
 def test_a_number_that_json_has_not_is_refused(made: Made) -> None:
-    """gRPC can send one."""
+    """Only gRPC can send such a number."""
     request = json_format.ParseDict({"message": message()}, SendMessageRequest())
     inner = request.message.parts[0].data.struct_value
     inner.fields["rest"].list_value.values.add().number_value = float("nan")
@@ -251,7 +251,7 @@ def test_a_number_that_json_has_not_is_refused(made: Made) -> None:
 
 
 def test_messages_of_text_are_read_by_the_application() -> None:
-    """By a plain function or a coroutine function; what it raises is refused as usual."""
+    """The hook may be a plain or a coroutine function; its errors become refusals."""
     counting = build()
 
     def read(said: Message) -> tuple[Any, Any]:
@@ -269,7 +269,7 @@ def test_messages_of_text_are_read_by_the_application() -> None:
     for hook in (read, aread):
         _, handler = make_agent(counting, read=hook)
         key = hook.__name__
-        parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]  # texts are for people then
+        parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]  # beside data, texts are ignored
         for steps, said in ((1, parts), (7, TEXT)):
             task = send(handler, message(f"{key}-{steps}", parts=said))
             assert request_of(counting, task) == {"steps": steps}
@@ -287,7 +287,7 @@ def test_messages_of_text_are_read_by_the_application() -> None:
 
 
 def test_send_message_waits_for_the_end() -> None:
-    """No thread is held meanwhile (A2A 3.2.2)."""
+    """The waits need no threads (A2A 3.2.2)."""
 
     async def used() -> None:
         counting, handler = make_agent(build())
@@ -316,7 +316,7 @@ def test_send_message_waits_for_the_end() -> None:
     ],
 )
 def test_a_task_that_goes_on_is_shown_as_it_is(options: Any, wait: timedelta | None) -> None:
-    """When the time is over, and where nothing may be waited for."""
+    """The wait ends at its time limit; some services allow no waits."""
     counting, handler = make_agent(build(**options), wait=wait)
     with counting.service.edges.waiters._waits.take(""):
         task = send(handler, message(), at_once=False)
@@ -327,7 +327,7 @@ def test_a_task_that_goes_on_is_shown_as_it_is(options: Any, wait: timedelta | N
 
 
 class Backend(AuthenticationBackend):
-    """Takes each caller at the word."""
+    """An authentication backend that trusts the header."""
 
     async def authenticate(self, conn: HTTPConnection) -> Any:
         name = conn.headers.get("x-user")
@@ -335,7 +335,7 @@ class Backend(AuthenticationBackend):
 
 
 def test_the_user_of_a_middleware_is_the_caller() -> None:
-    """As the SDK has it; without one, an agent of owners refuses."""
+    """The SDK provides the user; without one, a service with owners refuses the call."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
     app = Starlette(
         routes=routes(handler), middleware=[Middleware(AuthenticationMiddleware, backend=Backend())]
@@ -354,7 +354,7 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
 
 
 def test_without_names_all_callers_are_one() -> None:
-    """Where the service does not go by owners."""
+    """This is so if the service has no owners."""
     counting, handler = make_agent(build(), authenticate=None)
     task_id = counting.start().rpartition("/")[2]
     assert get(handler, task_id, ServerCallContext()).id == task_id
@@ -385,7 +385,7 @@ def test_a_parent_is_put_back_to_an_id() -> None:
 
 
 def test_the_extended_card_is_not_configured(made: Made) -> None:
-    """A card that promises one has to bring it (A2A 3.3.4)."""
+    """A card that announces an extended card must provide one (A2A 3.3.4)."""
     _, handler = made
     handler.card.capabilities.extended_agent_card = True
     with pytest.raises(ExtendedAgentCardNotConfiguredError):
@@ -393,7 +393,7 @@ def test_the_extended_card_is_not_configured(made: Made) -> None:
 
 
 def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixture) -> None:
-    """It goes into the log; the caller learns that the server failed."""
+    """The error is logged; the caller only learns that the server failed."""
 
     def fail() -> None:
         raise ZeroDivisionError("secret")
@@ -418,7 +418,7 @@ def test_a_verb_that_is_switched_off_is_not_supported() -> None:
 
 
 def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
-    """No route catches its path, and all that is required is there (A2A 4.4.1, 8.2, 8.6.1)."""
+    """No other route matches its path, and it has all required fields (A2A 4.4.1, 8.2, 8.6.1)."""
     with asgi_inside(Starlette(routes=routes(made[1], jsonrpc="/", rest=""))) as ask:
         reply = ask("GET", "/.well-known/agent-card.json")
         assert ask("GET", "/anything/else").status_code == 404
@@ -431,7 +431,7 @@ def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
 
 
 def test_each_process_answers_for_each_task(tmp_path: Path) -> None:
-    """The record is the task: a restart in between changes nothing."""
+    """The record is the task, so a restart changes nothing."""
     path = tmp_path / "operations.db"
     counting, handler = make_agent(build(SQLiteStore(path)))
     task = send(handler, message())

@@ -1,4 +1,4 @@
-"""Whatever callers send gets an error of the protocol, and never one of the server."""
+"""Malformed calls get protocol errors, never a server error."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ VERBS = [
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """What the SDK logs of bad input is not looked at."""
+    """Hide what the SDK logs about bad input."""
     caplog.set_level(logging.CRITICAL)
 
 
 @pytest.fixture(scope="module")
 def call() -> Iterator[Callable[..., httpx.Response]]:
-    """Calls of an agent in this process, whose waits are over at once."""
+    """Return a function that calls an agent in this process, without waits."""
     counting, handler = make_agent(build(verbs=["ListOperations"]))
     with asgi_inside(Starlette(routes=routes(handler))) as ask:
         yield lambda *request, headers={}, **more: ask(*request, headers=VERSION | headers, **more)
@@ -70,7 +70,7 @@ def call() -> Iterator[Callable[..., httpx.Response]]:
 
 
 def check(reply: httpx.Response) -> None:
-    """Check that a reply is a result, or an error that says what is wrong with the call."""
+    """Check that a reply is a result, or an error that blames the call."""
     assert reply.status_code in (200, 400, 404, 405, 413, 415), reply.text
     assert "Traceback" not in reply.text
     if reply.headers["content-type"].startswith("application/") and reply.content:
@@ -101,7 +101,7 @@ shaped = st.recursive(
 
 @st.composite
 def messages(draw: st.DrawFn) -> Any:
-    """A message with some field that is anything."""
+    """Return a request whose message has arbitrary values in some fields."""
     made = message(draw(text) or "m", draw(shaped))
     for name in draw(st.lists(st.sampled_from([*made, "taskId", "contextId", "metadata"]))):
         made[name] = draw(shaped)
@@ -109,12 +109,12 @@ def messages(draw: st.DrawFn) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON text, or what passes for it in Python: NaN, halves of characters."""
+    """Encode in Python's JSON, which allows NaN and lone surrogates."""
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
 def of_json_rpc(verb: str, params: Any, request_id: Any) -> Any:
-    """A call of JSON-RPC, whose id may be none."""
+    """Return a JSON-RPC call, whose ID may be invalid."""
     body = {"jsonrpc": "2.0", "id": request_id, "method": verb, "params": params}
     headers = {"A2A-Version": "0.3" if "/" in verb else "1.0"}
     return "POST", JSONRPC, {"content": encoded(body), "headers": headers}
@@ -143,7 +143,7 @@ requests: Any = st.one_of(
 @settings(max_examples=250)
 @given(requests)
 def test_any_request_is_answered(call: Callable[..., httpx.Response], request: Any) -> None:
-    """By both bindings of HTTP: calls, messages, bodies, ids and queries of any form."""
+    """Calls, messages, bodies, IDs and queries are arbitrary, in both HTTP bindings."""
     method, path, more = request
     check(call(method, path, **more))
 
@@ -171,7 +171,7 @@ def test_any_request_is_answered(call: Callable[..., httpx.Response], request: A
 def test_what_is_no_call_of_json_rpc_is_said_so(
     call: Callable[..., httpx.Response], body: bytes, code: int, says: str
 ) -> None:
-    """By the codes of JSON-RPC (A2A 9.5)."""
+    """The reply has an error code of JSON-RPC (A2A 9.5)."""
     reply = call("POST", JSONRPC, content=body)
     value = reply.json()
     assert (value["jsonrpc"], value["error"]["code"]) == ("2.0", code)
@@ -181,7 +181,7 @@ def test_what_is_no_call_of_json_rpc_is_said_so(
 
 
 def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
-    """Before the body is read as anything."""
+    """They are refused before the body is parsed."""
     for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
         reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
         assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
@@ -195,7 +195,7 @@ def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Respo
 
 
 def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[str]:
-    """What a caller hears, and is told, who goes away once the service is as said."""
+    """Disconnect once ``stays`` holds for the service, and return the ASGI messages' types."""
     counting, handler = make_agent(build(), wait=timedelta(minutes=5))
     app = Starlette(routes=routes(handler))
     kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
@@ -222,7 +222,7 @@ def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[
 
 @pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
 def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
-    """The task stays, and other callers may wait in its place; without a body nothing is said."""
+    """The task continues, and the wait's slot is free; without a body nothing is sent."""
     body: Any = {"message": message()}
     if path == JSONRPC:
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
@@ -236,7 +236,7 @@ def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """An agent behind sockets."""
+    """Serve an agent on real sockets."""
     with serving(build(verbs=["ListOperations"])) as served:
         yield served
 
@@ -244,7 +244,7 @@ def agent() -> Iterator[Agent]:
 @settings(max_examples=40)
 @given(st.binary(max_size=60), st.sampled_from(["SendMessage", "GetTask", "ListTasks"]))
 def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) -> None:
-    """With an error about the call."""
+    """The error blames the call."""
     method = agent.channel.unary_unary(f"/lf.a2a.v1.A2AService/{verb}")
     try:
         method(sent, timeout=60)
@@ -254,7 +254,7 @@ def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) 
 
 
 def refused(agent: Agent, service: str, sent: bytes) -> Any:
-    """The error of a SendMessage of these bytes over gRPC."""
+    """Send these bytes as a SendMessage over gRPC, and return the error."""
     with pytest.raises(grpc.RpcError) as caught:
         agent.channel.unary_unary(f"/{service}.A2AService/SendMessage")(sent, timeout=60)
     return caught.value
@@ -270,7 +270,7 @@ def refused(agent: Agent, service: str, sent: bytes) -> Any:
 def test_request_of_too_many_values_is_refused_over_grpc(
     agent: Agent, service: str, many: Any
 ) -> None:
-    """And one of too many bytes, before it is read."""
+    """A request of too many bytes is refused too, before it is parsed."""
     large = b"\0" * (DEFAULT_MAX_REQUEST + 1)
     for sent, says in ((many.SerializeToString(), "25000 values"), (large, "1048576 bytes")):
         error = refused(agent, service, sent)
@@ -278,7 +278,7 @@ def test_request_of_too_many_values_is_refused_over_grpc(
 
 
 def test_caller_is_asked_for_once_and_before_the_request_is_read() -> None:
-    """A request that is not valid, of a caller who is refused, is answered 401."""
+    """An invalid request from a caller who is refused gets 401, not a validation error."""
     asked: list[object] = []
 
     def authenticate(headers: object) -> str:
@@ -306,7 +306,7 @@ def test_deep_data_is_refused(agent: Agent, way: str) -> None:
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
-    """The SDK does not look at it there (A2A 3.6.2); the third number does not count (3.6)."""
+    """The SDK does not check it for gRPC (A2A 3.6.2); the patch number is ignored (A2A 3.6)."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     for version in ("2.0", "99", "1x", "0.2", "", "0.3.0", "1.0.1"):
         metadata = (("a2a-version", version),)
@@ -318,7 +318,7 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
 
 
 def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's check of required fields takes many seconds for a megabyte of them."""
+    """The SDK's check of required fields takes many seconds for a megabyte of values."""
     sizes = []
 
     def checked(params: Any) -> None:
@@ -344,7 +344,7 @@ def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.Monkey
 
 
 def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
-    """It is read and stored in a thread."""
+    """A thread reads and stores it."""
     data = {"steps": 3, "label": "x" * 70_000}
     found = [
         WAYS[way](agent, Asked("SendMessage", {"message": message(way, data)})) for way in WAYS

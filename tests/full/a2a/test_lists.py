@@ -1,4 +1,4 @@
-"""ListTasks: filters, pages, counts (A2A 3.1.4)."""
+"""ListTasks: filters, pages and counts (A2A 3.1.4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.http.counting_service import CountService, build
 
 @attrs.frozen
 class Listed:
-    """An agent with tasks in every state, a second apart, oldest first."""
+    """An agent with tasks in every state, created a second apart."""
 
     clock: ManualClock
     counting: CountService
@@ -39,14 +39,14 @@ class Listed:
         return asyncio.run(self.handler.on_list_tasks(request, CONTEXT))
 
     def found(self, **fields: Any) -> str:
-        """Which tasks ListTasks answers."""
+        """Return the names of the listed tasks, in order."""
         names = {task_id: name for name, task_id in self.ids.items()}
         return " ".join(names[task.id] for task in self.list(**fields).tasks)
 
 
 @pytest.fixture
 def listed() -> Iterator[Listed]:
-    """Tasks named for their state."""
+    """Create tasks whose names tell their state."""
     clock = ManualClock()
     counting, handler = make_agent(build(MemoryStore(clock), owner_only=True))
     service, ids = counting.service, {}
@@ -71,7 +71,7 @@ def listed() -> Iterator[Listed]:
 
 
 def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
-    """Tasks of others are not counted either (A2A 13.1)."""
+    """Other callers' tasks are not counted either (A2A 13.1)."""
     assert listed.found() == "late waiting stopped failed done"
     reply = listed.list()
     assert (reply.page_size, reply.total_size, reply.next_page_token) == (50, 5, "")
@@ -92,7 +92,7 @@ def test_lists_are_narrowed_by_state(listed: Listed) -> None:
 
 
 def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
-    """What a client has seen is found by the time that it was shown."""
+    """Filtering by the timestamp that a client saw finds the task."""
     stamps = {task.id: task.status.timestamp.ToJsonString() for task in listed.list().tasks}
     assert stamps[listed.ids["late"]].endswith(".001Z")
     since = {name: stamps[task_id] for name, task_id in listed.ids.items()}
@@ -104,7 +104,7 @@ def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
 
 
 def test_a_time_that_no_calendar_has_is_refused(listed: Listed) -> None:
-    """Protobuf's wire has room for more than its JSON."""
+    """Protobuf's binary form can hold times that its JSON form cannot."""
     request = ListTasksRequest()
     request.status_timestamp_after.seconds = 2**62
     with pytest.raises(InvalidParamsError, match="status_timestamp_after"):
@@ -112,7 +112,7 @@ def test_a_time_that_no_calendar_has_is_refused(listed: Listed) -> None:
 
 
 def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
-    """Each task once; the total is that of the list, on every page."""
+    """Each task is on one page, and each page has the total of the whole list."""
     found, token, sizes = [], "", []
     while True:
         page = listed.list(pageSize=2, pageToken=token)
@@ -126,20 +126,20 @@ def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
 
 
 def test_a_count_ends_at_its_limit(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of any length is not counted to its end."""
+    """A long list is not counted to its end."""
     monkeypatch.setattr(_handler, "MAX_COUNTED", 3)
     assert listed.list(pageSize=2).total_size == 3
 
 
 def test_a_token_belongs_to_its_list(listed: Listed) -> None:
-    """With another filter it is refused, as one of the service's own lists is."""
+    """With another filter the token is refused, as in the service's own lists."""
     token = listed.list(pageSize=2).next_page_token
     with pytest.raises(InvalidParamsError, match="page_token"):
         listed.list(pageSize=2, pageToken=token, status="TASK_STATE_FAILED")
 
 
 def test_a_context_is_its_task(listed: Listed) -> None:
-    """Each task is a context of its own; others have none."""
+    """Each task has a context of its own, and there are no other contexts."""
     done, late = listed.ids["done"], listed.ids["late"]
     assert listed.found(contextId=done) == "done"
     assert listed.found(contextId=done, status="TASK_STATE_FAILED") == ""
@@ -150,7 +150,7 @@ def test_a_context_is_its_task(listed: Listed) -> None:
 
 
 def test_artifacts_are_left_out_unless_asked_for() -> None:
-    """The field is not there, not even empty, in each binding (A2A 3.1.4)."""
+    """The field is missing, not empty, in every binding (A2A 3.1.4)."""
     with serving(build()) as agent:
         agent.counting.finish(agent.counting.start())
         for ask in WAYS.values():
@@ -163,7 +163,7 @@ def test_artifacts_are_left_out_unless_asked_for() -> None:
 
 
 def test_tasks_below_a_parent_are_listed_there() -> None:
-    """``parent`` gives where the operations of a caller are."""
+    """The ``parent`` hook returns the parent of a caller's operations."""
     counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
     with counting.service:
         mine = counting.start(parent="users/ann")
@@ -175,7 +175,7 @@ def test_tasks_below_a_parent_are_listed_there() -> None:
 
 
 def test_message_of_an_unknown_type_hides_no_task(listed: Listed) -> None:
-    """An ErrorInfo stands for it, as over HTTP."""
+    """An ErrorInfo replaces the message, as over HTTP."""
     listed.counting.start(caller="ann", metadata=lro.AnyMessage("x/acme.v1.Gone", b"\x08"))
     tasks = listed.list().tasks
     assert (len(tasks), str(tasks).count("MESSAGE_UNREADABLE")) == (6, 1)

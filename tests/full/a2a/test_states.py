@@ -54,7 +54,7 @@ SUBMITTED, WORKING, COMPLETED = (
 
 
 def refuse(request: CountRequest) -> None:
-    """Refuse a request as its label says."""
+    """Refuse a request with the error that its label names."""
     errors = {
         "full": lro.errors.ResourceExhausted("too much to do", timedelta(seconds=7)),
         "odd": lro.StatusError(lro.Code.INVALID_ARGUMENT, "no odd ones"),
@@ -69,14 +69,14 @@ def refuse(request: CountRequest) -> None:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allows each caller except bob."""
+    """Allow every caller except bob."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """An agent whose tasks belong to their callers, and which has something to refuse."""
+    """Serve an agent whose tasks have owners, and whose method can refuse requests."""
     service = build(owner_only=True, authorize=authorize).service
     method = service.declare(
         MEASURE,
@@ -94,13 +94,13 @@ def agent() -> Iterator[Agent]:
 
 
 def succeed(worker: lro.Reporter) -> None:
-    """End well, with metadata."""
+    """Succeed with metadata."""
     response = CountResponse(total=2**31 - 1, quality=Quality.GOOD)
     worker.complete(response, metadata=CountMetadata(percent=100))
 
 
 def fail(worker: lro.Reporter) -> None:
-    """End with an error of the work."""
+    """Fail with an error of the work."""
     details = (lro.types.Help(links=()), lro.types.LocalizedMessage("de", "nein"))
     worker.fail(lro.StatusError(lro.Code.DATA_LOSS, "lost it", details, why="LOST"))
 
@@ -118,13 +118,13 @@ STATES: dict[str, tuple[Callable[[lro.Reporter], object], str, str]] = {
         "the operation was cancelled",
     ),
 }
-"""What the work does, the state, and the text beside it."""
+"""For each case: an action of the worker, the expected state, and the status text."""
 
 
 @way
 @pytest.mark.parametrize("case", STATES)
 def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) -> None:
-    """A task is the operation that HTTP and gRPC show, field by field (A2A 4.1)."""
+    """The task's fields agree with the operation over HTTP and gRPC (A2A 4.1)."""
     act, state, said = STATES[case]
     service, name = agent.service, agent.counting.start(caller="ann")
     if case.startswith("cancel"):
@@ -162,14 +162,14 @@ def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) 
 
 @pytest.fixture(scope="module")
 def working() -> Iterator[Agent]:
-    """An agent that counts by itself."""
+    """Serve an agent that does the work itself."""
     with working_agent() as served:
         yield served
 
 
 @way
 def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None:
-    """Started, waited for, followed, read, listed, cancelled (A2A 3.1.1-3.1.5, 3.2, 3.4, 5.5)."""
+    """Start, wait, stream, get, list and cancel work (A2A 3.1.1-3.1.5, 3.2, 3.4, 5.5)."""
 
     def ask(verb: str, **fields: Any) -> Any:
         return WAYS[way](working, Asked(verb, fields))
@@ -209,7 +209,7 @@ def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None
 def test_versions_are_distinguished(
     working: Agent, version: str | None, statuses: tuple[int, int]
 ) -> None:
-    """Patches do not count, and no version is 0.3 (A2A 3.6)."""
+    """The patch number is ignored, and a missing version means 0.3 (A2A 3.6)."""
     replies = []
     for path in ("/", "/v1/"):
         request = working.http.build_request("GET", f"{REST}{path}tasks/{MISSING}")
@@ -223,7 +223,7 @@ def test_versions_are_distinguished(
 
 
 def test_replies_have_their_media_types(working: Agent) -> None:
-    """A2A 9.1, 11.1, 14.1.1; streams are of events (9.4.2, 11.7)."""
+    """These are in A2A 9.1, 11.1 and 14.1.1; streams are event streams (A2A 9.4.2, 11.7)."""
     http = working.http
     call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     body = {"message": message("media")}
@@ -247,7 +247,7 @@ def test_replies_have_their_media_types(working: Agent) -> None:
 
 @attrs.frozen
 class Refusal:
-    """A call that is refused, and with what."""
+    """A call, and the reason and text of its refusal."""
 
     verb: str
     fields: dict[str, Any]
@@ -271,14 +271,14 @@ METHOD = f"{DOMAIN}/method"
 
 
 def sent(reason: str, says: str, caller: str = "ann", data: Any = None, **more: Any) -> Refusal:
-    """A message that is refused, with an id that is new each time."""
+    """Return a refused SendMessage, whose message ID is new in each call."""
     configuration = more.pop("configuration", {})
     fields = {"message": message("$new", data, **more), "configuration": configuration}
     return Refusal("SendMessage", fields, reason, says, caller)
 
 
 def labelled(label: str, reason: str, says: str) -> Refusal:
-    """A message whose request the application refuses for its label."""
+    """Return a SendMessage that the application refuses because of its label."""
     return sent(reason, says, data={"label": label})
 
 
@@ -348,12 +348,12 @@ REFUSALS = {
 
 
 AT_ONCE = {"configuration": {"returnImmediately": True}}
-"""Makes a SendMessage answer before the end, which these tests bring about."""
+"""Lets SendMessage return before the task ends, because the tests end it."""
 
 
 @pytest.fixture(scope="module")
 def ids(agent: Agent) -> dict[str, str]:
-    """Ids of tasks and messages, by what stands for them in the table."""
+    """Return task and message IDs by their placeholders in the table."""
     running, done = (agent.counting.start(caller="ann") for _ in range(2))
     agent.counting.finish(done)
     WAYS["rest"](agent, Asked("SendMessage", {"message": message("used")} | AT_ONCE))
@@ -366,7 +366,7 @@ def ids(agent: Agent) -> dict[str, str]:
 def test_each_error_is_said_alike_by_all_bindings(
     agent: Agent, ids: dict[str, str], way: str, case: str
 ) -> None:
-    """Code, status, reason and sentence; nothing of what went wrong inside (A2A 3.3.2, 5.4)."""
+    """Codes, reason and text agree, and reveal nothing internal (A2A 3.3.2, 5.4)."""
     wanted = REFUSALS[case]
     text = json.dumps(wanted.fields)
     for place, found in (ids | {"$new": f"{way}-{case}"}).items():
@@ -377,14 +377,14 @@ def test_each_error_is_said_alike_by_all_bindings(
     assert refused.reason == wanted.reason
     assert wanted.says in refused.message
     assert "secret" not in refused.message
-    assert len(refused.message) <= 4000  # clients of gRPC refuse long trailers
-    if refused.reason == "TASK_NOT_FOUND":  # whether it exists is not shown (A2A 13.1)
+    assert len(refused.message) <= 4000  # gRPC clients refuse long trailers
+    if refused.reason == "TASK_NOT_FOUND":  # whether the task exists stays hidden (A2A 13.1)
         task_id = fields.get("id") or fields["message"]["taskId"]
         assert refused.message == f"there is no task {task_id!r}"
 
 
 def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
-    """What HTTP says beside the body (A2A 3.3.2: retry guidance, challenge)."""
+    """HTTP has headers for retry guidance and challenges (A2A 3.3.2)."""
     full = {"message": message("full", {"label": "full"})}
     call = {"jsonrpc": "2.0", "id": "x", "method": "SendMessage", "params": full}
     data = {"data": {"label": "full"}}
@@ -419,7 +419,7 @@ def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
 def test_errors_of_version_0_3_are_said_over_http(
     agent: Agent, method: str, path: str, status: int
 ) -> None:
-    """The SDK's own replies to these are streams that break, and 500."""
+    """Without our code the SDK breaks off the stream or replies with 500."""
     body = None if method == "GET" else {"message": {"content": 3}}
     reply = agent.http.request(
         method, f"{REST}/v1/{path}", json=body, headers={"a2a-version": "0.3"}

@@ -1,4 +1,4 @@
-"""Streams of A2A: what is sent, in which order, and when it ends (A2A 3.1.2, 3.1.6, 3.5.2)."""
+"""Streams of A2A: their events, the order, and the end (A2A 3.1.2, 3.1.6, 3.5.2)."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """An agent behind sockets."""
+    """Serve an agent on real sockets."""
     with serving(build()) as served:
         yield served
 
 
 def by_get(agent: Agent, task_id: str) -> Iterator[Any]:
-    """The events of HTTP+JSON, as the proto has it."""
+    """Subscribe over HTTP+JSON with GET, as in the proto file."""
     return _of_sse(agent, "GET", f"{REST}/tasks/{task_id}:subscribe")
 
 
 def by_post(agent: Agent, task_id: str) -> Iterator[Any]:
-    """The events of HTTP+JSON, as the prose has it (A2A 11.3.2)."""
+    """Subscribe over HTTP+JSON with POST, as in the specification's text (A2A 11.3.2)."""
     return _of_sse(agent, "POST", f"{REST}/tasks/{task_id}:subscribe")
 
 
 def by_jsonrpc(agent: Agent, task_id: str) -> Iterator[Any]:
-    """The events of JSON-RPC."""
+    """Subscribe over JSON-RPC."""
     call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
     for event in _of_sse(agent, "POST", JSONRPC, json=call):
         yield event["result"]
 
 
 def by_grpc(agent: Agent, task_id: str) -> Iterator[Any]:
-    """The events of gRPC."""
+    """Subscribe over gRPC."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     request = a2a_pb2.SubscribeToTaskRequest(id=task_id)
     for event in stub.SubscribeToTask(request, timeout=60):
@@ -65,7 +65,7 @@ def _of_sse(agent: Agent, *request: str, **more: Any) -> Iterator[Any]:
 
 
 def summary(event: Any) -> str:
-    """What an event says, in a word."""
+    """Return a short text for an event."""
     kind = next(iter(event))
     if kind == "artifactUpdate":
         return f"artifact {event[kind]['artifact']['parts'][0]['data']['total']:.0f}"
@@ -78,7 +78,7 @@ def summary(event: Any) -> str:
 def test_subscribers_see_the_task_then_changes_then_the_end(
     agent: Agent, subscribe: Callable[[Agent, str], Iterator[Any]]
 ) -> None:
-    """Several streams see the same events in the same order; the artifact precedes the end."""
+    """Several streams get the same events in the same order; the artifact precedes the end."""
     name = agent.counting.start()
     task_id = name.rpartition("/")[2]
     streams = [subscribe(agent, task_id) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_subscribers_see_the_task_then_changes_then_the_end(
         agent.service.reporter(name).report(CountMetadata(percent=percent))
         for events, one in zip(seen, streams, strict=True):
             events.append(summary(next(one)))
-    streams.pop().close()  # which does not end the others
+    streams.pop().close()  # closing one stream does not end the others
     agent.counting.finish(name)
     for events, one in zip(seen, streams, strict=False):
         events.extend(map(summary, one))
@@ -97,7 +97,7 @@ def test_subscribers_see_the_task_then_changes_then_the_end(
 
 
 def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
-    """The first event is the new task; a message that is sent again gets the same one."""
+    """The first event is the new task; the same message sent again returns the same task."""
     call = {"message": message("stream-1")}
     stream = _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
     task = next(stream)["task"]
@@ -136,7 +136,7 @@ async def events(stream: AsyncIterator[Any]) -> list[str]:
 
 
 def test_a_service_that_stops_ends_its_streams() -> None:
-    """The client sees that no final status came, and subscribes again elsewhere."""
+    """The client gets no final status, so it knows to subscribe again elsewhere."""
 
     async def watched() -> None:
         counting, handler = make_agent(build())
@@ -154,7 +154,7 @@ def test_a_service_that_stops_ends_its_streams() -> None:
 
 
 def test_an_agent_that_does_not_stream_says_so() -> None:
-    """By its card, or because the service offers no Watch (A2A 3.3.4)."""
+    """The card excludes streams, or the service has no WatchOperations (A2A 3.3.4)."""
 
     async def refused(handler: Any) -> str:
         request = json_format.ParseDict({"message": message()}, SendMessageRequest())

@@ -1,4 +1,4 @@
-"""Servers with the extension, for tests that send them requests."""
+"""MCP servers with the tasks extension, for tests that send requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serves a service over HTTP, by an extension with the given options, until the test ends."""
+    """Return a function that serves a service over HTTP until the test ends."""
     from mcp.server.mcpserver import MCPServer
 
     from lro.mcp import TasksExtension

@@ -1,7 +1,7 @@
 """A program that serves a method over MCP: ``python -m tests.full.mcp.host FILE [MAY_END]``.
 
-Over stdio; with a second file over HTTP, on a port that it prints, and then the work ends only when
-that file is there. The operations are in the SQLite file FILE.
+FILE is the SQLite file of the operations. The server uses stdio; with MAY_END it uses HTTP on a
+port that it prints, and the work ends only once the file MAY_END exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ service = lro.Service(
 
 @service.method("acme.v1.Works.Work")
 def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
-    """Work until it may end."""
+    """Work until the file MAY_END exists."""
     while sys.argv[2:] and not Path(sys.argv[2]).exists():
         job.sleep(0.01)
     return WorkResponse(request.text.upper())

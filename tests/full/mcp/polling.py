@@ -1,4 +1,4 @@
-"""A client of tasks, as an application writes it over the extension point of the SDK's client."""
+"""A client of tasks, as an application can write it with the SDK's extension API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS: Final = "io.modelcontextprotocol/tasks"
 
 
 class TaskFields(Result):
-    """What is said of every task."""
+    """The fields that every task has."""
 
     task_id: str = Field(alias="taskId")
     status: str
@@ -24,13 +24,13 @@ class TaskFields(Result):
 
 
 class CreatedTask(TaskFields):
-    """The answer that begins a task."""
+    """The result that reports a new task."""
 
     result_type: Literal["task"] = Field(alias="resultType")
 
 
 class Task(TaskFields):
-    """A task, and its outcome at the end."""
+    """A task, with its outcome once it has ended."""
 
     result_type: Literal["complete"] = Field(alias="resultType")
     result: dict[str, Any] | None = None
@@ -38,13 +38,13 @@ class Task(TaskFields):
 
 
 class TaskParams(RequestParams):
-    """Which task."""
+    """The parameters of a request about a task."""
 
     task_id: str = Field(serialization_alias="taskId")
 
 
 class GetTask(Request[TaskParams, Literal["tasks/get"]]):
-    """Asks for a task, and sends its id in the header as well."""
+    """A ``tasks/get`` request, which sends the task's ID in a header too."""
 
     method: Literal["tasks/get"] = "tasks/get"
     params: TaskParams
@@ -52,7 +52,7 @@ class GetTask(Request[TaskParams, Literal["tasks/get"]]):
 
 
 class Polling(ClientExtension):
-    """Asks for a task until it is over; ``seen`` is called with the status of each answer."""
+    """Polls a task until it has ended, and calls ``seen`` with each status."""
 
     identifier = TASKS
 
@@ -60,7 +60,7 @@ class Polling(ClientExtension):
         self._seen = seen
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """The results that this extension can finish."""
+        """Return the kinds of results that this extension resolves."""
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
 
     async def _resolve(self, created: CreatedTask, ctx: ClaimContext) -> CallToolResult:

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP, and raw requests to it, whose replies are kept for a judge."""
+"""An MCP server over HTTP, and raw requests to it, whose replies the schema test checks later."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ METHOD: Final = "acme.v1.Things.Count"
 TOOL: Final = "Things_Count"
 
 REPLIES: Final[list[tuple[str, dict[str, Any]]]] = []
-"""The RPC and the result of each reply since the schemas were last asked, or ``"error"`` and it."""
+"""The replies since the last schema test: (RPC, result) or ("error", error)."""
 
 
 @attrs.frozen
 class Reply:
-    """The HTTP status of a reply, and its JSON-RPC message."""
+    """A reply's HTTP status and JSON-RPC message."""
 
     status: int
     message: Mapping[str, Any]
 
     @property
     def result(self) -> dict[str, Any]:
-        """The result, without what the SDK says of the server in it."""
+        """The result, without the metadata that the SDK adds about the server."""
         assert self.status == 200, self.message
         result = dict(self.message["result"])
         meta = {key: one for key, one in result.pop("_meta").items() if "modelcontext" not in key}
@@ -40,18 +40,18 @@ class Reply:
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The error."""
+        """The JSON-RPC error."""
         found: Mapping[str, Any] = self.message["error"]
         return found
 
     @property
     def refusal(self) -> tuple[int, int]:
-        """The HTTP status and the code of the error."""
+        """The HTTP status and the code of the JSON-RPC error."""
         return self.status, self.error["code"]
 
 
 def envelope(*, declared: bool = True, **more: Any) -> dict[str, Any]:
-    """The ``_meta`` of a request, of a client that declares tasks or does not."""
+    """Return the ``_meta`` of a request from a client that declares tasks or does not."""
     extensions: dict[str, Any] = {"extensions": {TASKS: {}}} if declared else {}
     return {
         "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -61,7 +61,7 @@ def envelope(*, declared: bool = True, **more: Any) -> dict[str, Any]:
 
 
 class Caller:
-    """Sends single requests of revision 2026-07-28."""
+    """A client that sends single requests of revision 2026-07-28."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -75,7 +75,7 @@ class Caller:
         meta: Mapping[str, Any] | None = None,
         headers: Mapping[str, str | None] | None = None,
     ) -> Reply:
-        """Send a request; headers that are None are left out."""
+        """Send a request without the headers whose value is None."""
         asked = {**(params or {}), "_meta": envelope() if meta is None else meta}
         names = {
             "MCP-Protocol-Version": VERSION,
@@ -115,19 +115,19 @@ class Caller:
 
 
 def check(rpc: str, result: dict[str, Any]) -> None:
-    """Check a result by the models of clients, and keep it for the schemas of the specification."""
+    """Validate a result with the clients' models, and keep it for the schema test."""
     assert isinstance(result["resultType"], str)
     if rpc == "tools/call":
         (CreatedTask if result["resultType"] == "task" else CallToolResult).model_validate(result)
     elif rpc == "tasks/get":
-        assert "ttlMs" in result  # null says that it is unlimited, and absent it is an error
+        assert "ttlMs" in result  # it is required; null means unlimited
         Task.model_validate(result)
     REPLIES.append((rpc, result))
 
 
 @contextlib.contextmanager
 def served(server: MCPServer[Any], *, json_response: bool = True) -> Iterator[Caller]:
-    """A caller of a server, which is on a real socket."""
+    """Serve on a real socket, and yield a client of the server."""
     app = server.streamable_http_app(json_response=json_response)
     with uvicorn_serving(app) as port:
         accepted = {"Accept": "application/json, text/event-stream"}
@@ -136,4 +136,4 @@ def served(server: MCPServer[Any], *, json_response: bool = True) -> Iterator[Ca
 
 
 Serve = Callable[..., Caller]
-"""Serves a service by a TasksExtension with these options."""
+"""Serves a service through a TasksExtension with these options."""

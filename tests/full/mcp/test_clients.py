@@ -1,4 +1,4 @@
-"""The client of the SDK completes tasks: in process, over HTTP and over stdio."""
+"""The SDK's client completes tasks in process, over HTTP and over stdio."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def counting_server() -> tuple[lro.Service, MCPServer[Any]]:
-    """A service whose method ends once its task has been read, and its server."""
+    """Return a service and its MCP server; the test ends the operations."""
     counting = build()
     return counting.service, MCPServer("things", extensions=[TasksExtension(counting.service)])
 
 
 def finish_all(service: lro.Service, caller: str = "") -> None:
-    """End what this caller has begun."""
+    """Complete the caller's running operations."""
     wanted = lro.wire.ListOperationsRequest(filter="done=false")
     for one in service.list(wanted, caller=caller).operations:
         service.reporter(one.name).complete(CountResponse(total=3))
@@ -162,7 +162,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
 
 @contextmanager
 def running(file: Path, may_end: Path) -> Iterator[tuple[subprocess.Popen[str], Caller]]:
-    """A server in a process of its own, and a caller."""
+    """Run a server in a process of its own, and yield the process and a client."""
     command = [sys.executable, "-m", "tests.full.mcp.host", str(file), str(may_end)]
     with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,6 +1,6 @@
-"""The conformance suite of MCP: its ten scenarios of tasks against a server of ours.
+"""MCP's conformance suite: its ten task scenarios run against our server.
 
-The suite reports them as not scored, so that its exit code says little: the checks are read here.
+The suite does not score them, so its exit code says little; the test reads its checks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCENARIOS: Final = {
     "tasks-required-task-error": 3,
     "tasks-mrtr-composition": 2,
 }
-"""The number of checks of each."""
+"""The number of checks in each scenario."""
 
 _NO_INPUT: Final = "an operation never asks for input while it runs (google.longrunning has none)"
 BASELINE: Final = {
@@ -48,12 +48,12 @@ BASELINE: Final = {
     "sep-2663-mrtr-synchronous-before-task-creation": _NO_INPUT,
     "tasks-status-notifications": "the suite skips it itself: its channel is to be rewritten",
 }
-"""The checks that do not succeed, each with the reason."""
+"""The checks that fail, each with the reason."""
 
 
 @attrs.frozen
 class ComputeRequest:
-    """How long to compute."""
+    """A computation's duration and label."""
 
     seconds: float = 0
     label: str = ""
@@ -61,13 +61,13 @@ class ComputeRequest:
 
 @attrs.frozen
 class ComputeResponse:
-    """What was computed."""
+    """The result of a computation."""
 
     text: str = ""
 
 
 def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
-    """A server with the tools that the suite expects, but for those that ask for input."""
+    """Return a server with the tools that the suite expects, without those that ask for input."""
 
     @service.method("conformance.v1.Tools.slow_compute")
     def slow_compute(request: ComputeRequest, job: lro.Job) -> ComputeResponse:
@@ -100,7 +100,7 @@ def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_conformance_suite_finds_what_is_expected(scenario: str, tmp_path: Path) -> None:
     home = node_modules(MCP_SUITE)
-    # One scenario calls a tool that cannot do without tasks, another the same one without them.
+    # Two scenarios call the same tool: one expects a refusal without tasks, the other a result.
     needs = scenario == "tasks-required-task-error"
     options: dict[str, Any] = {"without_tasks": "refuse"} if needs else {}
     service = lro.Service(MemoryStore(), ThreadExecutor(4))

@@ -1,4 +1,4 @@
-"""The client of fastmcp-tasks completes tasks, which knows nothing of this library."""
+"""The fastmcp-tasks client, which knows nothing of this library, completes tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_client_of_fastmcp_completes_tasks(transport: str) -> None:
     service, server = counting_server()
 
     async def use(target: Any) -> None:
-        # The extension is registered by fastmcp-tasks, for every client of fastmcp.
+        # fastmcp-tasks registers its extension for every client of fastmcp.
         async with fastmcp.Client(target) as client:
             assert TasksClientExtension.identifier == TasksExtension.identifier
             task = await call_tool_task(client, TOOL, {"steps": 3})

@@ -1,4 +1,4 @@
-"""Requests of any form get an error of the protocol: no 500, no traceback, no exception's text."""
+"""Malformed requests get protocol errors: no HTTP 500, no traceback, no text of an exception."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ values = st.recursive(
 
 @pytest.fixture(scope="module")
 def anyone() -> Iterator[Caller]:
-    """A caller of a server whose methods are over at once."""
+    """Yield a client of a server whose methods end at once."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
     @service.method(METHOD)
@@ -70,7 +70,7 @@ def anyone() -> Iterator[Caller]:
 
 
 def send(caller: Caller, body: Any, **headers: Any) -> httpx.Response:
-    """Send what may be no request, as JSON of Python, which has NaN and halves of characters."""
+    """Send a body that may be invalid, in Python's JSON, which allows NaN and lone surrogates."""
     method = body.get("method") if isinstance(body, dict) else None
     sent = {
         "Content-Type": "application/json",
@@ -83,19 +83,19 @@ def send(caller: Caller, body: Any, **headers: Any) -> httpx.Response:
 
 
 def rpc(method: str, meta: Any = None, **params: Any) -> dict[str, Any]:
-    """The body of a request."""
+    """Return the body of a request."""
     asked = {**params, "_meta": envelope() if meta is None else meta}
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": asked}
 
 
 def call_of(tool: str, arguments: Any, declared: bool) -> tuple[Any, dict[str, Any]]:
-    """A call of a tool, and its headers."""
+    """Return a tool call and its headers."""
     meta = envelope(declared=declared)
     return rpc("tools/call", meta, name=tool, arguments=arguments), {"Mcp-Name": tool}
 
 
 def meta_of(method: str, capabilities: Any, key: Any, depth: int) -> tuple[Any, dict[str, Any]]:
-    """A request with capabilities and a request id of any form."""
+    """Return a request with any capabilities and any request ID, and its headers."""
     for name in [TASKS, "extensions"][:depth]:
         capabilities = {name: capabilities}
     meta = {
@@ -134,7 +134,7 @@ requests: Any = st.one_of(
 
 
 def check_refusal_or_result(reply: httpx.Response) -> None:
-    """Check that a reply is one of the protocol, and that nothing of an exception is in it."""
+    """Check that a reply follows the protocol and reveals nothing of an exception."""
     assert reply.status_code in (200, 202, 400, 404), reply.text
     assert "Traceback" not in reply.text
     if reply.status_code == 202:
@@ -151,7 +151,7 @@ def check_refusal_or_result(reply: httpx.Response) -> None:
 @settings(max_examples=150)
 @given(request=requests)
 def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
-    """Arguments, ids of tasks, capabilities, request ids, headers and whole bodies."""
+    """Arguments, task IDs, capabilities, request IDs, headers and whole bodies are arbitrary."""
     body, headers = request
     check_refusal_or_result(send(anyone, body, **headers))
 
@@ -160,7 +160,7 @@ def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"]
 )
 def test_forms_of_pages_are_refused(anyone: Caller, kind: str) -> None:
-    """A browser sends these to another site without asking it first."""
+    """A web page can send these content types to another site without a CORS preflight."""
     body, headers = call_of(TOOL, {"steps": 1}, True)
     assert send(anyone, body, **headers).json()["result"]
     refused = send(anyone, body, **headers, **{"Content-Type": kind})
@@ -207,7 +207,7 @@ DETAILS = (
 
 
 def call_in_a_session(caller: Caller) -> tuple[int, Any]:
-    """The HTTP status and the message that answer a call of the tool, of a revision before."""
+    """Call the tool in a session of an earlier revision, and return HTTP status and message."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
     hello["clientInfo"] = {"name": "old", "version": "1"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
@@ -222,7 +222,7 @@ def call_in_a_session(caller: Caller) -> tuple[int, Any]:
 
 
 def call_alone(caller: Caller) -> tuple[int, Any]:
-    """The same of a client that declares tasks."""
+    """Call the tool as a client that declares tasks, and return HTTP status and message."""
     reply = caller.call({"steps": 1})
     return reply.status, reply.message
 
@@ -231,7 +231,7 @@ CALLS = (call_alone, call_in_a_session)
 
 
 def check_internal(found: tuple[int, Any], text: str = "the server failed internally") -> None:
-    """Check that a reply says that the server failed, and no more."""
+    """Check that a reply reports an internal failure, and nothing else."""
     status, message = found
     assert (status, message["error"]["code"]) == (200, -32603)
     assert message["error"]["message"] == text
@@ -242,7 +242,7 @@ def check_internal(found: tuple[int, Any], text: str = "the server failed intern
 def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
     serve: Serve, call: Callable[[Caller], Any]
 ) -> None:
-    """No such thing reaches the SDK, which would end with HTTP 500 or say its exception's text."""
+    """The SDK never gets the value: it would reply HTTP 500 or show the exception's text."""
     here, detail = "", DETAILS[0]
 
     def fail(where: str) -> None:
@@ -265,7 +265,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
         for here in ("authenticate", "validate", "work"):
             if here == "work" and not isinstance(
                 detail.payload, bytes
-            ):  # what is kept of it says so
+            ):  # the record keeps this text instead
                 check_internal(call(caller), "the result of the method cannot be encoded")
             else:
                 check_internal(call(caller))
@@ -287,7 +287,7 @@ def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> 
 def test_what_a_hook_or_a_store_raises_is_not_said(
     serve: Serve, call: Callable[[Caller], Any], error: Exception
 ) -> None:
-    """By no error of the protocol, which are this library's to choose."""
+    """Not even an MCPError of the application's code is passed on."""
     reads: list[str] = []
 
     class Store(MemoryStore):

@@ -1,4 +1,4 @@
-"""The schemas of the specification fit what servers reply, and those of tools what they take."""
+"""Replies fit the specification's schemas, and the tools' schemas fit what the tools accept."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ NEEDED: Final = {
     "tasks/update": "resultType",
     "tasks/cancel": "resultType",
 }
-"""A field without which a reply is wrong."""
+"""For each RPC, a field that its replies must have."""
 
 
 def misfits(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> dict[str, str]:
-    """What is wrong with which of these replies, by its place."""
+    """Return the schema errors of these replies, by index."""
     path = folder / "replies.json"
     path.write_text(json.dumps(replies))
     found: dict[str, str] = json.loads(run_node(node_modules(MCP), JUDGE, str(path)))
@@ -68,12 +68,12 @@ def misfits(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> dict[str
 
 
 def kind_of(rpc: str, result: dict[str, Any]) -> tuple[Any, ...]:
-    """What a reply says, roughly: replies of one kind have the same fields."""
+    """Return a key that replies with the same fields share."""
     return rpc, *(result.get(key) for key in ("resultType", "status", "isError", "code"))
 
 
 def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> None:
-    """Every state read in every way, and every refusal; a fault in a reply of any kind is found."""
+    """All states and refusals are covered; in each kind of reply a missing field is detected."""
     node_modules(MCP)
     REPLIES.clear()
     counting = build()
@@ -86,7 +86,7 @@ def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> Non
             task_id = caller.call(meta=known).result["taskId"]
             act(counting, counting.service.reporter(f"operations/{task_id}"))
             for declared in (True, False):
-                caller.call(meta=known, declared=declared)  # the same operation, as it is now
+                caller.call(meta=known, declared=declared)  # same operation, present state
                 caller.call({"id": task_id}, "operations_get", declared=declared)
             for rpc in RPCS:
                 caller.task(rpc, task_id)
@@ -109,7 +109,7 @@ def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> Non
 
 
 class Colour(enum.Enum):
-    """An enum."""
+    """The colour of a painting."""
 
     NONE = 0
     RED = 1

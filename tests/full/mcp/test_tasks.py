@@ -1,4 +1,4 @@
-"""Operations as tasks: every state and every error once, over HTTP (SEP-2663)."""
+"""Operations as tasks: each state and each error, over HTTP (SEP-2663)."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ NO_VALUE = {"resultType": "complete", "content": [], "isError": False}
 
 
 def status_of(code: int, message: str, reason: str, domain: str = DOMAIN) -> dict[str, Any]:
-    """The JSON of a Status with an ErrorInfo."""
+    """Return the JSON of a Status with an ErrorInfo."""
     info = {"@type": f"{URL}google.rpc.ErrorInfo", "reason": reason, "domain": domain}
     return {"code": code, "message": message, "details": [info]}
 
 
 def fail(worker: lro.Reporter, reason: str, domain: str = DOMAIN) -> None:
-    """End an operation by an error with this reason."""
+    """Fail an operation with an error that has this reason."""
     info = TypeRegistry().pack(ErrorInfo(reason=reason, domain=domain))
     assert worker.fail(lro.Status(lro.Code.ABORTED, "it broke", (info,)))
 
 
 def by_work(status: dict[str, Any], text: str) -> dict[str, Any]:
-    """A task that its own work has failed."""
+    """Return a task that failed with an error of its own work."""
     content = [{"type": "text", "text": text}]
     result = {"resultType": "complete", "content": content, "isError": True}
     meta = {f"{DOMAIN}/status": status}
@@ -256,7 +256,7 @@ AT_STARTS: dict[str, Refusal] = {
 
 
 def refusing(service: lro.Service) -> Any:
-    """A method that refuses the start of a request whose label is one of these reasons."""
+    """Return a method that refuses a start for the reason in the request's label."""
 
     def validate(request: CountRequest) -> None:
         raise AT_STARTS[request.label][0]
@@ -380,7 +380,7 @@ def test_errors_of_the_hook_authorize_have_their_codes(
             raise error
 
     caller = serve(build(authorize=authorize).service)
-    # Who may not read a task is not given one.
+    # A caller who may not read the task gets no task from a start either.
     for refused in (caller.call(), *(caller.task(rpc, "2a7c") for rpc in RPCS)):
         assert refused.refusal == wanted
         assert "secret" not in json.dumps(refused.message)
@@ -391,7 +391,7 @@ def test_errors_of_the_hook_authorize_have_their_codes(
 
 
 def by_header(headers: Any) -> str:
-    """Finds the caller in a header."""
+    """Return the caller named in a header."""
     name: str | None = headers.get("x-caller")
     if name is None:
         raise lro.errors.Unauthenticated("say who you are")
@@ -414,7 +414,7 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
     unknown = caller.call({"id": "2a7c"}, **read)  # type: ignore[arg-type]
     assert theirs.result == unknown.result
     assert theirs.result["content"][0]["text"] == NOTHING
-    # A request id is of its caller alone.
+    # Each caller has request IDs of their own.
     key = {f"{DOMAIN}/request-id": "call-7"}
     first = caller.call(meta=key, headers=ann).result["taskId"]
     assert caller.call(meta=key, headers=ben).result["taskId"] != first

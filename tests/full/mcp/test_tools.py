@@ -1,4 +1,4 @@
-"""Methods as tools: names, schemas, and what clients get that know no tasks."""
+"""Methods as tools: names, schemas, and results for clients without tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.waiting import until, until_async
 
 
 def tools_of(extension: TasksExtension) -> dict[str, dict[str, Any]]:
-    """The tools of a server with this extension, as a client is shown them."""
+    """Return the tools that a client sees on a server with this extension."""
 
     async def listed() -> dict[str, dict[str, Any]]:
         async with Client(MCPServer("things", extensions=[extension])) as client:
@@ -44,7 +44,7 @@ def tools_of(extension: TasksExtension) -> dict[str, dict[str, Any]]:
 
 
 def tool(request: type, response: type, **options: Any) -> dict[str, Any]:
-    """The tool of a method with these messages."""
+    """Return the tool of a method with these messages."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     service.declare("acme.v1.Things.Made", request=request, response=response)
     return tools_of(TasksExtension(service, **options))["Things_Made"]
@@ -94,7 +94,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
 
 
 def test_names_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixture) -> None:
-    """Two that would be the same are whole, and long ones lose their beginning."""
+    """Names that would be equal are not shortened, and long names lose their beginning."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"
     for name in ("acme.v1.Things.Count", "acme.v2.Things.Count", "acme.v1.Other.Count", long):
@@ -192,7 +192,7 @@ def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
     assert "operations_get" in text
     again = {"id": task_id}
     assert caller.call(again, "operations_get", declared=False).result == handle
-    assert caller.call(again, "operations_get").result == handle  # who knows tasks may, too
+    assert caller.call(again, "operations_get").result == handle  # allowed with tasks too
     counting.finish(f"operations/{task_id}")
     done = caller.call(again, "operations_get", declared=False).result
     assert done["structuredContent"] == {"total": 3}
