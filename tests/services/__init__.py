@@ -1,1 +1,1 @@
-"""Servers that tests start by themselves: real ones, on ports and in directories of their own."""
+"""Real servers that tests start for themselves, on their own ports and in their own directories."""

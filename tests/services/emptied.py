@@ -1,4 +1,4 @@
-"""Empty stores of PostgreSQL, one after the other, without a new schema for each."""
+"""Empty PostgreSQL stores, one after another, in one schema instead of new ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES = ("operations", "inputs", "starts", "workers", "schedules")
 
 
 class Emptied:
-    """Makes stores on one schema, several at a time, which is emptied before it makes the next."""
+    """Opens stores on one schema, several at a time; empties it before it opens the next ones."""
 
     def __init__(self, server: PostgresServer, count: int = 1) -> None:
         psycopg = pytest.importorskip("psycopg")

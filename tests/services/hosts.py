@@ -1,4 +1,4 @@
-"""Servers as users run them, each in a process of its own that a signal stops."""
+"""Servers as users run them, each in its own process, which a signal stops."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from tests.waiting import PATIENCE, until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = "LRO_STOPPING_FOLDER"
-"""The environment variable with the folder of the store and of the logs."""
+"""The environment variable for the folder of the store and the logs."""
 BROKER: Final = "LRO_STOPPING_BROKER"
-"""The environment variable with the URL of Celery's broker, if Celery does the work."""
+"""The environment variable for the URL of Celery's broker, if Celery does the work."""
 START_PATH: Final = "/v1/works:work"
-"""Seconds in which everything happens, on however busy a machine; only a defect takes longer."""
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 @attrs.frozen
 class Answer:
-    """What a call was answered: status 0 says that the connection ended without an answer."""
+    """A reply to a call; status 0 means that the connection ended without a reply."""
 
     status: int
     headers: Mapping[str, str] = attrs.field(factory=dict)
@@ -45,7 +44,7 @@ class Answer:
 
     @property
     def stopping(self) -> bool:
-        """Whether it is the library's own answer for "later", with all that belongs to it."""
+        """Return whether it is the library's complete reply to calls while it stops."""
         if self.status != 503 or not isinstance(self.body, dict):
             return False
         error = self.body["error"]
@@ -58,7 +57,7 @@ class Answer:
 
 
 class Host:
-    """A running host and all of its processes."""
+    """A running host with all its processes."""
 
     def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
         self.log = log
@@ -76,7 +75,7 @@ class Host:
                 },
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all its processes are found by one number
+                start_new_session=True,  # all its processes share one group id
             )
 
     @property
@@ -84,11 +83,11 @@ class Host:
         return self.log.read_text(errors="replace")
 
     def port(self) -> int:
-        """The port at which it says that it listens."""
+        """Return the port on which its output says that it listens."""
         return int(self.says(_ADDRESS)[1])
 
     def says(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until it has written this."""
+        """Wait until its output matches this pattern."""
         found: list[re.Match[str]] = []
 
         def said() -> bool:
@@ -101,7 +100,7 @@ class Host:
         return found[0]
 
     def stop(self) -> int:
-        """Ask it to stop; its exit status."""
+        """Ask it to stop; return its exit status."""
         self.ask_to_stop()
         return self.end()
 
@@ -110,7 +109,7 @@ class Host:
         self.process.send_signal(signal.SIGTERM)
 
     def end(self) -> int:
-        """Wait until its first process has ended; the exit status."""
+        """Wait until its first process has ended; return the exit status."""
         try:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -125,7 +124,7 @@ class Host:
         return True
 
     def kill(self) -> None:
-        """End all its processes."""
+        """Kill all its processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -133,7 +132,7 @@ class Host:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
-    """A host, which is killed in the end unless it has stopped."""
+    """Run a host; kill it at the end unless it has stopped."""
     host = Host(command, folder, folder / log)
     try:
         yield host
@@ -142,7 +141,7 @@ def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
 
 
 def call(port: int, method: str, path: str, body: object = None) -> Answer:
-    """Call a server over a connection of its own."""
+    """Call a server over a new connection."""
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         text = None if body is None else json.dumps(body)
@@ -163,7 +162,7 @@ def call(port: int, method: str, path: str, body: object = None) -> Answer:
 
 
 class Load(abc.ABC):
-    """Clients that start operations until they are refused, and others that wait for some."""
+    """Clients that start operations until one is refused, and clients that wait for operations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,7 +172,7 @@ class Load(abc.ABC):
         self.waits: list[Answer] = []
 
     def start(self, milliseconds: int) -> str:
-        """Start an operation; its name, or nothing if that is refused."""
+        """Start an operation; return its name, or "" if it is refused."""
         answer = self._start(milliseconds)
         with self._lock:
             if answer.status == 200:
@@ -183,11 +182,11 @@ class Load(abc.ABC):
             return ""
 
     def result(self, name: str) -> Answer:
-        """What an operation has become, when it is done."""
+        """Return the result of an operation, once it is done."""
         return self._wait(name, 60)
 
     def wait(self, name: str) -> None:
-        """Wait for an operation, in a thread."""
+        """Wait for an operation in a thread."""
 
         def wait() -> None:
             answer = self._wait(name, 50)
@@ -197,7 +196,7 @@ class Load(abc.ABC):
         self._spawn(wait)
 
     def go_on(self, milliseconds: int) -> None:
-        """Start one operation after the other, in a thread, until one is refused."""
+        """Start operations one after another in a thread, until one is refused."""
 
         def go_on() -> None:
             while self.start(milliseconds):
@@ -206,7 +205,7 @@ class Load(abc.ABC):
         self._spawn(go_on)
 
     def end(self) -> None:
-        """Wait until all have been answered."""
+        """Wait until all calls have returned."""
         for thread in self._threads:
             thread.join(2 * PATIENCE)
             assert not thread.is_alive(), "a call hangs"
@@ -233,12 +232,12 @@ class Load(abc.ABC):
 
 
 class HttpLoad(Load):
-    """Calls over HTTP, each on a connection of its own."""
+    """Calls over HTTP, each on its own connection."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self._port = port
-        # Some say where they listen before they do.
+        # Some hosts print their address before they listen.
         until(lambda: call(port, "GET", "/v1/operations").status == 200)
 
     def _start(self, milliseconds: int) -> Answer:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own for tests: on a free port, in a directory, crashed at will."""
+"""A PostgreSQL server for tests, on a free port and in its own directory; tests may crash it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.services.ports import free_port
 from tests.waiting import PATIENCE
 
 UNHURRIED: Final = {"connect_seconds": PATIENCE, "statement_seconds": PATIENCE}
-"""Options of a store whose statements a busy machine does not interrupt."""
+"""Options of a store whose statements do not time out on a busy machine."""
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 _GUARD: Final = 'read _; kill -QUIT "$0" && kill -CONT "$0" && sleep 1; rm -rf -- "$1"'
-"""Outlives a test run that is killed, and clears up after it: its standard input ends then."""
+"""Stops the server and removes its folder after a killed test run, whose end closes the input."""
 
 _READY: Final = "ready to accept connections"
 _LOCALE: Final = ("-E", "UTF8", "--locale", "C")
@@ -38,15 +38,15 @@ _SETTINGS: Final = {
     "lc_messages": "C",
     "log_line_prefix": "",
     "deadlock_timeout": "200ms",
-    # What is in the system's cache outlives a crash of the server, and a busy disk delays commits.
+    # The system's cache survives a crash of the server, and a busy disk would delay commits.
     "fsync": "off",
 }
 
 
 class PostgresServer:
-    """One server; its data outlive every stop, however rude.
+    """A server whose data survive every stop, even a crash.
 
-    PostgreSQL refuses to run as root, so there it runs as ``postgres``, or as ``nobody``.
+    PostgreSQL refuses to run as root; then the server runs as ``postgres``, or as ``nobody``.
     """
 
     def __init__(self, binaries: Path, folder: Path) -> None:
@@ -78,7 +78,7 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
+        """Start the server, and return when it accepts connections."""
         assert self._process is None, "it runs already"
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": self._folder}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -89,7 +89,7 @@ class PostgresServer:
             text=True,
             errors="replace",
             cwd=self._folder,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop it
+            start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
         )
         self._guardian = subprocess.Popen(
             ["sh", "-c", _GUARD, str(self._process.pid), self._folder],
@@ -116,12 +116,12 @@ class PostgresServer:
             self._guardian = None
 
     def crash(self) -> None:
-        """Stop in immediate mode, as after a crash: nothing is rounded off."""
+        """Stop immediately, without a checkpoint, as in a crash."""
         self.stop(signal.SIGQUIT)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Crash it, and have it back after the block."""
+        """Crash the server for the length of the block."""
         self.crash()
         try:
             yield
@@ -129,13 +129,13 @@ class PostgresServer:
             self.start()
 
     def save(self) -> None:
-        """Stop it, keep a copy of its data, and start it again."""
+        """Stop the server, copy its data, and start it again."""
         self.stop()
         self._copy("data", "saved")
         self.start()
 
     def restore(self) -> None:
-        """Crash it, and start it with the data that were saved: what came after is lost."""
+        """Crash the server, and start it with the saved data: later changes are lost."""
         self.crash()
         shutil.rmtree(self._folder / "data")
         self._copy("saved", "data")
@@ -154,7 +154,7 @@ class PostgresServer:
             self._signal_all(signal.SIGCONT)
 
     def fresh_schema(self) -> str:
-        """A name for a new schema."""
+        """Return an unused name for a schema."""
         return f"lro_{os.getpid()}_{next(self._names)}"
 
     @property
@@ -173,17 +173,17 @@ class PostgresServer:
                 self._log.append(line)
                 if _READY in line:
                     ready.set()
-        ready.set()  # it has ended instead
+        ready.set()  # it has ended without becoming ready
 
 
 @functools.cache
 def shared_server() -> PostgresServer:
-    """The server of this test run, started for the first test that asks; skips without one."""
+    """Start this test run's server at the first call; skip the test if there is no PostgreSQL."""
     return new_server()
 
 
 def new_server() -> PostgresServer:
-    """A server that runs until the end of this process, or until it is stopped."""
+    """Start a server that runs until this process ends or the server is stopped."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip(f"PostgreSQL is not installed: no initdb in PATH or in {_DEBIAN}/*/bin")
@@ -197,18 +197,18 @@ def new_server() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> PostgresServer:
-    """The server of this test run, running."""
+    """Return the running server of this test run."""
     return shared_server()
 
 
 def store_maker(server: PostgresServer, **options: Any) -> Callable[..., Any]:
-    """Makes an empty store by a clock, in a schema of its own on this server."""
+    """Return a function that opens an empty store with a clock, in a new schema on this server."""
     options = {**UNHURRIED, **options}
     from lro.stores.postgres import PostgresStore  # only where there is a server to try it on
 
     def make(clock: Callable[[], Any] | None = None) -> PostgresStore:
         store = PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
-        store.secret()  # its first use, which makes the schema
+        store.secret()  # the first use makes the schema
         return store
 
     return make
@@ -223,7 +223,7 @@ def _binaries() -> Path | None:
 
 
 def as_other_user(folder: Path) -> Sequence[str]:
-    """The words before a command that does not run as root, and is to have this folder."""
+    """Return a prefix for commands that must not run as root, and give their user the folder."""
     if os.geteuid() != 0:
         return ()
     user = _other_user()
@@ -239,10 +239,10 @@ def _other_user() -> pwd.struct_passwd:
 
 
 def _as_user(user: pwd.struct_passwd) -> Sequence[str]:
-    """What runs a command as this user.
+    """Return a prefix that runs a command as this user.
 
-    ``Popen(user=...)`` would fork by ``fork()``, which runs what grpcio has to do in a child: now
-    and then that ended the child before it became the server. Without, Popen uses ``vfork()``.
+    ``Popen(user=...)`` uses ``fork()``, and then grpcio's fork handlers run in the child, which
+    sometimes ended it before it became the server. Otherwise Popen uses ``vfork()``.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None:

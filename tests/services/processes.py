@@ -1,4 +1,4 @@
-"""Processes that a test starts."""
+"""Processes that tests start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def killed_at_end(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process with pipes of text, killed after the block: a test that fails must not wait."""
+    """Start a process with text pipes; kill it after the block, so that no failed test hangs."""
     with subprocess.Popen(command, text=True, **options) as process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses the bytes that a test names, or all of a connection, or is slow."""
+"""A TCP proxy that can be slow, lose chosen bytes, or lose all bytes of a connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """Passes connections on to a local port.
+    """Forwards connections to a local port.
 
-    ``lose_next`` says what is swallowed the next time that it passes, on whichever connection: the
-    ``"question"`` of a client, so that the server never sees it, or the server's ``"answer"``, so
-    that the client never learns what became of its question. That connection is then cut.
-    ``connections`` counts those that clients have made. ``delay`` is how many seconds each question
-    takes longer. While it is ``cut``, it has no connections, and takes none.
+    ``lose_next`` chooses what the proxy loses next, on any connection: a client's ``"question"``,
+    so that the server never receives it, or the server's ``"answer"``, so that the client never
+    learns the result. That connection is then closed. ``connections`` counts the connections of
+    clients. ``delay`` is added to each question, in seconds. While ``cut`` is set, all connections
+    are closed and new ones are refused.
     """
 
     def __init__(self, port: int) -> None:
@@ -41,13 +41,13 @@ class Proxy:
             self._to_lose = what
 
     def forget(self) -> None:
-        """Swallow all that comes on today's connections, as a gateway that has forgotten them."""
+        """Drop all that arrives on the current connections, like a gateway that has lost them."""
         with self._lock:
             self._forgotten.update(self._sockets)
 
     @property
     def cut(self) -> bool:
-        """Whether nobody can connect."""
+        """Return whether the proxy refuses all connections."""
         return self._is_cut
 
     @cut.setter
@@ -59,7 +59,7 @@ class Proxy:
             _shut(one)
 
     def close(self) -> None:
-        """Cut every connection, and take no more."""
+        """Close every connection, and accept no more."""
         self.cut = True
         _shut(self._listening)
         for thread in list(self._threads):
@@ -116,7 +116,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy_to(port: int) -> Iterator[Proxy]:
-    """A proxy for the length of the block."""
+    """Run a proxy for the length of the block."""
     proxy = Proxy(port)
     try:
         yield proxy

@@ -398,7 +398,7 @@ CUT = "PRAGMA wal_checkpoint(RESTART)"
 
 @pytest.mark.usefixtures("short_log")
 def test_a_long_log_starts_again_from_its_beginning(wire, path, clock, monkeypatch):
-    """Readers that are never all gone at once keep SQLite from it; then writers wait for them."""
+    """Overlapping readers keep SQLite from resetting the log; then writers wait for the readers."""
     texts = itertools.cycle("xy")
     with closing(filled(path, clock)) as store:
 
@@ -546,7 +546,7 @@ def test_subscription_times_out_without_changes(subscription, file_store, clock)
 
 
 def test_closing_a_subscription_ends_its_waiting(subscription):
-    """At once, from another thread; closing again is closing, and there is nothing to hear then."""
+    """The waiting thread returns at once; closing twice is allowed; later calls find nothing."""
     listener = Listener(subscription)
     subscription.close()
     assert listener.over() == [()]

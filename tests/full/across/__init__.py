@@ -1,1 +1,1 @@
-"""Proofs across processes: what one writes, the others see, and every race has one winner."""
+"""Tests across processes: each sees what the others write, and every race has one winner."""

@@ -1,4 +1,4 @@
-"""The long forms: ``python -m tests.full.across ids|cancel|wait|records --help``."""
+"""The long versions of these tests: ``python -m tests.full.across ids|cancel|wait|records``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHODS: Final = {"threads": "work", "asyncio": "awork", "processes": "work"}
 
 
 def place_of(kind: str, folder: Path) -> Place:
-    """A place of this kind where nothing has been kept yet."""
+    """Return a new, empty database of this kind."""
     if kind == "postgres":
         return Place(kind, shared_server().url, shared_server().fresh_schema())
     return Place(kind, str(folder / "operations.db"))
@@ -33,9 +33,9 @@ def place_of(kind: str, folder: Path) -> Place:
 def parties_on(
     store: str, executors: Sequence[str] = ("threads",) * 3, size: int = 1
 ) -> Iterator[tuple[list[Party], Traces]]:
-    """Processes at a new place of this kind, and room for so many traces of work.
+    """Start processes on a new database, and make room for ``size`` traces of work.
 
-    In memory it is a service of this process, several times.
+    In memory, each of them is the same service of this process.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -50,7 +50,7 @@ def parties_on(
 
 
 def ids(options: argparse.Namespace) -> None:
-    """A hundred identical starts at once, so many rounds."""
+    """Run rounds of a hundred identical concurrent starts."""
     for store in options.store:
         with parties_on(store, size=options.rounds) as (three, traces), timed(store, "starts"):
             asked = three[:1] if store == "memory" else three
@@ -58,7 +58,7 @@ def ids(options: argparse.Namespace) -> None:
 
 
 def cancel(options: argparse.Namespace) -> None:
-    """Cancellations against completions, so many of each kind."""
+    """Race cancellations against completions, ``count`` times each."""
     for store in options.store:
         for executor in options.executor:
             kinds = executor, "threads", "threads"
@@ -70,9 +70,9 @@ def cancel(options: argparse.Namespace) -> None:
 
 
 def wait(options: argparse.Namespace) -> None:
-    """From an end in one process to the answers in another, with notifications and without."""
+    """Measure how soon waits learn of an end in another process, with notifications and without."""
     for store in options.store:
-        if store == "memory":  # no other process can write there
+        if store == "memory":  # no other process can write to memory
             continue
         with parties_on(store) as (three, _):
             for deaf in (False, True):
@@ -88,7 +88,7 @@ def wait(options: argparse.Namespace) -> None:
 
 
 def records(options: argparse.Namespace) -> None:
-    """Random traces of calls, so many of them: equal on all stores."""
+    """Run random sequences of store calls, and compare the results of all stores."""
     from tests.full.across.test_records import run_traces
 
     with timed("all", "stores"):
@@ -98,7 +98,7 @@ def records(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def timed(store: str, what: str) -> Iterator[None]:
-    """A line of output with the seconds that its making took."""
+    """Print a line of output with the seconds that the block took."""
     began = time.monotonic()
     print(f"{store:<9} {what:<10} ", end="", flush=True)
     yield

@@ -1,4 +1,4 @@
-"""Who takes part: services in this process, and services in processes of their own."""
+"""The parties of the races: services in this process, and services in other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Inside:
-    """A service in this process, asked by threads."""
+    """A service in this process; threads call it."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._interval = sys.getswitchinterval()
@@ -30,11 +30,11 @@ class Inside:
         self._threads = ThreadPoolExecutor(64)
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
-        """Ask in a thread."""
+        """Call a verb in a thread."""
         return self._threads.submit(asked, self._harness, verb, arguments)
 
     def do(self, verb: str, **arguments: Any) -> Any:
-        """Ask here."""
+        """Call a verb in this thread."""
         return asked(self._harness, verb, arguments)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Inside:
 
 
 class Apart:
-    """A service in a process of its own, asked over its standard streams."""
+    """A service in another process, called through its standard streams."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._asked: dict[int, Future[Any]] = {}
@@ -71,7 +71,7 @@ class Apart:
         self._reader.start()
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
-        """Send a question."""
+        """Send a call."""
         future: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -81,11 +81,11 @@ class Apart:
         return future
 
     def do(self, verb: str, **arguments: Any) -> Any:
-        """Send a question and wait for the answer."""
+        """Send a call, and wait for its result."""
         return self.ask(verb, **arguments).result(4 * PATIENCE)
 
     def close(self) -> None:
-        """Let it end by itself, which it does when its input ends."""
+        """End the process, which stops by itself at the end of its input."""
         self._stdin.close()
         try:
             assert self._process.wait(PATIENCE) == 0
@@ -107,4 +107,4 @@ class Apart:
 
 
 Party: TypeAlias = Inside | Apart
-"""A party that can be asked the verbs of a service."""
+"""A service whose verbs can be called."""

@@ -1,10 +1,10 @@
-"""Races whose winners are told by all alike: starts, cancellations and completions, and waits.
+"""Races between starts, between cancellation and completion, and waits: all agree on the winner.
 
-Work is done once, however many start the same at once, from several processes. Of cancellation and
-completion the first one wins, and CANCELLED means stopped: *work* runs as a function in one
-process, is cancelled at a moment that chance chooses from another, and is watched from a third;
-*reports* of an operation whose work is done outside come from all of them at once. Who waits in one
-process learns soon how another one has ended it.
+Identical starts from several processes do the work once. Whichever is first of cancellation and
+completion wins, and CANCELLED means that the work has stopped. *Work* runs as a function in one
+process; a second one cancels it at a random moment, and a third one watches it. *Reports* of an
+operation whose work is done outside come from all processes at once. A wait in one process soon
+learns how another process has ended the operation.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tests.full.across.service_host import REPORTS, View
 from tests.full.across.works import NOT_STARTED, RETURNED, RUNNING, STOPPED, Traces
 
 AT_ONCE = 8
-"""How many races are run at once: more than there are threads to work."""
+"""How many races run at once: more than there are threads for work."""
 
 STATES = {RETURNED: "SUCCEEDED", STOPPED: "CANCELLED", NOT_STARTED: "CANCELLED"}
-"""What an operation ends as, by what its function did last."""
+"""The state of an operation, by how its function ended."""
 
 
 def work_races(
     parties: Sequence[Party], method: str, traces: Traces, numbers: range, seed: int = 0
 ) -> Counter[str]:
-    """Cancel the work of the first party from the second one, while the last one watches.
+    """Cancel the work of the first party from the second, while the last one watches.
 
-    What became of it: how often each state, how often before the work had begun.
+    Return how often each state was reached, and how often before the work had begun.
     """
 
     def race(number: int) -> str:
@@ -44,10 +44,10 @@ def work_races(
 def one_race(
     parties: Sequence[Party], method: str, traces: Traces, number: int, draw: random.Random
 ) -> str:
-    """Run one; what came of it.
+    """Run one race; return its outcome.
 
-    The work takes up to 3 ms, or longer than any caller waits; the request comes within 4 ms, or
-    within 40, and stopping takes up to 20 ms.
+    The work takes up to 3 ms, or longer than any caller waits; the cancellation comes within 4 or
+    within 40 ms, and stopping takes up to 20 ms.
     """
     steps = draw.randrange(5)
     plan = {
@@ -73,7 +73,7 @@ def one_race(
 
 
 def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> None:
-    """All saw the same end, and no caller saw it while the function still ran."""
+    """Check that all saw the same end, and that no caller saw it while the function still ran."""
     answers = {(one["state"], one["text"]) for one in seen}
     assert len(answers) == 1, f"{name}: {answers}"
     running = [one for one in seen if one["trace"] == RUNNING]
@@ -85,7 +85,7 @@ def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> 
 
 
 def check_final(parties: Sequence[Party], name: str, seen: View) -> None:
-    """The record stays as it was seen, and has no owner."""
+    """Check that the record is still as it was seen, and has no owner."""
     for party in parties:
         now = party.do("get", name=name)
         assert (now["state"], now["text"]) == (seen["state"], seen["text"]), f"{name}: {now}"
@@ -95,9 +95,9 @@ def check_final(parties: Sequence[Party], name: str, seen: View) -> None:
 
 
 def report_races(parties: Sequence[Party], count: int, seed: int = 0) -> Counter[str]:
-    """Every party completes, fails and acknowledges the cancellation of the same operations.
+    """Have every party complete, fail and acknowledge the cancellation of the same operations.
 
-    How often each kind of report was first.
+    Return how often each kind of report was first.
     """
     draw = random.Random(seed)
     asked_before = [draw.random() < 0.5 for _ in range(count)]
@@ -106,10 +106,10 @@ def report_races(parties: Sequence[Party], count: int, seed: int = 0) -> Counter
 
 
 def one_report(parties: Sequence[Party], asked_before: bool) -> str:
-    """Run one such race; which report was first.
+    """Run one race of reports; return the kind of report that was first.
 
-    It is the only one that was applied, and what is stored is what it said. Unless the operation
-    was ``asked_before`` to stop, the first to acknowledge that asks first.
+    Only that report was applied, and the record has its values. If ``asked_before``, the operation
+    is cancelled before the race; else each party cancels it just before it acknowledges.
     """
     name = parties[0].do("start")
     if asked_before:
@@ -130,13 +130,13 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
 
 
 CALLERS = 100
-"""How many start the same at once, all processes together."""
+"""The number of identical concurrent starts, of all processes together."""
 
 CONFLICT = "INVALID_ARGUMENT REQUEST_ID_CONFLICT"
 
 
 def bodies(count: int, others: int, draw: random.Random) -> list[str]:
-    """What the callers of one process ask for: the same, but for so many."""
+    """Return the request texts of one process: all the same except for ``others`` of them."""
     texts = ["other"] * others + ["same"] * (count - others)
     draw.shuffle(texts)
     return texts
@@ -145,9 +145,10 @@ def bodies(count: int, others: int, draw: random.Random) -> list[str]:
 def one_round(
     parties: Sequence[Party], number: int, traces: Traces, others: int, draw: random.Random
 ) -> str:
-    """All start with one id at once; the name that they get. ``others`` ask for something else.
+    """Make all starts with one request id at once; return the operation's name.
 
-    One request is the first: callers who ask for the same get its operation, others a conflict.
+    The first request wins: starts with the same text get its operation, others get a conflict.
+    ``others`` starts per process have another text.
     """
     request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
     shares = [len(range(one, CALLERS, len(parties))) for one in range(len(parties))]
@@ -184,9 +185,9 @@ def one_round(
 def identical_starts(
     parties: Sequence[Party], rounds: int, traces: Traces, seed: int = 0
 ) -> Counter[str]:
-    """So many rounds; every other one has callers who ask for something else.
+    """Run rounds of starts; in every other round some starts have another text.
 
-    What became of it: starts asked, operations, conflicts' rounds, and how often work was done.
+    Return the numbers of starts, operations, rounds with conflicts, and calls of the work.
     """
     draw = random.Random(seed)
     before = parties[0].do("count")
@@ -207,14 +208,14 @@ ENDS = {
     "acknowledge": ("CANCELLED", "the operation was cancelled"),
     "delete": ("NOT_FOUND", None),
 }
-"""What waiters learn, by how an operation was ended."""
+"""What a wait returns, by how the operation was ended."""
 
 
 def delays(parties: Sequence[Party], rounds: int, deaf: bool, look_again: float) -> list[float]:
-    """Seconds from the answer to the second party's ``end`` to those of the third's waiters.
+    """Return the seconds from the reply to the second party's ``end`` to each waiter's result.
 
-    In each round there is each end. One waiter is a thread, the other a coroutine. ``deaf``:
-    all announcements are lost. ``look_again``: the seconds between two looks.
+    Each round ends an operation in each way; a thread and a coroutine of the third party wait for
+    it. If ``deaf``, all notifications are lost. ``look_again`` is the seconds between two polls.
     """
     starter, ender, waiter = parties
     for party in parties:

@@ -1,4 +1,4 @@
-"""A service on a store, and what it can be asked to do: by name, with values that JSON has."""
+"""A service on a store, whose verbs are called by name, with arguments that JSON can hold."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SWITCH_SECONDS = 1e-5
-"""How long a thread may run before another one's turn: short, so that they meet in their midst."""
+"""How long a thread runs before another takes its turn: short, so that calls interleave."""
 
 REPORTS = ("complete", "fail", "acknowledge")
-"""How an operation can be ended from outside."""
+"""The ways to end an operation from outside."""
 
 View = dict[str, Any]
-"""An operation as an answer shows it, and the moment when it was seen."""
+"""An operation as a reply shows it, with the time of the reply."""
 
 
 def make_executor(kind: str) -> Executor:
-    """The executor of this name."""
+    """Return the executor with this name."""
     if kind == "threads":
         from lro.executors.threads import ThreadExecutor
 
@@ -49,7 +49,7 @@ def make_executor(kind: str) -> Executor:
 
 
 class Harness:
-    """One process's service. Its public methods are the verbs it can be asked."""
+    """The service of one process; its public methods are the verbs that can be called."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
@@ -69,20 +69,20 @@ class Harness:
         self._parked: list[Future[list[View]]] = []
 
     def leave(self) -> None:
-        """Close everything; work that runs is handed back."""
+        """Close everything; return running work to the queue."""
         self._service.close(0)
         self._callers.shutdown(wait=False)
 
     # -- starting -----------------------------------------------------------------------------
 
     def start(self, method: str = "outside", number: int = 0, **plan: Any) -> str:
-        """Start an operation; its name."""
+        """Start an operation; return its name."""
         return self._methods[method].start(WorkRequest(size=number, rest=plan)).name
 
     def starts(
         self, method: str, request_id: str, texts: Sequence[str], number: int, **plan: Any
     ) -> list[str]:
-        """Start one of each text with the same id, all at once; the name or reason of each."""
+        """Start an operation per text at once, all with one id; return names or error reasons."""
         barrier = threading.Barrier(len(texts))
 
         def one(text: str) -> str:
@@ -98,7 +98,7 @@ class Harness:
     # -- ending -------------------------------------------------------------------------------
 
     def end(self, name: str, how: str, text: str = "") -> bool:
-        """End an operation from outside; whether that was applied."""
+        """End an operation from outside; return whether that was applied."""
         reporter = self._service.reporter(name)
         if how == "complete":
             return reporter.complete(WorkResponse(text))
@@ -108,7 +108,7 @@ class Harness:
         return reporter.acknowledge_cancel(metadata=WorkMetadata(note=text))
 
     def end_at(self, name: str, how: str) -> float:
-        """End or delete an operation; the moment when that was answered."""
+        """End or delete an operation; return the time of the reply."""
         if how == "delete":
             self._service.delete(name)
         else:
@@ -116,9 +116,9 @@ class Harness:
         return time.monotonic()
 
     def end_together(self, name: str, who: str) -> dict[str, bool]:
-        """Complete an operation, fail it, and acknowledge its cancellation, all at once.
+        """Complete, fail and acknowledge the cancellation of an operation at once.
 
-        Whether that was applied, of each.
+        Return for each whether it was applied.
         """
         barrier = threading.Barrier(len(REPORTS))
 
@@ -130,26 +130,26 @@ class Harness:
         return dict(zip(order, self._callers.map(end, order), strict=True))
 
     def cancel(self, name: str) -> None:
-        """Ask for an operation to stop."""
+        """Request cancellation of an operation."""
         self._service.cancel(name)
 
     # -- looking ------------------------------------------------------------------------------
 
     def get(self, name: str) -> View:
-        """An operation as it is now."""
+        """Return an operation as it is now."""
         return self._view(self._service.get(name))
 
     def wait(self, name: str, seconds: float = PATIENCE) -> View:
-        """An operation once it is done, or the seconds are over."""
+        """Return an operation once it is done, or after ``seconds``."""
         return self._view(self._service.wait(name, timedelta(seconds=seconds)))
 
     def lease(self, name: str) -> tuple[str, bool, int]:
-        """Owner, whether there is a lease, and attempt of a record."""
+        """Return a record's owner, whether it has a lease, and its attempt."""
         record = self._store.get(name)
         return record.owner, record.lease_until is not None, record.attempt
 
     def count(self) -> int:
-        """How many operations there are."""
+        """Return the number of operations."""
         request = ListOperationsRequest(page_size=1000)
         seen = 0
         while True:
@@ -160,11 +160,11 @@ class Harness:
             request = ListOperationsRequest(page_size=1000, page_token=found.next_page_token)
 
     def watch(self, name: str, number: int, traces: str, delay: float, cancel: bool) -> View:
-        """See an operation through to its end, and what its work was doing whenever it was seen.
+        """Watch an operation until it ends, and what its work was doing each time it was read.
 
-        After ``delay`` seconds, and before the first look, it is asked to ``cancel``.
+        If ``cancel`` is set, cancel the operation after ``delay`` seconds, before the first read.
         """
-        time.sleep(delay)  # where in the work's life the request meets it
+        time.sleep(delay)  # decides at which point the request meets the work
         if cancel:
             self._service.cancel(name)
         trace = works.traces_at(traces)
@@ -172,7 +172,7 @@ class Harness:
         looks: tuple[Callable[[str], View], ...] = (self.get, self.get, self.wait)
         for look in looks:
             seen = look(name)
-            seen["trace"] = trace[number]  # after the look: what has ended stays so
+            seen["trace"] = trace[number]  # read last, as an end is final
             if seen["done"]:
                 return seen
         raise AssertionError(f"{name} has not ended: {seen}")
@@ -180,7 +180,7 @@ class Harness:
     # -- waiting ------------------------------------------------------------------------------
 
     def park(self, name: str, threads: int, coroutines: int) -> None:
-        """Have so many wait for an operation; return when all of them do."""
+        """Have threads and coroutines wait for an operation; return when all of them wait."""
         here = len(self._notifier)
         for _ in range(threads):
             self._parked.append(self._callers.submit(lambda: [self._ended(self.wait, name)]))
@@ -199,13 +199,13 @@ class Harness:
         until(lambda: len(self._notifier), lambda count: count > here + threads)
 
     def answers(self) -> list[View]:
-        """The answers of all parked waits, when all have come."""
+        """Return the results of all parked waits, once all of them have returned."""
         answers = [view for future in self._parked for view in future.result(PATIENCE)]
         self._parked.clear()
         return answers
 
     def deafen(self, deaf: bool, look_again: float = LOOK_AGAIN_SECONDS) -> None:
-        """Drop every notification, sent or received; poll again after this time."""
+        """If ``deaf``, drop all notifications, sent or received; poll at this interval."""
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
@@ -214,7 +214,7 @@ class Harness:
         )
 
     def unhearing(self) -> None:
-        """Return when the subscription that is listening is deaf."""
+        """Return once a deaf subscription is listening."""
         assert self._store.plugged.wait(PATIENCE), "no subscription listens"
 
     # -- inside -------------------------------------------------------------------------------
@@ -249,14 +249,14 @@ def _refusal(error: LroError) -> View:
 
 
 def asked(harness: Harness, verb: str, arguments: View) -> Any:
-    """The answers of a service to a verb."""
+    """Call a verb of a service, and return its result."""
     if verb.startswith("_") or not hasattr(Harness, verb):
         raise LookupError(f"no verb {verb!r}")
     return getattr(harness, verb)(**arguments)
 
 
 def main(executor: str, *place: str) -> None:
-    """Answer questions, which come as lines of JSON, each by a thread and a line of JSON."""
+    """Answer calls, each a line of JSON, in a thread of its own with a line of JSON."""
     sys.setswitchinterval(SWITCH_SECONDS)
     harness = Harness(Place(*place), executor)
     lock = threading.Lock()

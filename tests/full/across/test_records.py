@@ -1,7 +1,7 @@
-"""Any trace of the stores' own verbs leaves equal records in memory, in SQLite and in PostgreSQL.
+"""The same store calls leave equal records in memory, in SQLite and in PostgreSQL.
 
-Each shared store is there twice, as two processes would have it: one call goes to the one, the
-next to the other, and what either knows from before must not show.
+Each database has two stores, as two processes would; the calls alternate between them, and the
+cache of one must not show outdated records.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STARTS = st.fixed_dictionaries(
     }
 )
 WHICH = st.integers(0, 11)
-"""One of the records that there are; at the last number one that may be gone."""
+"""Selects an existing record; the last number may also select one that is gone."""
 EXPIRY = timedelta(hours=2)
 LEASE = timedelta(seconds=15)
 
@@ -85,7 +85,7 @@ CHANGES = {
     ),
     "cancel": lambda now, owner, attempt, metadata: states.request_cancel(now),
 }
-"""Changes of a record by its attempt or a late one, or without one."""
+"""Changes of a record, by its current attempt, a late attempt, or none."""
 HOW = st.sampled_from(sorted(CHANGES))
 OWNER = st.sampled_from(OWNERS)
 LATE = st.sampled_from([None, 0, 0, 1])
@@ -93,7 +93,7 @@ MESSAGE = st.sampled_from(MESSAGES)
 
 
 def shown(answer):
-    """What a store has answered, as exactly as it can be compared."""
+    """Return a store's result in a form that can be compared exactly."""
     if isinstance(answer, Record):
         return to_row(answer)
     if isinstance(answer, (list, tuple)):
@@ -104,7 +104,7 @@ def shown(answer):
 
 
 class Kept(RuleBasedStateMachine):
-    """Every rule calls all stores; they answer the same and then hold the same."""
+    """Every rule calls all stores; their results and then their records must be the same."""
 
     def __init__(self, postgres=None):
         super().__init__()
@@ -127,7 +127,7 @@ class Kept(RuleBasedStateMachine):
         self.exit.close()
 
     def all(self, call, read=shown):
-        """What a call gives on every store: the same."""
+        """Call every store; return the result, which must be the same for all."""
         self.calls += 1
         found = {}
         for kind, pair in self.stores.items():
@@ -140,19 +140,19 @@ class Kept(RuleBasedStateMachine):
         return wanted
 
     def update(self, which, change):
-        """Apply a change everywhere."""
+        """Apply a change in every store."""
         name = self.name(which)
         return self.all(lambda store: store.update(name, change))
 
     def of(self, name):
-        """The record as it is in memory, or None."""
+        """Return the record in memory, or None."""
         try:
             return self.stores["memory"][0].get(name)
         except OperationNotFound:
             return None
 
     def name(self, which):
-        """The name that a number stands for."""
+        """Return the name that a number selects."""
         there = self.names if which == 11 else [name for name in self.names if self.of(name)]
         return there[which % len(there)] if there else "operations/never"
 
@@ -168,7 +168,7 @@ class Kept(RuleBasedStateMachine):
         now = self.clock()
         parent, lease, key = given["parent"], given["lease"], given["key"]
         number = len(self.names)
-        id_ = hashlib.sha256(b"%d" % number).hexdigest()[:12]  # no order but its own
+        id_ = hashlib.sha256(b"%d" % number).hexdigest()[:12]  # names in random order
         record = Record(
             name=f"{parent}/operations/{id_}" if parent else f"operations/{id_}",
             parent=parent,
@@ -324,14 +324,14 @@ class Kept(RuleBasedStateMachine):
 
     @invariant()
     def equal_records(self):
-        """All columns of all records, and the requests of those whose work goes on."""
+        """Compare all columns of all records, and the requests of unfinished ones."""
         for name in self.names:
             self.all(lambda store, name=name: store.get(name))
             self.all(lambda store, name=name: store.request(name))
 
 
 def run_traces(examples: int, steps: int = 40, **options: Any) -> None:
-    """Run so many traces of so many steps; ``options`` are more settings of Hypothesis."""
+    """Run ``examples`` sequences of ``steps`` calls; ``options`` are settings of Hypothesis."""
     with contextlib.closing(Emptied(shared_server(), 2)) as pair:
         run_state_machine_as_test(
             lambda: Kept(pair),
@@ -342,5 +342,5 @@ def run_traces(examples: int, steps: int = 40, **options: Any) -> None:
 
 
 def test_records_are_equal_on_every_store():
-    """Memory, SQLite and PostgreSQL."""
+    """The stores are those in memory, in SQLite and in PostgreSQL."""
     run_traces(25)

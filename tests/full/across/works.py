@@ -1,7 +1,7 @@
-"""The work that the processes do: functions that leave traces where every process sees them.
+"""The work of the races: functions that leave traces in files that all processes can see.
 
-They are functions of a module, and all they know comes with the request, so that any executor can
-have them done: in a thread, on an event loop, in another process.
+They are module functions that know only their request, so that any executor can run them: in a
+thread, on an event loop or in another process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOPPED: Final = 3
 
 
 class Traces:
-    """How far each piece of work has come, by its number, in memory that all processes share."""
+    """The progress of each piece of work, by its number, in memory that all processes share."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         with path.open("a+b") as file:
@@ -34,7 +34,7 @@ class Traces:
         self.path = path
 
     def __getitem__(self, number: int) -> int:
-        """NOT_STARTED, RUNNING, RETURNED or STOPPED."""
+        """Return NOT_STARTED, RUNNING, RETURNED or STOPPED."""
         return self._bytes[2 * number]
 
     def __setitem__(self, number: int, what: int) -> None:
@@ -45,18 +45,18 @@ class Traces:
         self._bytes[2 * number + 1] += 1
 
     def begun(self, number: int) -> int:
-        """How often it was begun."""
+        """Return how often this work has begun."""
         return self._bytes[2 * number + 1]
 
 
 @functools.cache
 def traces_at(path: str) -> Traces:
-    """The traces of this file, mapped once a process."""
+    """Return the traces in this file, mapped once per process."""
     return Traces(Path(path))
 
 
 def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Take ``steps`` pauses of ``step`` seconds; stop, if asked, after ``stopping`` more."""
+    """Pause ``steps`` times for ``step`` seconds; if cancelled, stop after ``stopping`` seconds."""
     plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)
@@ -65,7 +65,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             job.sleep(plan["step"])
         job.raise_if_cancelled()
     except Cancelled:
-        time.sleep(plan["stopping"])  # it tidies up
+        time.sleep(plan["stopping"])  # it cleans up
         traces[request.size] = STOPPED
         raise
     traces[request.size] = RETURNED
@@ -73,7 +73,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """The same as a coroutine, which is interrupted while it pauses."""
+    """Do the same as a coroutine, which is interrupted while it pauses."""
     plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)

@@ -1,6 +1,6 @@
-"""What the hosts under test serve: one method on a SQLite file, its operations, and a log.
+"""The application under test: one method on a SQLite file, its operations, and a log.
 
-The work is done in threads, or by workers of Celery if the environment names their broker.
+The work runs in threads, or in Celery workers if the environment names their broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.services.hosts import BROKER, FOLDER, START_PATH
 @lro.message("stopping.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """How long the work takes; below zero: until there is a file ``go`` in the folder."""
+    """How long the work takes; if below zero, until the folder has a file ``go``."""
 
     milliseconds: lro.Int32 = 0
 
@@ -41,7 +41,7 @@ def note(log: str, line: str) -> None:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allow everything, and note what has come."""
+    """Allow everything, and log the call."""
     note("calls", verb)
 
 
@@ -69,7 +69,7 @@ service = lro.Service(
 
 @service.method("stopping.v1.Works.Work", path=START_PATH)
 def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
-    """Take as long as the request says."""
+    """Work for as long as the request says."""
     note("begun", job.name)
     go, steps = os.path.join(os.environ[FOLDER], "go"), request.milliseconds // 20
     while not os.path.exists(go) if steps < 0 else steps > 0:

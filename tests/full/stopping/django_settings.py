@@ -1,4 +1,4 @@
-"""The settings of the Django project of these tests."""
+"""The Django settings for these tests."""
 
 from typing import Any
 
@@ -11,4 +11,4 @@ LRO = {"SERVICE": "tests.full.stopping.app.service", "CALLER": f"{__name__}.call
 
 
 def caller(request: Any) -> None:
-    """Callers have no names."""
+    """Treat all callers as anonymous."""

@@ -1,4 +1,4 @@
-"""The application of these tests as routes of aiohttp's own server."""
+"""The application of these tests on aiohttp's own server."""
 
 import asyncio
 import signal

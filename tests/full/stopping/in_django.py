@@ -1,4 +1,4 @@
-"""The application of these tests as routes of Django."""
+"""The application of these tests in Django."""
 
 import os
 

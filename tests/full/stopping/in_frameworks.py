@@ -1,4 +1,4 @@
-"""The application of these tests as routes of frameworks: factories."""
+"""The application of these tests in several frameworks, one factory each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.full.stopping.app import service
 
 
 def nobody(request: Any = None) -> None:
-    """Callers have no names."""
+    """Treat all callers as anonymous."""
 
 
 def flask() -> Any:
-    """Served by WSGI; the others by ASGI."""
+    """Make a WSGI application; all others are ASGI applications."""
     from flask import Flask
 
     from lro.integrations.flask import FlaskOperations
@@ -23,7 +23,7 @@ def flask() -> Any:
 
 
 def fastapi() -> Any:
-    """The router brings its lifespan along."""
+    """Add our router, which includes the lifespan."""
     from fastapi import FastAPI
 
     from lro.integrations.fastapi import FastAPIOperations
@@ -34,7 +34,7 @@ def fastapi() -> Any:
 
 
 def starlette() -> Any:
-    """With the lifespan of the service."""
+    """Pass the lifespan of the service to the application."""
     from starlette.applications import Starlette
 
     from lro.integrations.starlette import StarletteOperations
@@ -44,7 +44,7 @@ def starlette() -> Any:
 
 
 def litestar() -> Any:
-    """By its plugin."""
+    """Add our plugin."""
     from litestar import Litestar
 
     from lro.integrations.litestar import OperationsPlugin
@@ -53,7 +53,7 @@ def litestar() -> Any:
 
 
 def quart() -> Any:
-    """Before and after serving."""
+    """Register our hooks before and after serving."""
     from quart import Quart
 
     from lro.integrations.quart import QuartOperations

@@ -1,7 +1,6 @@
-"""Each host is stopped under load and begun again: no acknowledged work is lost.
+"""Each host is stopped under load and started again: no acknowledged work is lost.
 
-The hosts are those of the table in docs/how-to/stopping.md, and the files that they need are taken
-from that page.
+The hosts and their files are those in docs/how-to/stopping.md.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```
 
 
 OUR_TRACEBACK: Final = re.compile(r'File ".*[/\\]lro[/\\].*')
-"""A line of a traceback through the library; hypercorn has its own when it cancels calls."""
+"""A traceback line from the library; hypercorn prints its own lines when it cancels calls."""
 WORK: Final = """
 import logging
 logging.basicConfig(level=logging.INFO)  # waitress logs where it listens
@@ -39,48 +38,48 @@ from tests.full.stopping.app import *
 
 
 HELD: Final = -1
-"""The milliseconds of work that goes on until the test lets it go."""
+"""The ``milliseconds`` of work that runs until the test releases it."""
 
 
 @attrs.frozen
 class Kind:
-    """A host: the packages that it needs, how it is begun, and how many calls it is given."""
+    """A host: the packages that it needs, its command, and how many calls it receives."""
 
     needs: tuple[str, ...]
     command: tuple[str, ...]
     waits: int = 6
     starters: int = 2
     worker: tuple[str, ...] = ()
-    """How the worker is begun that does the work for this host, if it has one."""
+    """The command of the worker that does the work for this host, if it has one."""
     grpc: bool = False
     held_to_their_end: bool = False
-    """Whether this host lets waits come to their end, so that they are answered well."""
+    """Whether this host lets waits run to their end, so that they succeed."""
     held: int = 2
-    """How many works go on until the test lets them go.
+    """The number of operations whose work runs until the test releases it.
 
-    For Celery one for each process of its worker: if the signal comes while the worker writes a
-    message to a process that is free, Celery 5.7 never ends (the page says what to do about it).
+    With Celery, there is one for each worker process: if the signal comes while the worker sends a
+    message to a free process, Celery 5.7 never stops (the page has a workaround).
     """
 
 
 def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
-    """The command for gunicorn on a free port; without options, it reads the page's file."""
+    """Return a gunicorn command on a free port; without options it reads the page's file."""
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
 def lro_serve(*options: str) -> tuple[str, ...]:
-    """Our own command on a free port."""
+    """Return the command of ``lro serve`` on a free port."""
     return ("-m", "lro.cli", "serve", "work:service", "--port", "0", *options)
 
 
 def within(app: str) -> tuple[str, ...]:
-    """The command for gunicorn with an application of a framework, on a free port."""
+    """Return a gunicorn command for a framework's application, on a free port."""
     bound = ("--bind", "127.0.0.1:0", "-c", "/dev/null", "--threads", "12")
     return ("-m", "gunicorn", *bound, app)
 
 
 def hypercorn(*options: str) -> tuple[str, ...]:
-    """The command for hypercorn on a free port."""
+    """Return a hypercorn command on a free port."""
     bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
     return ("-m", "hypercorn", *bound, *options, "work:asgi_app")
 
@@ -139,13 +138,13 @@ def kind(
         if found.worker:
             broker = stack.enter_context(redis_server(tmp_path))
             monkeypatch.setenv(BROKER, broker.url)
-            monkeypatch.setenv("REMAP_SIGTERM", "SIGQUIT")  # as the page says
+            monkeypatch.setenv("REMAP_SIGTERM", "SIGQUIT")  # as the page recommends
         yield found
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that stays ours: only those who share it, as gRPC servers do, can listen there."""
+    """Reserve a port: only servers that share it, such as gRPC's, can listen there."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         line.bind(("127.0.0.1", 0))
@@ -154,7 +153,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path, port: int) -> Path:
-    """A folder with the files of the page, and the application under the name it has there."""
+    """Make a folder with the page's files, and the application under the name used there."""
     for file in FILE.finditer(PAGE.read_text(encoding="utf-8")):
         text = file["text"].replace(":8000", ":0").replace(":50051", f":{port}")
         (tmp_path / file["name"]).write_text(text)
@@ -163,7 +162,7 @@ def folder(tmp_path: Path, port: int) -> Path:
 
 
 def skip_without(packages: tuple[str, ...]) -> None:
-    """Skip the test if one of these is not installed."""
+    """Skip the test unless all these packages are installed."""
     for package in packages:
         try:
             found = importlib.util.find_spec(package)
@@ -175,7 +174,7 @@ def skip_without(packages: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[Host], Load]]:
-    """The host, after its worker if it has one, and callers who reach the host."""
+    """Start the host, and before it its worker if it has one; yield both and a load on the host."""
     with contextlib.ExitStack() as stack:
         commands = {f"worker-{log}": kind.worker, log: kind.command}
         hosts = [
@@ -194,13 +193,13 @@ def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[
 
 
 def count(folder: Path, log: str, text: str) -> int:
-    """How often one of the application's logs has this text."""
+    """Return how often this text occurs in a log of the application."""
     file = folder / log
     return file.read_text().count(text) if file.exists() else 0
 
 
 def both_begun(folder: Path) -> list[str]:
-    """The names of the script's two operations, when their work has begun."""
+    """Return the names of the script's two operations, once their work has begun."""
     until(lambda: count(folder, "begun", "\n") == 2)
     return (folder / "begun").read_text().split()
 
@@ -213,7 +212,7 @@ def no_message_is_left() -> bool:
 
 
 def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
-    """Stop them together with SIGTERM, under this load; nothing of them is left."""
+    """Stop all hosts with SIGTERM during this load; check that nothing is left of them."""
     for host in hosts:
         host.ask_to_stop()
     for host in hosts:
@@ -224,7 +223,7 @@ def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
 
 
 def check_left(hosts: Sequence[Host], folder: Path) -> None:
-    """Check that nothing of hosts that have stopped is left."""
+    """Check that no process, file or lease is left of hosts that have stopped."""
     until(lambda: not any(host.alive for host in hosts))
     for host in hosts:
         assert OUR_TRACEBACK.search(host.output) is None, host.output
@@ -235,7 +234,7 @@ def check_left(hosts: Sequence[Host], folder: Path) -> None:
 
 
 def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
-    """Waiters get 503, the host ends, and the next one ends every operation well."""
+    """Waits return 503, the host stops, and after a restart every operation succeeds."""
     with begun(kind, folder, port, "first.log") as (first, load):
         held = [load.start(HELD) for _ in range(kind.held)]
         for number in range(kind.waits):
@@ -266,7 +265,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
 def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
-    """With or without a with block; a worker, which is stopped too, hands its work on as well."""
+    """The script may use ``with`` or not; a worker that is stopped hands its work on too."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()
         (folder / "script.py").write_text(script.replace("with service:", "if service:"))

@@ -1,4 +1,4 @@
-"""The fixtures of the tests of stores in the default tier."""
+"""Fixtures of the store tests in the default tier."""
 
 from tests.stores.conftest import file_store, path, place, postgres_wire, wire
 

@@ -1,4 +1,4 @@
-"""A service whose work lasts until its process is killed; ``python -m`` is a process of it."""
+"""A service whose work runs until its process is killed; ``python -m`` runs it in a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE = timedelta(seconds=4)
 
 
 class Losing:
-    """The service, and its methods: the work of ``once`` and ``slow`` does not end by itself."""
+    """A service with three methods; the work of ``once`` and ``slow`` does not end by itself."""
 
     def __init__(self, store: Store, workers: int, lease: timedelta = LEASE) -> None:
         executor = ThreadExecutor(workers) if workers else None
@@ -52,14 +52,14 @@ class Losing:
         self.methods = {"once": once, "again": again, "slow": slow, "kill": kill, "beside": beside}
 
     def begun(self, method: str, many: int = 1) -> str:
-        """Start so many operations, and return the name of the first, when that has begun."""
+        """Start ``many`` operations; return the first one's name once its work has begun."""
         name: str = self.methods[method].start_many([lro.Struct({})] * many)[0].name
         until(lambda: self.service.store.get(name).attempt == 1)
         return name
 
 
 def main(kind: str, where: str, schema: str, workers: str = "", lease: str = "") -> None:
-    """Begin work of each kind, while 300 others wait, and say the names; or do what there is."""
+    """Begin work of each method, queue 300 more and print the names; with workers, work."""
     span = timedelta(seconds=float(lease)) if lease else LEASE / (4 if workers else 1)
     losing = Losing(Place(kind, where, schema).open(), int(workers or 3), span)
     if workers:

@@ -1,7 +1,7 @@
-"""Two releases of one service; ``python -m`` is a worker process of one.
+"""Two releases of one service; ``python -m`` runs one as a worker process.
 
-The second has renamed a method and its request class. That class has a field and an enum value
-more, and the method an index. The second release has no method ``Fold``, and sends webhooks.
+The second release renames a method and its request class, adds a field and an enum value to that
+class, and an index to the method. It drops the method ``Fold``, and it sends webhooks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REQUESTS = {OLD: PrintRequest, GONE: PrintRequest, NEW: PrintCopiesRequest}
 
 
 class Release:
-    """The service of a release, whose functions note the keys that they are called with."""
+    """The service of a release; its functions log the key of each call."""
 
     def __init__(self, number: int, place: Place, log: Path, url: str, threads: int = 2) -> None:
         executor = ThreadExecutor(threads) if threads else None

@@ -1,4 +1,4 @@
-"""Databases that go on from an older state: what a process knew must not outlive what was lost."""
+"""Databases that fall back to an older state: stores must not return what has been lost."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.stores.samples import cancel_of, held, insert, report_of
 
 @attrs.frozen
 class Place:
-    """A database, how stores on it are opened, and how it is brought back to an older state."""
+    """A database: how to open stores on it, and how to return it to an older state."""
 
     open: Callable[[], Store]
     save: Callable[[], object]
     restore: Callable[[], object]
     reconnect: Callable[[Store], object]
-    """Gives a store new connections without its notice, as a pooler in between does."""
+    """Gives a store new connections without its knowledge, as a pooler may."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request, tmp_path, clock):
-    """A database of each kind."""
+    """Set up a database of each kind."""
     with contextlib.ExitStack() as stack:
         make = _sqlite if request.param == "sqlite" else _postgres
         yield make(tmp_path, clock, stack)
@@ -75,12 +75,12 @@ def _postgres(folder, clock, stack):
 
 
 def noted(text):
-    """Metadata of this text."""
+    """Return metadata with this text."""
     return AnyMessage("type.googleapis.com/acme.v1.Note", {"text": text})
 
 
 def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:
-    """Another change has the number of a lost one, and the same lease."""
+    """After the restore, another change gets the version and lease of the lost change."""
     one, two = place.open(), place.open()
     record = held(clock)
     insert(one, record)
@@ -100,8 +100,8 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
     clock.advance(microseconds=1)
     with contextlib.closing(place.open()) as other:
         other.update(record.name, report_of(clock, noted("kept")))
-    place.reconnect(two)  # the other one notices that its connections are lost
-    changed = one.update(record.name, cancel_of(clock))  # of what is stored, not of what is known
+    place.reconnect(two)  # the other store notices that its connections are lost
+    changed = one.update(record.name, cancel_of(clock))  # the cached record is not used
     assert (changed.version, changed.cancel_requested) == (3, True)
     for store, stream in zip((one, two), streams, strict=True):
         found = store.get(record.name)

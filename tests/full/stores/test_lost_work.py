@@ -1,4 +1,4 @@
-"""Work of a process that was killed, while the others are slow or have no free worker."""
+"""Work of a killed process is found by others that are slow or have no free worker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.waiting import starved_seconds, until
 
 HOUR = timedelta(hours=1)
 SOME_SECONDS = 15
-"""So long after a lease the truth may take, where each statement takes 0.3 s."""
+"""How long after the lease an operation may take to end or rerun, if each statement takes 0.3 s."""
 
 
 @contextmanager
 def victim(place, lease=LEASE):
-    """A process that has begun work, and the names of that: of work that is slow, once, again."""
+    """Run a process that has begun work; yield its names: slow, once and again."""
     where = [place.kind, place.where, place.schema, "", str(lease.total_seconds())]
     command = [sys.executable, "-m", "tests.full.stores.losing", *where]
     with killed_at_end(command, stdout=subprocess.PIPE) as process:
@@ -37,7 +37,7 @@ def reason(service, name):
 
 
 def test_lost_work_is_found_in_a_database_that_is_slow():
-    """A look that takes long each time waits for no lock; the work runs again, or has ended."""
+    """Slow scans take no lock that could wait; the lost work ends or runs again."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to
@@ -49,7 +49,7 @@ def test_lost_work_is_found_in_a_database_that_is_slow():
         with closing(slow.open()) as store, Losing(store, 2).service as service:
             proxy.delay = 0.3
             service.start_maintenance()
-            time.sleep(LEASE.total_seconds())  # it has looked, while that process was alive
+            time.sleep(LEASE.total_seconds())  # it scans for orphans while that process is alive
             assert not service.get(once).done
             process.kill()
             began, starved = time.monotonic(), starved_seconds()
@@ -62,7 +62,7 @@ def test_lost_work_is_found_in_a_database_that_is_slow():
 
 
 def test_worker_that_is_cut_off_counts_as_lost_and_stops():
-    """Others have its work, while it is alive. When it can connect again, it is another worker."""
+    """Others take over its work while it lives; when it reconnects, it is a new worker."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to
@@ -88,7 +88,7 @@ def test_worker_that_is_cut_off_counts_as_lost_and_stops():
 
 
 def test_lost_work_is_told_while_all_workers_are_busy(place):
-    """To end it needs no worker; and what can run again waits, behind 300 others."""
+    """Ending lost work needs no worker; work that can be retried is queued, behind 300 others."""
     with closing(place.open()) as store:
         losing = Losing(store, 1)
         with losing.service as service:
@@ -107,9 +107,9 @@ def test_lost_work_is_told_while_all_workers_are_busy(place):
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restarted):
-    """By a process that is started then, and by one that was there before, and has no workers.
+    """Both a process that is started then, and an older one without workers, find out.
 
-    With workers it could have been the one that began the work.
+    An older process with workers could be the one that began the work.
     """
     with closing(place.open()) as store:
         service = Losing(store, 3 if restarted else 0, HOUR).service
@@ -129,7 +129,7 @@ def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restar
 
 
 def test_what_kills_its_process_costs_no_other_work_its_attempts(place):
-    """It is begun apart, and ends after ``max_lost``; what ran beside it is done."""
+    """Such work is retried separately and fails after ``max_lost``; the other work gets done."""
     with closing(place.open()) as store:
         service = Losing(store, 0, LEASE / 4).service
         methods = [

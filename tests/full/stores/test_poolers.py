@@ -27,12 +27,12 @@ from tests.waiting import until
 
 REFUSED = "pool_mode = transaction|still being made|cannot be used now"
 TAKING_TURNS = 2
-"""The number of server connections of a pooler that gives its transactions one after the other."""
+"""The number of server connections of a pooler that assigns them to transactions in turn."""
 
 
 @contextmanager
 def pooler(mode: str, size: int = 20, wait_seconds: int = 120) -> Iterator[str]:
-    """A PgBouncer before the server of this test run; the URL of its port."""
+    """Run a PgBouncer in front of this test run's server; yield its URL."""
     with tempfile.TemporaryDirectory(prefix="lro-pooler-") as folder:
         yield from _running(Path(folder), mode, size, wait_seconds)
 
@@ -89,9 +89,9 @@ def refusal(store: PostgresStore) -> str:
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 @pytest.mark.parametrize("size", [1, TAKING_TURNS, 20])
 def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
-    """At the first use, with a sentence; nothing is written, to whichever schema."""
+    """The first use fails with an explanation, and nothing is written to any schema."""
     server = shared_server()
-    before = public_tables(server.url)  # other tests of this run may have some
+    before = public_tables(server.url)  # other tests of this run may have made some
     schemas = [server.fresh_schema() for _ in "ab"]
     with pooler(mode, size) as url, ExitStack() as stack:
         stores = [
@@ -114,7 +114,7 @@ def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
 
 
 def test_pooler_that_keeps_sessions_is_used(clock):
-    """Also by more connections than it has servers for; its restart is a lost connection."""
+    """The stores can have more connections than the pooler; its restart is a lost connection."""
     schema = shared_server().fresh_schema()
     with pooler("session", 6) as url, ExitStack() as stack:
         stores = [
@@ -129,7 +129,7 @@ def test_pooler_that_keeps_sessions_is_used(clock):
 
 
 def test_pooler_without_room_for_a_second_session_is_used(clock):
-    """Its error for that has the code of those of the statement mode."""
+    """The pooler's error for a lack of sessions has the code that statement mode uses."""
     with pooler("session", 1, wait_seconds=1) as url:
         made = PostgresStore(url, schema=shared_server().fresh_schema(), **UNHURRIED)
         with closing(made) as store:
@@ -138,7 +138,7 @@ def test_pooler_without_room_for_a_second_session_is_used(clock):
 
 
 def test_pooler_that_keeps_sessions_no_longer_is_refused(clock):
-    """Its mode is changed while stores use it."""
+    """The pooler changes its mode while stores use it."""
     with pooler("session") as url, ExitStack() as stack:
         stores = [
             stack.enter_context(

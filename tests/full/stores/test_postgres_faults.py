@@ -1,4 +1,4 @@
-"""PostgreSQL going wrong: restarts, lost connections and answers, locks; forks, many processes."""
+"""PostgreSQL faults: restarts, lost connections and replies, locks, forks, many processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = ["plain", "schema", "server"]
 
 @pytest.fixture(scope="module")
 def fragile():
-    """A server that only these tests use, and crash."""
+    """Run a server that only these tests use and crash."""
     made = new_server()
     yield made
     made.stop()
@@ -61,13 +61,13 @@ def fragile():
 
 @pytest.fixture
 def make(server, clock):
-    """Makes stores on the test's clock, and closes them."""
+    """Return a function that opens stores with the test's clock; close them at the end."""
     with ExitStack() as stack:
 
         def made(url=server.url, **options):
             options = {"schema": server.fresh_schema(), "clock": clock, **UNHURRIED, **options}
             store = stack.enter_context(closing(PostgresStore(url, **options)))
-            store.next_due()  # its first use, which makes the schema, and a connection
+            store.next_due()  # the first use makes the schema and a connection
             return store
 
         yield made
@@ -75,20 +75,20 @@ def make(server, clock):
 
 @pytest.fixture
 def store(make, schema):
-    """An empty store."""
+    """Open an empty store."""
     return make(schema=schema)
 
 
 @pytest.fixture
 def proxy(server):
-    """A proxy between a store and the server."""
+    """Run a proxy between a store and the server."""
     with proxy_to(server.port) as made:
         yield made
 
 
 @pytest.fixture
 def proxied(server, proxy, make, clock, schema):
-    """A store behind the proxy, whose statements are known to the server already."""
+    """Open a store behind the proxy; the server has already prepared its statements."""
     url = server.url.replace(str(server.port), str(proxy.port))
     made = make(url=url, connections=1, schema=schema)
     record = waiting(clock, "warm", target="warm")
@@ -110,7 +110,7 @@ def kill_backends(plain):
 
 
 def soon(call):
-    """What a call answers once the server is known to be back."""
+    """Retry a call until the store has found the server again; return its result."""
 
     def answer():
         try:
@@ -147,7 +147,7 @@ def test_a_server_away_is_unavailable(fragile, make, clock):
 def test_a_server_that_is_away_is_not_asked_again_and_again(
     fragile, make, clock, postgres_wire, monkeypatch
 ):
-    """It is tried once in a while; all other calls fail at once."""
+    """The store tries to connect once in a while; all other calls fail at once."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
     store = make(url=fragile.url)
     insert(store, record_of(clock))
@@ -164,7 +164,7 @@ def test_a_server_that_is_away_is_not_asked_again_and_again(
 def test_who_waits_for_a_connection_learns_that_there_is_none(
     fragile, make, clock, postgres_wire, monkeypatch
 ):
-    """At once, not when his time is over."""
+    """The caller fails at once, rather than when its time is over."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
     store = make(url=fragile.url, connections=1, connect_seconds=3600.0)
     insert(store, record_of(clock))
@@ -186,7 +186,7 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(
 
 
 def test_connections_that_were_ended_are_made_again(store, plain, clock):
-    """An operator ends them all: no call fails by that, each asks again on another one."""
+    """An operator ends all connections: no call fails, as each is repeated on a new connection."""
     insert(store, held(clock), key_of())
     for call in (
         lambda: store.get("operations/a").name,
@@ -204,7 +204,7 @@ def test_connections_that_were_ended_are_made_again(store, plain, clock):
 
 
 def test_a_call_waits_for_a_connection_as_long_as_it_takes_to_make_one(make, clock, postgres_wire):
-    """Then it raises; and works when there is one again."""
+    """After that time it raises; it works again once a connection is free."""
     store = make(connections=1, connect_seconds=3.0)
     insert(store, record_of(clock))
 
@@ -218,7 +218,7 @@ def test_a_call_waits_for_a_connection_as_long_as_it_takes_to_make_one(make, clo
 
 
 def test_a_server_with_no_room_is_not_away(server, plain, clock):
-    """Where it grants fewer connections than we may make, those that there are go round."""
+    """If the server grants fewer connections than the store may open, callers share those."""
     schema = server.fresh_schema()
     plain.execute(f"CREATE ROLE {schema} LOGIN CONNECTION LIMIT 2")
     plain.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
@@ -233,7 +233,7 @@ def test_a_server_with_no_room_is_not_away(server, plain, clock):
 def test_connections_of_which_there_were_too_many_are_closed(
     make, clock, postgres_wire, monkeypatch
 ):
-    """Those that no call has used for long; others can be made in their place."""
+    """Connections that no call has used for long are closed, and can be replaced."""
     store = make(connections=3)
     gate = threading.Barrier(3)
     postgres_wire.when("SELECT", lambda _: gate.wait(PATIENCE), times=3)
@@ -249,7 +249,7 @@ def test_connections_of_which_there_were_too_many_are_closed(
 
 
 def test_a_store_closed_meanwhile_keeps_no_connection(postgres_wire, store, clock):
-    """A call that uses one when the store is closed may end."""
+    """A call that is in progress when the store is closed may finish."""
     insert(store, record_of(clock))
     postgres_wire.when("SELECT", lambda _: store.close())
     assert store.get("operations/a") == record_of(clock)
@@ -265,7 +265,7 @@ def test_a_subscription_that_may_not_listen_is_unavailable(store, postgres_wire)
 
 
 def test_an_interrupted_call_leaves_no_transaction_open(make, clock, postgres_wire):
-    """A connection that is not idle is not used again; nor is the place of one lost."""
+    """A connection left in a transaction is discarded, and another one takes its place."""
     store = make(connections=1)
     insert(store, record_of(clock))
     used = []
@@ -286,7 +286,7 @@ def test_an_interrupted_call_leaves_no_transaction_open(make, clock, postgres_wi
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
-    """The server is one that does not know our settings, say."""
+    """For instance, the server may not know the store's settings."""
     with closing(PostgresStore(server.url)) as store:
         postgres_wire.fail("SELECT set_config", psycopg.errors.UndefinedObject())
         with pytest.raises(Unavailable, match="UndefinedObject"):
@@ -295,7 +295,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
 
 
 def test_a_server_that_does_not_answer_is_unavailable(fragile, make, clock):
-    """It is there, and stands still: no call waits for it for ever; then all goes on."""
+    """The server hangs: calls time out, and later ones work."""
     store = make(url=fragile.url, connections=1, connect_seconds=3.0, statement_seconds=5.0)
     insert(store, held(clock))
     with fragile.frozen():
@@ -317,13 +317,13 @@ def test_missing_table_is_named(store, schema, plain, clock):
 
 @pytest.mark.parametrize("value", [{"a": 1}, "x"])
 def test_a_value_that_cannot_be_bound_is_no_outage(store, clock, value):
-    """What can never work, refused by psycopg or the server, is not tried again."""
+    """A call that psycopg or the server always refuses raises InvalidArgument: no retry helps."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
         store.read_counts(clock(), limit=value)
 
 
 def test_a_statement_that_takes_too_long_is_ended(make, plain, clock, caplog):
-    """By the server itself; that is no defect of the store to report."""
+    """The server ends it; nothing is logged, as this is no defect of the store."""
     store = make(statement_seconds=2.0, schema="slow")
     insert(store, record_of(clock))
     with plain.transaction():
@@ -341,7 +341,7 @@ LOSSES = pytest.mark.parametrize("what", ["question", "answer"])
 
 @LOSSES
 def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
-    """It is there exactly once, and fresh, whether the server had carried it out or not."""
+    """The record exists once and is fresh, whether or not the server had executed the insert."""
     for key, target in ((None, ""), (key_of(), ""), (None, "t"), (key_of("s"), "u")):
         record = record_of(clock, f"{target}-{key is None}", target=target)
         proxy.lose_next(what)
@@ -354,7 +354,7 @@ def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clo
 
 @LOSSES
 def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, proxy, clock, what):
-    """An update is applied once, a removal too; a read is asked again."""
+    """Each update or removal is applied once; a read is repeated."""
     insert(proxied, waiting(clock))
 
     def losing(call):
@@ -369,7 +369,7 @@ def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, p
     assert (asked.cancel_requested, asked.version) == (True, 3)
     ended = losing(lambda: proxied.update("operations/a", end_of(clock)))
     assert (ended.result, ended.version) == (DONE, 4)
-    for _ in range(2):  # the first time it is prepared
+    for _ in range(2):  # the first call prepares the statement
         assert losing(lambda: proxied.get("operations/a")) == ended
     with pytest.raises(OperationNotFound):
         proxied.request("operations/a")
@@ -380,11 +380,11 @@ def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, p
 
 @pytest.mark.parametrize("limit", [None, 9])
 def test_a_claim_is_learned_of_though_the_answer_is_lost(proxied, proxy, clock, limit):
-    """If it was carried out; else it fails, and what waits goes on waiting."""
+    """If it was executed, the claim returns the work; else it fails and the work stays queued."""
     for unique_id in "abc":
         insert(proxied, waiting(clock, unique_id))
     for what, wanted in (("answer", ["a", "b"]), ("question", ["c"])):
-        claim_work(proxied, clock, 2, limits={"none": limit})  # it is prepared
+        claim_work(proxied, clock, 2, limits={"none": limit})  # this prepares the statement
         clock.advance(1)
         proxy.lose_next(what)
         try:
@@ -399,7 +399,7 @@ def test_a_claim_is_learned_of_though_the_answer_is_lost(proxied, proxy, clock, 
 
 @pytest.fixture
 def meanwhile(proxied, make, postgres_wire, schema):
-    """Has another process act on its store before a write is sent a second time."""
+    """Return a function that lets another store act before a write is sent again."""
     other = make(schema=schema)
     other.next_due()
 
@@ -420,7 +420,7 @@ def meanwhile(proxied, make, postgres_wire, schema):
 def test_an_update_that_was_overtaken_may_be_unknown(
     proxied, proxy, meanwhile, clock, change, error, why
 ):
-    """Where a later version is there, ours may have been before it; or there is no record."""
+    """If the stored version is later, or the record is gone, the result of our write is unknown."""
     insert(proxied, waiting(clock))
     meanwhile(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
@@ -432,7 +432,7 @@ def test_an_update_that_was_overtaken_may_be_unknown(
 def test_an_update_that_was_not_made_is_made_on_what_is_there(
     proxied, proxy, meanwhile, clock, gone
 ):
-    """The question was lost, and another was quicker: the change is made again, or refused."""
+    """The request was lost and another store wrote first: the change is made again, or refused."""
     insert(proxied, held(clock))
     meanwhile(lambda one: one.update("operations/a", called("quick")))
     proxy.lose_next("question")
@@ -445,7 +445,7 @@ def test_an_update_that_was_not_made_is_made_on_what_is_there(
 
 
 def test_an_insert_that_others_precede(proxied, proxy, meanwhile, clock):
-    """The question was lost: then another start with the key, or on the target, was first."""
+    """The request was lost, and another start took its key or its target first."""
     quick = record_of(clock, "quick", target="t")
     meanwhile(lambda one: insert(one, quick, key_of()))
     proxy.lose_next("question")
@@ -458,7 +458,7 @@ def test_an_insert_that_others_precede(proxied, proxy, meanwhile, clock):
 
 
 def test_an_insert_deleted_before_it_was_answered(proxied, proxy, meanwhile, clock):
-    """With a key the answer is how it was started; the record does not return (spec §9.2(4))."""
+    """With a key the result is the record as started; the record stays deleted (spec §9.2(4))."""
     other = meanwhile(lambda one: one.update("operations/a", removal))
     proxy.lose_next("answer")
     answer = insert(proxied, record_of(clock), key_of())
@@ -468,7 +468,7 @@ def test_an_insert_deleted_before_it_was_answered(proxied, proxy, meanwhile, clo
 
 
 def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, postgres_wire):
-    """The error comes instead, whatever has become of them: those that answer can be repeated."""
+    """They raise an error, added or not; calls whose result is known can be repeated."""
     proxied.add_counts(clock(), {"M": {"a": 1}})
     postgres_wire.when(postgres_wire.said[-1], lambda _: proxy.lose_next("answer"))
     with pytest.raises(Unavailable):
@@ -477,7 +477,7 @@ def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, 
 
 
 def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres_wire):
-    """For reads and writes; the cause is kept for the log."""
+    """Reads and writes fail; the cause is kept for the log."""
     insert(store, record_of(clock))
     for call in (
         lambda: store.get("operations/a"),
@@ -496,7 +496,7 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres
 
 
 def test_a_row_that_another_transaction_holds_fails_alone(make, schema, plain, clock):
-    """After a while, and the others of its group are written meanwhile."""
+    """It fails after a timeout; the other writes of its group are made meanwhile."""
     store = make(statement_seconds=10.0, schema=schema)
     for unique_id in ("first", "locked", "free"):
         insert(store, record_of(clock, unique_id))
@@ -512,7 +512,7 @@ def test_a_row_that_another_transaction_holds_fails_alone(make, schema, plain, c
 
 
 def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, monkeypatch):
-    """Those behind them get the error at once, instead of waiting as long again."""
+    """Writes behind those that timed out fail at once, instead of waiting as long again."""
     later, go, late = Later(store), threading.Event(), [0.0]
     monotonic = time.monotonic
     patch_threads(monkeypatch, time, "monotonic", lambda: monotonic() + late[0])
@@ -534,7 +534,7 @@ def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, mo
 
 
 def test_a_target_that_only_the_index_knows_to_be_taken_is_busy(store, schema, plain, clock):
-    """An insert that is not committed yet cannot be seen, only waited for."""
+    """An uncommitted change of another transaction is invisible; an insert can only wait for it."""
     insert(store, record_of(clock, "a", target="t"))
     store.update("operations/a", end_of(clock))
     later = Later(store)
@@ -549,7 +549,7 @@ def test_a_target_that_only_the_index_knows_to_be_taken_is_busy(store, schema, p
 
 
 def test_stores_need_no_more_than_one_connection(make, clock):
-    """Every verb ends its use of one before it asks for another."""
+    """Every method returns its connection before it asks for another."""
     store = make(connections=1, connect_seconds=10.0)
     insert(store, held(clock), key_of())
     assert {*errors_of(store, clock).values()} <= {"OperationNotFound"}
@@ -611,7 +611,7 @@ if child:
 
 
 def process(program, *arguments):
-    """A process of its own, with pipes; killed at the end."""
+    """Run a program in its own process, with pipes; kill it at the end."""
     command = [sys.executable, "-c", PRELUDE + program, *map(str, arguments)]
     return killed_at_end(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -622,7 +622,7 @@ def process(program, *arguments):
     ids=["in use", "before its first use"],
 )
 def test_a_store_survives_a_fork(server, schema, make, plain, program, names):
-    """The child makes connections, threads and subscriptions of its own; the parent's live on."""
+    """The child opens its own connections, threads and subscriptions; the parent's live on."""
     with process(program, server.url, schema) as forking:
         assert forking.wait(PATIENCE) == 0
     assert listed(make(schema=schema)) == names

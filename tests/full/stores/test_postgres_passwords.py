@@ -1,4 +1,4 @@
-"""Passwords of PostgreSQL that expire: each new connection gets that of now, from a function."""
+"""Expiring passwords of PostgreSQL: a function returns the current one for each connection."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from tests.waiting import PATIENCE, joined, until
 
 ROLE: Final = "app"
 SECRET: Final = "s3cret words"
-FIRST: Final = r"1 'st' \ %40 &a=b"  # no character has a meaning of its own
+FIRST: Final = r"1 'st' \ %40 &a=b"  # no character may act as syntax
 SECOND: Final = "2nd"
 
 
 class Passwords:
-    """The password function of a test, and the role whose password it gives."""
+    """A password function, and the role whose password it returns."""
 
     def __init__(self, server: PostgresServer, plain: psycopg.Connection[Any]) -> None:
         self.url = server.url.replace("lro@", f"{ROLE}@")
         self.given = FIRST
         self.calls: list[bool] = []
-        """For each call whether it came on an event loop."""
+        """For each call, whether a thread with a running event loop made it."""
         self._plain = plain
         self.set(FIRST)
 
@@ -62,19 +62,19 @@ class Passwords:
         return self.given
 
     def set(self, password: str) -> None:
-        """Change the role's password; the function gives the former one until it is told."""
+        """Change the role's password; the function returns the old one until ``given`` is set."""
         text = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), password)
         self._plain.execute(text)
 
     def end_connections(self) -> None:
-        """Have the server close each connection of the role."""
+        """Have the server close all connections of the role."""
         kill = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = %s"
         self._plain.execute(kill, (ROLE,))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server that asks one role for its password."""
+    """Run a server that demands a password from one role."""
     made = new_server()
     with psycopg.connect(made.url, autocommit=True) as plain:
         plain.execute(f"CREATE ROLE {ROLE} LOGIN; GRANT CREATE ON DATABASE postgres TO {ROLE}")
@@ -108,7 +108,7 @@ Make = Callable[..., PostgresStore]
 
 @pytest.fixture
 def make(server: PostgresServer, passwords: Passwords, clock: ManualClock) -> Iterator[Make]:
-    """Makes stores whose password a function gives, and closes them."""
+    """Return a function that opens stores with a password function; close them at the end."""
     with ExitStack() as stack:
 
         def made(password: Callable[[], Any] = passwords, **options: Any) -> PostgresStore:
@@ -135,7 +135,7 @@ def soon(call: Callable[[], object]) -> None:
 def test_new_connections_get_the_password_of_now(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Those that are open go on, the pool and subscriptions alike; the former one is refused."""
+    """Open connections, pooled or of subscriptions, stay usable; the old password is refused."""
     store = make()
     insert(store, record_of(clock, "first"))
     with closing(store.listen()) as subscription, closing(make(schema=store.schema)) as other:
@@ -161,7 +161,7 @@ def test_new_connections_get_the_password_of_now(
 def test_server_that_closes_connections_after_a_change_is_found_again(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """While the function still gives the former password, calls fail; then the store goes on."""
+    """Calls fail while the function returns the old password; afterwards the store works."""
     store = make()
     insert(store, record_of(clock, "first"))
     passwords.set(SECOND)
@@ -189,7 +189,7 @@ def test_each_command_on_the_schema_asks_the_function(make: Make, passwords: Pas
 def test_probe_of_a_pooler_asks_the_function_too(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """A second connection, by which the store finds out whether the pooler keeps sessions."""
+    """The store opens a second connection to find out whether the pooler keeps sessions."""
     with pooler("session") as url, closing(PostgresStore(url, password=passwords)) as store:
         store.secret()
         alone = len(passwords.calls)
@@ -199,7 +199,7 @@ def test_probe_of_a_pooler_asks_the_function_too(
 
 
 class VaultDown(Exception):
-    """An error of an application, whose text has a secret."""
+    """An application's error whose message has a secret."""
 
 
 def failing(error: BaseException) -> Callable[[], str]:
@@ -229,7 +229,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
     caplog: pytest.LogCaptureFixture,
     case: str,
 ) -> None:
-    """For each kind of connection. The class of its error is named, no text of it is shown."""
+    """On each kind of connection, the error names its class but never shows its message."""
     caplog.set_level(logging.DEBUG)
     function, why = BAD[case]
     now: list[Callable[[], Any]] = [function]
@@ -262,7 +262,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
 def test_slow_password_function_holds_up_nobody_else(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Several threads may be in it, for the pool and beside it, while others get connections."""
+    """Several threads may be in the function at once, while others get connections."""
     slow, gate = threading.Barrier(3), threading.Event()
 
     def password() -> str:
@@ -305,7 +305,7 @@ def test_connections_that_are_made_at_once_each_ask(
 def test_password_function_is_never_called_on_an_event_loop(
     make: Make, passwords: Passwords
 ) -> None:
-    """Neither for a first use, nor when connections are lost while operations run."""
+    """That holds for the first use, and for connections lost while operations run."""
 
     def work(request: lro.Empty) -> None:
         pass
@@ -347,7 +347,7 @@ NO_FUNCTION: Final = [
 
 @pytest.mark.parametrize("password", NO_FUNCTION, ids=lambda one: type(one).__name__)
 def test_password_that_is_no_function_without_arguments_is_refused(password: Any) -> None:
-    """A password is not quoted, nor the arguments of a function."""
+    """The error shows neither the password nor a function's arguments."""
     wanted = "password: must be a plain function without arguments that returns the password, got"
     with pytest.raises(DeclarationError) as refused:
         PostgresStore("postgresql://app@host/db", password=password)
@@ -420,14 +420,14 @@ store.close()
 def test_forked_process_asks_for_the_password_of_now(
     server: PostgresServer, make: Make, passwords: Passwords
 ) -> None:
-    """The parent's connection goes on meanwhile."""
+    """The parent's connection stays usable meanwhile."""
     schema = server.fresh_schema()
     command = [sys.executable, "-W", "error", "-c", FORKER, passwords.url, schema]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
     with killed_at_end(command, env=environment(), **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{FIRST}\n" * 2)  # for the schema, and for the pool
+        process.stdin.write(f"{FIRST}\n" * 2)  # for the schema and for the pool
         assert process.stdout.readline() == "used\n"
         passwords.set(SECOND)
         process.stdin.write(f"{SECOND}\n")
@@ -461,7 +461,7 @@ def environment() -> dict[str, str]:
 def test_commands_on_a_service_use_its_password_function(
     server: PostgresServer, passwords: Passwords, make: Make, tmp_path: Path
 ) -> None:
-    """``lro schema`` says why it fails in one sentence; ``lro worker`` outlives a password."""
+    """``lro schema`` explains its failure in a sentence; ``lro worker`` survives a new password."""
     schema, path = server.fresh_schema(), tmp_path / "password"
     text = MODULE.format(path=str(path), url=passwords.url, schema=schema)
     (tmp_path / "work.py").write_text(text)

@@ -1,4 +1,4 @@
-"""Several processes on one file: kills, locks, forks, notifications."""
+"""Several processes on one SQLite file: kills, locks, forks, notifications."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot f
 
 @contextmanager
 def process(program, *arguments):
-    """A process of its own; killed at the end."""
+    """Run a program in its own process; kill it at the end."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + program]
     pipe = subprocess.PIPE
     with killed_at_end([*command, *map(str, arguments)], stdin=pipe, stdout=pipe) as running:
@@ -186,13 +186,13 @@ def process(program, *arguments):
 
 
 def signal(running):
-    """Let a process go on."""
+    """Tell a process to continue."""
     running.stdin.write("go\n")
     running.stdin.flush()
 
 
 def hears(running):
-    """The next line of a process."""
+    """Return the next line of a process."""
     return running.stdout.readline().strip()
 
 
@@ -203,7 +203,7 @@ def sound(path):
 
 @pytest.mark.parametrize("open_before", [True, False])
 def test_a_process_dies_within_a_transaction(path, clock, open_before):
-    """What it had not committed is not there, and its lock is free."""
+    """Its uncommitted writes are gone, and its lock is free."""
     with closing(SQLiteStore(path, clock=clock)) as store, process(DYING, path) as dying:
         assert hears(dying) == "inside"
         if not open_before:
@@ -218,7 +218,7 @@ def test_a_process_dies_within_a_transaction(path, clock, open_before):
 
 
 def test_a_crowd_of_processes_opens_a_new_file_and_loses_nothing(path):
-    """Each with threads that write: everything is there, once; they share one secret."""
+    """Each has threads that write: every record is there once, and all share one secret."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(process(OPENER, path, number)) for number in range(3)]
         assert [hears(one) for one in crowd] == ["ready"] * 3
@@ -235,7 +235,7 @@ def test_a_crowd_of_processes_opens_a_new_file_and_loses_nothing(path):
 
 
 def test_what_another_process_commits_is_notified(path):
-    """By the change counter alone: nothing is sent."""
+    """The file's change counter is enough; no message is sent."""
     with (
         closing(SQLiteStore(path)) as store,
         process(SPEAKER, path) as speaker,
@@ -250,11 +250,11 @@ def test_what_another_process_commits_is_notified(path):
 
 @pytest.mark.parametrize("how", ["by SQLite", "by hand"])
 def test_what_was_acknowledged_outlives_a_log_that_was_removed(path, how):
-    """The process says within a second that it lost its log, and loses nothing by a kill then."""
+    """The process reports within a second that its log is gone; a kill then loses nothing."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         if how == "by SQLite":
-            SQLiteStore(path).close()  # takes itself for the last one that uses the file
+            SQLiteStore(path).close()  # believes that no other process uses the file
         else:
             path.with_name(f"{path.name}-wal").unlink()
         assert not path.with_name(f"{path.name}-wal").exists()
@@ -268,7 +268,7 @@ def test_what_was_acknowledged_outlives_a_log_that_was_removed(path, how):
 
 
 def test_a_process_that_lost_its_log_leaves_the_file_to_others(path):
-    """A process that starts later uses another log, and nothing that it writes is lost."""
+    """A process that starts later uses a new log, and all that it writes stays."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         for suffix in ("-wal", "-shm"):
@@ -288,7 +288,7 @@ def test_a_process_that_lost_its_log_leaves_the_file_to_others(path):
 @pytest.mark.platform
 @FORKS
 def test_both_processes_write_after_a_fork(path):
-    """Also when one has closed: the log that the other writes to is not taken from it."""
+    """If one closes, the other still has its log."""
     with process(FORKING, path) as running:
         assert sorted(hears(running) for _ in range(4)) == ["child", "closed", "closed", "parent"]
         with closing(SQLiteStore(path)) as store:
@@ -303,7 +303,7 @@ def test_both_processes_write_after_a_fork(path):
 @pytest.mark.platform
 @FORKS
 def test_forks_during_reads_and_writes(path):
-    """Every one comes at a moment at which no connection is open, and nothing is lost."""
+    """Every fork waits for a moment without open connections, and nothing is lost."""
     with process(FORKING_OFTEN, path) as running:
         total = int(hears(running))
     with closing(SQLiteStore(path)) as store:
@@ -317,7 +317,7 @@ def test_forks_during_reads_and_writes(path):
 @FORKS
 @pytest.mark.parametrize("busy", ["UPDATE", "SELECT"])
 def test_a_fork_during_a_call_that_does_not_end(path, busy):
-    """It does not wait for ever. The parent goes on; the child's store says that it cannot."""
+    """The fork does not wait forever: the parent goes on; the child's store refuses all calls."""
     with process(FORKING_WHILE_BUSY, path, busy) as running:
         said = [hears(running) for _ in range(4)]
         assert running.wait(PATIENCE) == 0

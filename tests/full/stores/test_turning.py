@@ -1,4 +1,4 @@
-"""Limits, keys, rates, priorities and retries of several processes, some of which are killed."""
+"""Limits, keys, rates, priorities and retries across processes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 def limits_are_kept(place, folder, processes, kills, each):
-    """Work of three methods, ``each`` many, while processes are killed; return what was seen."""
+    """Run work of three methods while processes are killed; return the measured peaks."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -53,14 +53,14 @@ def limits_are_kept(place, folder, processes, kills, each):
 
 
 def test_limits_hold_while_processes_are_killed(place, tmp_path):
-    """Of the method, of each key, and of a rate, by the times of the store; all of it is done."""
+    """The limits of a method, a key and a rate hold by the store's clock; all work is done."""
     three, apart, rated, again = limits_are_kept(place, tmp_path, 4, 2, 40)
     assert (three, apart, again > 0) == (AT_ONCE, 1, True)
     assert rated <= RATE[0]
 
 
 def between(place, folder, many):
-    """How many jobs of another key, which has so many, begin until ten of a key have begun."""
+    """Return how many of one key's ``many`` jobs begin before ten of another key have begun."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -78,12 +78,12 @@ def between(place, folder, many):
 
 
 def test_a_few_jobs_of_one_key_do_not_wait_for_many_of_another(place, tmp_path):
-    """They get every second turn, of four workers."""
+    """Both keys take turns on four workers."""
     assert between(place, tmp_path, 500) <= 20
 
 
 def inversions(place, folder, each):
-    """How far apart work of one priority began from its order, and the priorities in order."""
+    """Return by how many places work of one priority, and the priorities, were out of order."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -95,7 +95,7 @@ def inversions(place, folder, each):
                 names[name] = number
         with crew(place, 4, 2, events):
             until(lambda: all(turning.service.get(name).done for name in names))
-        calls = calls_in(events)  # in the order in which they began
+        calls = calls_in(events)  # sorted by when they began
         order = [int(call.key) for call in calls]
         ahead = 0
         for priority in (0, 5, -5):
@@ -109,17 +109,17 @@ def inversions(place, folder, each):
 
 
 def test_eight_claimers_keep_the_order(place, tmp_path):
-    """Work is ahead of no more than what the other claimers are just claiming."""
+    """Work overtakes no more than what the other claimers are claiming at that moment."""
     ahead, early = inversions(place, tmp_path, 40)
     assert ahead < 8
     assert early < 8
 
 
 def test_work_waits_in_the_store_for_what_is_away(place, tmp_path):
-    """Other work goes on in the pauses; a killed process loses no attempt, and all succeeds."""
+    """Other work runs during the retry delays; a kill costs no attempt, and all work succeeds."""
     events = tmp_path / "events"
     with socket.socket() as dependency, closing(place.open()) as store:
-        dependency.bind(("127.0.0.1", 0))  # refuses connections until it listens
+        dependency.bind(("127.0.0.1", 0))  # refuses connections until ``listen``
         port = dependency.getsockname()[1]
         turning = Turning(store, 0, events, port)
         with crew(place, 2, 1, events, port) as workers:

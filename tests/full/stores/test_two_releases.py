@@ -1,4 +1,4 @@
-"""A rolling update to another release on one store, and back, with processes of both."""
+"""A rolling update to another release on one store, and back; processes of both run at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE, until
 from tests.webhooks.receivers import receiver
 
 EACH = 20
-"""How many operations each step starts, of each method."""
+"""The number of operations that each step starts per method."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -37,7 +37,7 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
     log, names = tmp_path / "calls", {}
 
     def replaced(worker, number):
-        """A process of this release, in place of one that is told to stop."""
+        """Start a process of this release; first stop the process that it replaces."""
         if worker is not None:
             worker.stdin.close()
         where = [str(number), place.kind, place.where, place.schema, str(log), hook.url]
@@ -50,7 +50,7 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
         return process
 
     def start(front, method, first, count=EACH, **options):
-        """Start operations with these numbers as keys; a repeated one gets the same again."""
+        """Start operations with these numbers as keys; a repeated key returns the same one."""
         for number in range(first, first + count):
             key = {"request_id": str(uuid.UUID(int=number + 1))}
             name = front.methods[method].start(REQUESTS[method](f"{number}", **options), **key).name
@@ -64,7 +64,7 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
         start(one, OLD, 0, paper=Paper.GLOSSY)
         start(one, GONE, 1000)
         workers[0] = replaced(workers[0], 2)
-        start(two, NEW, 0, paper=AnyPaper.GLOSSY)  # once more, on the next release
+        start(two, NEW, 0, paper=AnyPaper.GLOSSY)  # again, on the next release
         start(two, NEW, 2000, paper=AnyPaper.CANVAS, copies=2)
         start(one, OLD, 3000)
         workers[1] = replaced(workers[1], 2)
@@ -91,8 +91,8 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
             told.add(json.loads(hook.next().body)["data"]["name"])
     ended_by_one = {names[int(key)] for key, by in callers.items() if set(by) == {"1"}}
     assert ended_by_two
-    assert ended_by_one.isdisjoint(told)  # it has no endpoint, so nothing was owed
+    assert ended_by_one.isdisjoint(told)  # the first release has no webhook endpoint
     assert len(set(names.values())) == len(names) == 6 * EACH + 3
     assert callers.keys() == {f"{number}" for number in names}
-    stops = 3 * 2  # two threads of each process that was replaced may have been in the midst
+    stops = 3 * 2  # each replaced process had two threads, which may have been working
     assert sum(map(len, callers.values())) <= len(names) + stops

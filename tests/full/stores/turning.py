@@ -1,7 +1,7 @@
-"""A service whose functions write to a file when they begin and end; ``python -m`` is its worker.
+"""A service whose functions log their begin and end in a file; ``python -m`` runs a worker of it.
 
-Each line is one write to the end of the file, so that lines of processes do not mix. The times are
-those of ``time.monotonic``, which the processes of a machine share.
+Each line is appended in one write, so that lines of several processes do not mix. The times are
+those of ``time.monotonic``, which all processes on a machine share.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RETRY: Final = lro.Retry(
 
 
 class Turning:
-    """The service, and its methods by their last names; with no workers it only starts work.
+    """The service, with its methods by their last names; without workers it only starts work.
 
-    A request says how many ``seconds`` the work takes, and its ``key``. ``dependency`` is the port
-    that ``Calls`` connects to.
+    A request has the ``seconds`` that the work takes, and its ``key``. ``dependency`` is the port
+    to which ``Calls`` connects.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Turning:
 
 @attrs.frozen
 class Call:
-    """A call of a function: when it began and ended, None: its process was killed in it."""
+    """A call of a function, from begin to end; ``ended`` is None if its process was killed."""
 
     name: str
     attempt: int
@@ -106,7 +106,7 @@ class Call:
 
 
 def calls_in(events: Path) -> list[Call]:
-    """The calls that a file tells of, by the time of their begin."""
+    """Return the logged calls, sorted by when they began."""
     found: dict[tuple[str, str], Call] = {}
     for line in events.read_text().splitlines():
         what, at, process, name, attempt, key = line.split(" ")
@@ -118,7 +118,7 @@ def calls_in(events: Path) -> list[Call]:
 
 
 class Crew:
-    """Worker processes, one of which can be killed and replaced; ``killed`` says when each was."""
+    """Worker processes, which can be killed and replaced; ``killed`` has the time of each kill."""
 
     def __init__(self, place: Place, workers: int, events: Path, dependency: int = 0) -> None:
         self._command = [sys.executable, "-m", "tests.full.stores.turning", place.kind]
@@ -134,7 +134,7 @@ class Crew:
         self._live.append(self._all.enter_context(process))
 
     def replace(self) -> None:
-        """Kill a process in the middle of a call, and start another one."""
+        """Kill a process during a call, and start another one."""
         process = until(self._busy)
         assert process is not None
         self._live.remove(process)
@@ -148,7 +148,7 @@ class Crew:
         return next((one for one in self._live if one.pid in busy), None)
 
     def close(self) -> None:
-        """Kill them all."""
+        """Kill all processes."""
         self._all.close()
 
 
@@ -156,7 +156,7 @@ class Crew:
 def crew(
     place: Place, processes: int, workers: int, events: Path, dependency: int = 0
 ) -> Iterator[Crew]:
-    """So many processes with so many workers each."""
+    """Run ``processes`` processes with ``workers`` workers each."""
     made = Crew(place, workers, events, dependency)
     try:
         for _ in range(processes):
@@ -167,7 +167,7 @@ def crew(
 
 
 def most_at_once(calls: Sequence[Call], killed: dict[int, float]) -> int:
-    """How many of these calls were in progress at once; a killed one ended when it was killed."""
+    """Return how many of these calls overlapped at most; a killed call ended at the kill."""
     steps = []
     for call in calls:
         end = killed.get(call.process, float("inf")) if call.ended is None else call.ended
@@ -180,7 +180,7 @@ def most_at_once(calls: Sequence[Call], killed: dict[int, float]) -> int:
 
 
 def most_within(moments: Sequence[Any], span: Any) -> int:
-    """How many of these moments lie within any one span, of which one end counts."""
+    """Return the most moments within any one span, which includes only one of its ends."""
     found, first, ordered = 0, 0, sorted(moments)
     for last, moment in enumerate(ordered):
         while ordered[first] <= moment - span:
@@ -190,7 +190,7 @@ def most_within(moments: Sequence[Any], span: Any) -> int:
 
 
 def wait_for(ready: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most so long until this is so, and return whether it is."""
+    """Wait at most ``seconds`` until ``ready()`` is true; return whether it is."""
     end = time.monotonic() + seconds
     while not ready() and time.monotonic() < end:
         time.sleep(0.01)
