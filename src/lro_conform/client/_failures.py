@@ -73,7 +73,7 @@ PASSING: Final = (
         polled(*[Refuses(code=RpcCode.UNAVAILABLE)] * 2, ended("unavailable-twice")),
         should(
             "retries.unavailable",
-            "A poll that is answered with UNAVAILABLE is made again.",
+            "A poll that is answered with UNAVAILABLE is retried.",
             _RETRYABLE,
             fails=responds(RESPONSE),
         ),
@@ -83,21 +83,20 @@ PASSING: Final = (
         polled(Refuses(code=RpcCode.UNAVAILABLE)),
         must(
             "deadlines.unavailable",
-            "If all polls are UNAVAILABLE the client stops at its own timeout.",
+            "If all polls are answered with UNAVAILABLE, the client stops at its own timeout.",
             _DEADLINE,
             fails=says("timeout", "lost"),
         ),
         must(
             "pace.unavailable",
-            "The client pauses before it asks an unavailable server again.",
+            "The client pauses before it polls an unavailable server again.",
             _RETRYABLE,
             fails=pauses,
             unfinished=True,
         ),
         should(
             "pace.unavailable-backs-off",
-            "The pauses before it asks an unavailable server again grow, or are long from the"
-            " start.",
+            "The pauses between polls of an unavailable server grow, or are long from the start.",
             grpc_guide("retry"),
             fails=backs_off,
             unfinished=True,
@@ -109,7 +108,7 @@ PASSING: Final = (
         polled(running("internal-once"), Refuses(code=RpcCode.INTERNAL), ended("internal-once")),
         info(
             "retries.internal",
-            "A poll that is answered with INTERNAL is made again.",
+            "A poll that is answered with INTERNAL is retried.",
             _NOT_RETRYABLE,
             fails=responds(RESPONSE),
         ),
@@ -123,13 +122,13 @@ PASSING: Final = (
         ),
         must(
             "failures.server-deadline",
-            "DEADLINE_EXCEEDED as the answer to a poll is not an error of the operation.",
+            "DEADLINE_EXCEEDED in reply to a poll is not reported as the error of the operation.",
             operations_proto("Operation.error"),
             fails=not_of_operation,
         ),
         info(
             "retries.server-deadline",
-            "A poll that is answered with DEADLINE_EXCEEDED is made again.",
+            "A poll that is answered with DEADLINE_EXCEEDED is retried.",
             aip(194, "Non-retryable codes"),
             fails=responds(RESPONSE),
         ),
@@ -139,7 +138,7 @@ PASSING: Final = (
         polled(running("restart"), goes_away, ended("restart")),
         should(
             "retries.restart",
-            "A server that restarts, and refuses connections meanwhile, does not end the wait.",
+            "If the server restarts, and refuses connections meanwhile, the wait continues.",
             _RETRYABLE,
             fails=responds(RESPONSE),
         ),
@@ -149,7 +148,7 @@ PASSING: Final = (
         polled(running("reset"), resets, ended("reset")),
         should(
             "retries.reset",
-            "A connection that is reset before the answer does not end the wait.",
+            "If a connection is reset before the reply, the wait continues.",
             _RETRYABLE,
             rfc(9110, "9.2.2"),
             fails=responds(RESPONSE),
@@ -163,13 +162,13 @@ FINAL: Final = (
         polled(running("not-found"), Refuses(code=RpcCode.NOT_FOUND)),
         must(
             "failures.not-found",
-            "If the operation is not found any more the client says that it has lost it.",
+            'If the operation is not found any more, the client reports it as "lost".',
             operations_proto("Operation.error"),
             fails=(not_of_operation, says("lost")),
         ),
         should(
             "failures.not-found-at-once",
-            "NOT_FOUND is not asked again and again.",
+            "A poll that is answered with NOT_FOUND is not retried again and again.",
             _NOT_RETRYABLE,
             fails=polls_at_most(_FEW_POLLS),
         ),
@@ -179,14 +178,14 @@ FINAL: Final = (
         polled(Refuses(code=RpcCode.PERMISSION_DENIED, initial=True)),
         must(
             "failures.denied",
-            "If polls are refused with PERMISSION_DENIED the client ends, and does not report that"
-            " the operation has ended.",
+            "If polls are refused with PERMISSION_DENIED, the client stops, and does not report"
+            " that the operation has ended.",
             operations_proto("Operation.error"),
             fails=(not_of_operation, says("lost", "timeout"), pauses),
         ),
         should(
             "failures.denied-at-once",
-            "PERMISSION_DENIED is not asked again and again.",
+            "A poll that is answered with PERMISSION_DENIED is not retried again and again.",
             _NOT_RETRYABLE,
             fails=(says("lost"), polls_at_most(_FEW_POLLS)),
         ),
@@ -196,14 +195,14 @@ FINAL: Final = (
         polled(Refuses(code=RpcCode.UNAUTHENTICATED, body=b'{"error": "invalid_token"}')),
         must(
             "failures.unauthenticated",
-            "If polls are refused with UNAUTHENTICATED, over HTTP with a body of OAuth, the client"
-            " ends, and does not report that the operation has ended.",
+            "If polls are refused with UNAUTHENTICATED (over HTTP with an OAuth error body), "
+            "the client stops, and does not report that the operation has ended.",
             rfc(6750, "3.1"),
             fails=(not_of_operation, says("lost", "timeout"), pauses),
         ),
         should(
             "failures.unauthenticated-at-once",
-            "UNAUTHENTICATED is not asked again and again.",
+            "A poll that is answered with UNAUTHENTICATED is not retried again and again.",
             _NOT_RETRYABLE,
             fails=(says("lost"), polls_at_most(_FEW_POLLS)),
         ),
@@ -213,8 +212,8 @@ FINAL: Final = (
         polled(running("call-cancelled"), Refuses(code=RpcCode.CANCELLED)),
         must(
             "failures.call-cancelled",
-            "A poll that is answered with CANCELLED does not mean that the operation was"
-            " cancelled.",
+            "If a poll is answered with CANCELLED, the client does not report the operation as "
+            "cancelled.",
             operations_proto("CancelOperation"),
             fails=(not_of_operation, says("lost", "timeout")),
         ),
@@ -234,7 +233,7 @@ ASKED_PAUSES: Final = (
         ),
         should(
             "retry-after.unavailable",
-            "After 503 with Retry-After the client asks again, and not earlier.",
+            "After 503 with Retry-After, the client polls again, but not earlier.",
             _RETRY_AFTER,
             fails=(responds(RESPONSE), _WAITS),
         ),
@@ -247,14 +246,14 @@ ASKED_PAUSES: Final = (
         ),
         should(
             "retry-after.too-many",
-            "After 429 with Retry-After the client does not ask again earlier.",
+            "After 429 with Retry-After, the client does not poll again earlier.",
             rfc(6585, "4"),
             _RETRY_AFTER,
             fails=_WAITS,
         ),
         info(
             "retry-after.too-many-retried",
-            "After 429 with Retry-After the client asks again.",
+            "After 429 with Retry-After, the client polls again.",
             rfc(6585, "4"),
             fails=responds(RESPONSE),
         ),
@@ -277,8 +276,8 @@ ASKED_PAUSES: Final = (
         ),
         should(
             "retry-after.pending",
-            "If the answer that the operation is not done has a Retry-After, the client does not"
-            " poll earlier.",
+            "If a reply with an operation in progress has a Retry-After, the client does not "
+            "poll earlier.",
             _RETRY_AFTER,
             operations_proto("GetOperation"),
             fails=(responds(RESPONSE), waits_after(0, 3.0)),
@@ -302,7 +301,7 @@ ASKED_PAUSES: Final = (
         over_http(Refuses(code=RpcCode.UNAVAILABLE, headers={"Retry-After": "3600"})),
         must(
             "deadlines.retry-after-far",
-            "A Retry-After beyond the client's own timeout does not prolong it.",
+            "A Retry-After longer than the client's own timeout does not extend the timeout.",
             _DEADLINE,
             fails=says("timeout", "lost"),
         ),
@@ -313,7 +312,7 @@ ASKED_PAUSES: Final = (
         polled(Refuses(code=RpcCode.UNAVAILABLE, details=(_DELAY,)), ended("retry-info")),
         should(
             "retry-after.retry-info",
-            "If an error has a RetryInfo the client does not ask again earlier.",
+            "If an error has a RetryInfo, the client does not poll again earlier.",
             error_details_proto("RetryInfo"),
             fails=_WAITS,
         ),
@@ -326,7 +325,7 @@ SILENT: Final = (
         polled(running("silent"), Silent()),
         must(
             "deadlines.silent",
-            "If a poll is never answered the client stops at its own timeout.",
+            "If a poll is never answered, the client stops at its own timeout.",
             _DEADLINE,
             grpc_guide("deadlines"),
             fails=says("timeout", "lost"),

@@ -61,14 +61,15 @@ ORDINARY: Final = (
         polled(*(running("runs", f"r-{one}") for one in (3, 5, 1)), ended("runs"), running("runs")),
         must(
             "results.response",
-            "When the operation is done the client reports its response, character by character.",
+            "When the operation is done, the client reports its response without changing a "
+            "character.",
             operations_proto("Operation.response"),
             protojson(),
             fails=responds(RESPONSE),
         ),
         should(
             "results.quiet-after-end",
-            "The client does not poll again after an answer that says done.",
+            "The client does not poll again after a reply in which the operation is done.",
             _DONE,
             fails=quiet_after_end,
         ),
@@ -81,7 +82,7 @@ ORDINARY: Final = (
         ),
         must(
             "waits.unimplemented",
-            "A client that calls WaitOperation polls where the server answers UNIMPLEMENTED.",
+            "A client that calls WaitOperation polls if the server answers UNIMPLEMENTED.",
             _WAIT,
             fails=if_called(Verb.WAIT, responds(RESPONSE)),
             optional=True,
@@ -116,8 +117,8 @@ BROKEN_RESULTS: Final = (
         polled(Shows(operation=operation("neither", done=True))),
         must(
             "results.neither",
-            "Of an operation that is done with neither error nor response the client invents no"
-            " response.",
+            "If an operation is done with neither error nor response, the client does not "
+            "invent a response.",
             _RESULT,
             fails=invents_nothing(),
         ),
@@ -127,8 +128,8 @@ BROKEN_RESULTS: Final = (
         over_http(ended("both", error={"code": 13, "message": "broken"}, response=RESPONSE)),
         must(
             "results.both",
-            "An operation with error and response, of which the rule wants exactly one, is not"
-            " reported as a success.",
+            "An operation with both an error and a response, which is not allowed, is not "
+            "reported as a success.",
             _RESULT,
             fails=says("error", "lost"),
         ),
@@ -141,7 +142,7 @@ BROKEN_RESULTS: Final = (
         ),
         must(
             "results.only-done-counts",
-            "The client goes on until done is true, whatever else is set.",
+            "The client continues until done is true, whatever other fields are set.",
             _DONE,
             fails=responds(RESPONSE),
         ),
@@ -151,8 +152,8 @@ BROKEN_RESULTS: Final = (
         polled(ended("other-type", response=_OTHER)),
         must(
             "results.other-type",
-            "A response of another type than the declared one is not taken for it: the client"
-            " reports an error, or the message with its own type.",
+            "A response that does not have the declared type is not decoded as that type: the "
+            "client reports an error, or the message with its actual type.",
             aip(151, "Backwards compatibility"),
             fails=invents_nothing(_OTHER),
         ),
@@ -176,7 +177,7 @@ ERRORS: Final = (
         polled(error_of("error-not-found", 5, "the image is not there")),
         must(
             "errors.not-found",
-            "An operation that ended with NOT_FOUND has failed; it is not itself lost.",
+            'An operation that ended with NOT_FOUND is reported as failed, not as "lost".',
             operations_proto("Operation.error"),
             fails=fails_with(5, message="the image"),
         ),
@@ -186,7 +187,7 @@ ERRORS: Final = (
         polled(error_of("error-unavailable", 14, "a part was down")),
         must(
             "errors.unavailable",
-            "An operation that ended with UNAVAILABLE has ended: it is not polled again.",
+            "An operation that ended with UNAVAILABLE is not polled again.",
             _DONE,
             fails=(fails_with(14, message="a part"), polls_at_most(3)),
         ),
@@ -196,7 +197,7 @@ ERRORS: Final = (
         polled(error_of("error-unknown-code", 99, "of the future")),
         must(
             "errors.unknown-code",
-            "An error with a code outside the list is reported with that code or as UNKNOWN.",
+            "An error with an unlisted code is reported with that code, or as UNKNOWN.",
             status_proto("Status.code"),
             code_proto("UNKNOWN"),
             fails=fails_with(99, 2),
@@ -248,7 +249,7 @@ ODD_ANSWERS: Final = (
         ),
         must(
             "odd.null-fields",
-            "A field that is null in JSON is not set.",
+            "A field that is null in JSON is read as not set.",
             protojson(),
             fails=responds(RESPONSE),
         ),
@@ -280,7 +281,8 @@ WAITS: Final = (
         polled(running("never")),
         must(
             "deadlines.never-done",
-            "If the operation does not end the client stops at its own timeout, and says so.",
+            "If the operation does not end, the client stops at its own timeout, and reports "
+            "the timeout.",
             aip(194, "Non-retryable codes"),
             fails=says("timeout"),
         ),
@@ -313,7 +315,7 @@ WAITS: Final = (
         ),
         info(
             "pace.rate",
-            f"While nothing changes the client makes at most {_FEW_POLLS} polls in 3 s.",
+            f"While nothing changes, the client makes at most {_FEW_POLLS} polls in 3 s.",
             operations_proto("GetOperation"),
             fails=polls_at_most(_FEW_POLLS),
             unfinished=True,
@@ -325,14 +327,14 @@ WAITS: Final = (
         _held(Shows(operation=ended("held").operation, delay=0.5), last=running("held")),
         must(
             "waits.held",
-            "A client that calls WaitOperation takes the result from its answer.",
+            "A client that calls WaitOperation takes the result from the reply.",
             _WAIT,
             fails=if_called(Verb.WAIT, responds(RESPONSE)),
             optional=True,
         ),
         info(
             "waits.used",
-            "The client calls WaitOperation where the server has it.",
+            "The client calls WaitOperation if the server supports it.",
             _WAIT,
             fails=if_called(Verb.WAIT),
             optional=True,
@@ -344,8 +346,8 @@ WAITS: Final = (
         _held(running("wait-at-once"), last=running("wait-at-once")),
         must(
             "waits.at-once",
-            "A WaitOperation that returns at once does not mean that the operation is done, and"
-            " is not repeated without a pause.",
+            "If WaitOperation returns at once, the client does not conclude that the operation "
+            "is done, and pauses before it calls again.",
             _WAIT,
             fails=if_called(Verb.WAIT, says("timeout"), pauses),
             optional=True,
@@ -359,7 +361,7 @@ WAITS: Final = (
         ),
         should(
             "waits.not-found",
-            "A client polls where WaitOperation has no route and is answered with NOT_FOUND.",
+            "A client polls if the server has no route for WaitOperation and answers NOT_FOUND.",
             _WAIT,
             fails=if_called(Verb.WAIT, responds(RESPONSE)),
             optional=True,

@@ -68,7 +68,7 @@ STREAMS: Final = (
         over_grpc(running("refused-stream"), _refuses_stream, ended("refused-stream")),
         should(
             "retries.refused-stream",
-            "A stream that is reset with REFUSED_STREAM does not end the wait.",
+            "If a stream is reset with REFUSED_STREAM, the wait continues.",
             rfc(9113, "8.7"),
             grpc_doc("Errors"),
             fails=responds(RESPONSE),
@@ -79,7 +79,8 @@ STREAMS: Final = (
         over_grpc(running("reset-stream"), _cancels_stream, ended("reset-stream")),
         must(
             "spoilt.reset-stream",
-            "A stream that is reset with CANCEL does not mean that the operation was cancelled.",
+            "If a stream is reset with CANCEL, the client does not report the operation as "
+            "cancelled.",
             grpc_doc("Errors"),
             fails=(not_of_operation, says("response", "lost", "timeout")),
         ),
@@ -90,7 +91,7 @@ STREAMS: Final = (
         over_grpc(running("goaway"), _goes, ended("goaway")),
         should(
             "retries.goaway",
-            "A GOAWAY that excludes the call does not end the wait.",
+            "If the server sends a GOAWAY that excludes the call, the wait continues.",
             rfc(9113, "6.8"),
             fails=responds(RESPONSE),
         ),
@@ -100,7 +101,8 @@ STREAMS: Final = (
         over_grpc(running("bad-gateway"), _bad_gateway, ended("bad-gateway")),
         should(
             "retries.proxy-of-grpc",
-            "A page of a proxy with 502, which is UNAVAILABLE in gRPC, does not end the wait.",
+            "If a proxy answers with an HTML page and 502, which gRPC maps to UNAVAILABLE, the "
+            "wait continues.",
             grpc_doc("Responses"),
             _RETRYABLE,
             fails=responds(RESPONSE),
@@ -111,7 +113,7 @@ STREAMS: Final = (
         {GRPC: {Verb.GET: ()}},
         must(
             "deadlines.mute",
-            "If a connection is accepted and nothing is sent on it the client stops at its own"
+            "If a connection is accepted but nothing is sent on it, the client stops at its own"
             " timeout.",
             _DEADLINE,
             grpc_guide("deadlines"),
@@ -128,7 +130,7 @@ REPLIES: Final = (
         over_grpc(_login_page),
         must(
             "spoilt.page-for-grpc",
-            "A page of HTML with 200 is not taken for an operation.",
+            "An HTML page with 200 is not read as an operation.",
             grpc_doc("Responses"),
             fails=(not_of_operation, says("lost", "timeout")),
         ),
@@ -139,7 +141,7 @@ REPLIES: Final = (
         over_grpc(_garbage),
         must(
             "spoilt.garbage",
-            "Bytes that are not a message are not taken for an operation.",
+            "Bytes that are not a message are not read as an operation.",
             grpc_doc("Responses"),
             fails=(not_of_operation, says("lost", "timeout")),
         ),
@@ -150,7 +152,7 @@ REPLIES: Final = (
         over_grpc(_no_message),
         must(
             "spoilt.no-message",
-            "OK without a message is not taken for an operation.",
+            "OK without a message is not read as an operation.",
             grpc_doc("Responses"),
             fails=(not_of_operation, says("lost", "timeout")),
         ),
@@ -161,7 +163,7 @@ REPLIES: Final = (
         over_grpc(_no_trailers),
         must(
             "spoilt.no-trailers",
-            "An empty message without a status is not taken for an operation.",
+            "An empty message without a status is not read as an operation.",
             grpc_doc("Responses"),
             fails=(not_of_operation, says("lost", "timeout")),
         ),
@@ -172,7 +174,7 @@ REPLIES: Final = (
         over_grpc(Shows(operation=ended("large", response=_LARGE_RESPONSE).operation)),
         must(
             "spoilt.large",
-            "A reply of 5 MiB is reported as it is, or as lost.",
+            'A reply of 5 MiB is reported correctly, or as "lost".',
             grpc_doc("Responses"),
             fails=(invents_nothing(_LARGE_RESPONSE), says("response", "lost", "timeout")),
         ),

@@ -134,13 +134,13 @@ CUT: Final = (
         over_http(running("cut-body"), _cuts("cut-body"), ended("cut-body")),
         must(
             "spoilt.cut-body",
-            "A body that is shorter than its length is not taken for a whole one.",
+            "A body that is shorter than its Content-Length is not accepted as complete.",
             _TRUNCATED,
             fails=(invents_nothing(RESPONSE), says("response", "lost", "timeout")),
         ),
         should(
             "retries.cut-body",
-            "A connection that is closed within the body does not end the wait.",
+            "If a connection is closed within the body, the wait continues.",
             _RETRYABLE,
             rfc(9110, "9.2.2"),
             fails=responds(RESPONSE),
@@ -151,7 +151,7 @@ CUT: Final = (
         over_http(running("closed"), _closes, ended("closed")),
         should(
             "retries.closed",
-            "A connection that is closed without a reply does not end the wait.",
+            "If a connection is closed without a reply, the wait continues.",
             rfc(9112, "9.3.1"),
             fails=responds(RESPONSE),
         ),
@@ -166,7 +166,7 @@ CUT: Final = (
         ),
         should(
             "retries.proxy",
-            "A page of a proxy with 502 or 504 does not end the wait.",
+            "If a proxy answers with an HTML page and 502 or 504, the wait continues.",
             rfc(9110, "15.6.3"),
             _RETRYABLE,
             fails=responds(RESPONSE),
@@ -177,7 +177,7 @@ CUT: Final = (
         over_http(running("empty-body"), _replies(b""), ended("empty-body")),
         must(
             "spoilt.empty-body",
-            "An empty body says nothing of the operation: no result is made of it.",
+            "An empty body is not read as a result of the operation.",
             protojson(),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
         ),
@@ -187,7 +187,7 @@ CUT: Final = (
         over_http(running("truncated"), _replies(_body("truncated")[:-30]), ended("truncated")),
         must(
             "spoilt.truncated",
-            "JSON that ends too early is not taken for an operation.",
+            "Truncated JSON is not read as an operation.",
             rfc(8259, "2"),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
         ),
@@ -200,7 +200,7 @@ ENDLESS: Final = (
         over_http(running("drip"), _drips),
         must(
             "deadlines.drip",
-            "If a body comes byte by byte the client stops at its own timeout.",
+            "If a body arrives byte by byte, the client stops at its own timeout.",
             _DEADLINE,
             fails=says("timeout", "lost"),
         ),
@@ -211,14 +211,14 @@ ENDLESS: Final = (
         over_http(_floods("huge")),
         must(
             "deadlines.huge",
-            f"A body of {_HUGE // _MEGABYTE} megabytes does not make the client overstay its"
-            " timeout, and is not taken for another one.",
+            f"A body of {_HUGE // _MEGABYTE} megabytes does not make the client exceed its"
+            " timeout, and is not read as another result.",
             _DEADLINE,
             fails=invents_nothing(RESPONSE),
         ),
         info(
             "spoilt.huge",
-            f"The client stops to read before {_HUGE // _MEGABYTE} megabytes.",
+            f"The client stops reading a body before {_HUGE // _MEGABYTE} megabytes.",
             rfc(9110, "17.5"),
             fails=_stops_reading,
         ),
@@ -229,7 +229,7 @@ ENDLESS: Final = (
         over_http(_redirects(elsewhere=False)),
         should(
             "redirects.loop",
-            "A redirect to itself is not followed without an end.",
+            "A redirect to itself is not followed endlessly.",
             rfc(9110, "15.4"),
             fails=(calls_at_most(_MAX_REDIRECTS), says("lost", "timeout")),
         ),
@@ -243,7 +243,7 @@ MISLEADING: Final = (
         over_http(_replies(_PAGE, _HTML)),
         must(
             "spoilt.page",
-            "A page of HTML with 200 is not taken for an operation.",
+            "An HTML page with 200 is not read as an operation.",
             protojson(),
             fails=says("lost", "timeout"),
         ),
@@ -254,7 +254,7 @@ MISLEADING: Final = (
         over_http(_replies(_text_done("text-done")), ended("text-done")),
         must(
             "spoilt.text-done",
-            'The text "false" is not taken for true.',
+            'The string "false" is not read as true.',
             protojson(),
             operations_proto("Operation.done"),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
@@ -265,7 +265,7 @@ MISLEADING: Final = (
         over_http(_replies(b"null"), _replies(b"[]"), ended("no-object")),
         must(
             "spoilt.no-object",
-            "JSON that is not an object is not taken for an operation.",
+            "JSON that is not an object is not read as an operation.",
             protojson(),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
         ),
@@ -275,7 +275,7 @@ MISLEADING: Final = (
         over_http(_replies(_nested("deep")), ended("deep")),
         must(
             "spoilt.deep",
-            f"Metadata that are nested {_DEPTH} times end neither the client nor its timeout.",
+            f"Metadata with {_DEPTH} levels neither crashes the client nor disables its timeout.",
             rfc(8259, "9"),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
         ),
@@ -285,7 +285,7 @@ MISLEADING: Final = (
         over_http(_replies(_body("plain-text"), {"Content-Type": "text/plain"})),
         must(
             "spoilt.content-type",
-            "An operation that is sent as text/plain is reported as it is, or as lost.",
+            'An operation that is sent as text/plain is reported correctly, or as "lost".',
             rfc(9110, "8.3"),
             fails=(invents_nothing(RESPONSE), says("response", "lost")),
         ),
@@ -305,7 +305,7 @@ MISLEADING: Final = (
         over_http(_redirects(elsewhere=True)),
         must(
             "redirects.token",
-            "A redirect to another server does not make the client send its bearer token there.",
+            "The client does not send its bearer token to another server after a redirect.",
             rfc(6750, "5.3"),
             rfc(9110, "15.4"),
             fails=keeps_token,

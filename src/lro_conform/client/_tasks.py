@@ -55,13 +55,13 @@ CANCELS: Final = (
         ),
         must(
             "cancels.cancelled",
-            "An operation that was cancelled ends with an error whose code is CANCELLED.",
+            "A cancelled operation is reported with an error whose code is CANCELLED.",
             _CANCEL,
             fails=(fails_with(1, message="by a caller"), if_called(Verb.CANCEL)[0]),
         ),
         should(
             "cancels.once",
-            "A request to cancel that was answered is not sent again.",
+            "A cancel request that was answered is not sent again.",
             _CANCEL,
             fails=calls_once(Verb.CANCEL),
         ),
@@ -72,7 +72,7 @@ CANCELS: Final = (
         _scripts(Verb.CANCEL, Acknowledges(), get=(running("too-late"), ended("too-late"))),
         must(
             "cancels.too-late",
-            "An operation that succeeds although it was to be cancelled is a success.",
+            "An operation that succeeds despite a cancel request is reported as a success.",
             _CANCEL,
             fails=responds(RESPONSE),
         ),
@@ -87,7 +87,8 @@ CANCELS: Final = (
         ),
         must(
             "cancels.unimplemented",
-            "Where CancelOperation is UNIMPLEMENTED the operation is not reported as cancelled.",
+            "If CancelOperation is answered with UNIMPLEMENTED, the operation is not reported "
+            "as cancelled.",
             _CANCEL,
             fails=not_of_operation,
         ),
@@ -107,7 +108,7 @@ CANCELS: Final = (
         ),
         info(
             "cancels.retries",
-            "A request to cancel that was answered with UNAVAILABLE is sent again.",
+            "A cancel request that was answered with UNAVAILABLE is sent again.",
             aip(194, "Retryable codes"),
             fails=fails_with(1),
         ),
@@ -129,7 +130,7 @@ LISTS: Final = (
         ),
         must(
             "lists.all-pages",
-            "A list goes on while there is a page token, also after a page without operations.",
+            "The client reads pages until there is no page token, even after an empty page.",
             _PAGES,
             fails=lists_names(_NAMES),
         ),
@@ -144,7 +145,8 @@ LISTS: Final = (
         ),
         must(
             "lists.not-cut",
-            "If a page is refused the pages before it are not passed off as the whole list.",
+            "If a page is refused, the client does not present the earlier pages as the whole "
+            "list.",
             _PAGES,
             fails=says("lost"),
         ),
@@ -169,7 +171,8 @@ DELETES: Final = (
         _scripts(Verb.DELETE, Refuses(code=RpcCode.UNIMPLEMENTED)),
         must(
             "deletes.unimplemented",
-            "Where DeleteOperation is UNIMPLEMENTED no success is reported.",
+            "If DeleteOperation is answered with UNIMPLEMENTED, the client does not report "
+            "success.",
             _DELETE,
             fails=says("lost"),
         ),

@@ -26,7 +26,7 @@ async def names_empty(bench: Bench) -> Facts:
 
 @RULES(
     "grpc.unknown-method",
-    "A method that the service does not have answers UNIMPLEMENTED.",
+    "A call of a method that the service does not have is answered with UNIMPLEMENTED.",
     MUST,
     grpc_doc("Status codes", "statuscodes.md"),
 )
@@ -38,7 +38,7 @@ async def grpc_unknown_method(bench: Bench) -> Facts:
 
 @RULES(
     "grpc.unknown-field",
-    "A field that the server does not know is ignored.",
+    "An unknown field in a request is ignored.",
     MUST,
     operations_proto("GetOperationRequest"),
 )
@@ -53,7 +53,7 @@ _FIELD_1000: Final = b"\xc0\x3e\x01"
 
 @RULES(
     "grpc.malformed",
-    "Bytes that are not the request's message are refused, and do not end the connection.",
+    "A request that cannot be decoded is refused, and the connection stays open.",
     MUST,
     grpc_doc(),
 )
@@ -83,7 +83,7 @@ async def grpc_status_details(bench: Bench) -> Facts:
 
 @RULES(
     "grpc.deadline",
-    "A wait is answered within the deadline of its call, if that is shorter than the timeout.",
+    "A wait is answered before the deadline of its call, if the deadline is before the timeout.",
     SHOULD,
     operations_proto("WaitOperationRequest.timeout"),
     optional=True,

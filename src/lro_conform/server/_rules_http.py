@@ -51,7 +51,7 @@ def _tolerance(answer: Answer) -> Iterator[str]:
 
 @RULES(
     "names.encoded",
-    "Percent-encoded characters of a name in a path mean the characters.",
+    "Percent-encoded characters of a name in a path are decoded.",
     MUST,
     http_proto("Path template syntax"),
     rfc(3986, "6.2.2.2"),
@@ -70,7 +70,7 @@ async def names_encoded(bench: Bench) -> Facts:
 
 @RULES(
     "routes.unknown-path",
-    "A path that the server does not serve answers 404.",
+    "A request for a path that the server does not serve is answered with 404.",
     INFO,
     rfc(9110, "15.5.5"),
 )
@@ -95,7 +95,7 @@ async def routes_unknown_verb(bench: Bench) -> Facts:
 
 @RULES(
     "routes.wrong-method",
-    "A method of HTTP that a path does not have is refused with 405, or as an unknown path.",
+    "An HTTP method that a path does not support is refused with 405, or as an unknown path.",
     SHOULD,
     rfc(9110, "15.5.6"),
 )
@@ -125,7 +125,7 @@ async def routes_allow(bench: Bench) -> Facts:
 
 @RULES(
     "routes.safe-get",
-    "GET on the path of CancelOperation cancels nothing.",
+    "GET on the path of CancelOperation does not cancel the operation.",
     MUST,
     rfc(9110, "9.2.1"),
     operations_proto("CancelOperation"),
@@ -147,7 +147,7 @@ async def routes_head(bench: Bench) -> Facts:
         yield f"{answer}; expected was the status 200"
 
 
-@RULES("routes.options", "OPTIONS answers which methods a path has.", INFO, rfc(9110, "9.3.7"))
+@RULES("routes.options", "OPTIONS lists the methods of a path.", INFO, rfc(9110, "9.3.7"))
 async def routes_options(bench: Bench) -> Facts:
     answer = await bench.http.ask("OPTIONS", bench.http.path(await bench.long()))
     if answer.http is None or answer.http.status >= 300 or "allow" not in answer.http.headers:
@@ -156,7 +156,7 @@ async def routes_options(bench: Bench) -> Facts:
 
 @RULES(
     "forms.empty-body",
-    "A POST without a body means an empty message.",
+    "A POST without a body is read as an empty message.",
     SHOULD,
     http_proto("HttpRule.body"),
 )
@@ -169,7 +169,7 @@ async def forms_empty_body(bench: Bench) -> Facts:
 
 @RULES(
     "forms.media-type",
-    "The media type of a body is read in any case of letters, with or without charset=utf-8.",
+    "The media type of a body is case-insensitive, and may have charset=utf-8.",
     MUST,
     rfc(9110, "8.3.1"),
     rfc(8259, "11"),
@@ -220,8 +220,8 @@ async def forms_unknown_field(bench: Bench) -> Facts:
 
 @RULES(
     "forms.bound-name",
-    "The name in a path counts: one in the query or the body is ignored, or refused with"
-    " INVALID_ARGUMENT.",
+    "The name in the path is used; a name in the query or body is ignored, or refused with "
+    "INVALID_ARGUMENT.",
     MUST,
     http_proto("HttpRule"),
     aip(127, "HTTP method and path"),
@@ -290,7 +290,7 @@ async def _sized(bench: Bench, parameter: str) -> Answer:
 
 @RULES(
     "forms.camel-parameter",
-    "A query parameter is named as the field in JSON: pageSize.",
+    "A query parameter with the field's JSON name, such as pageSize, is accepted.",
     MUST,
     http_proto("HttpRule"),
     protojson(),
@@ -304,7 +304,7 @@ async def forms_camel_parameter(bench: Bench) -> Facts:
 
 @RULES(
     "forms.snake-parameter",
-    "A query parameter may be named as the field in proto: page_size.",
+    "A query parameter with the field's proto name, such as page_size, is accepted.",
     SHOULD,
     http_proto("HttpRule"),
     optional=True,
@@ -317,7 +317,7 @@ async def forms_snake_parameter(bench: Bench) -> Facts:
 
 @RULES(
     "forms.wrong-type",
-    "A query parameter that is not of its field's type is refused with INVALID_ARGUMENT.",
+    "A query parameter whose value does not fit the field's type is refused with INVALID_ARGUMENT.",
     MUST,
     http_proto("HttpRule"),
     aip(193, "Guidance"),
@@ -350,7 +350,7 @@ async def forms_timeout(bench: Bench) -> Facts:
 
 @RULES(
     "robust.paths",
-    "A malformed path is refused, and is not the server's defect.",
+    "A malformed path is refused, and not with the status of a server error.",
     MUST,
     rfc(3986, "2.1"),
     rfc(9110, "15.5"),
@@ -364,7 +364,7 @@ async def robust_paths(bench: Bench) -> Facts:
 
 @RULES(
     "robust.bodies",
-    "A body that is large or nested deeply is refused or ignored, and is not the server's defect.",
+    "A large or deeply nested body is refused or ignored, and causes no server error.",
     MUST,
     rfc(8259, "9"),
     rfc(9110, "15.5"),
@@ -382,7 +382,7 @@ async def robust_bodies(bench: Bench) -> Facts:
 
 @RULES(
     "robust.queries",
-    "A malformed query is refused or ignored, and is not the server's defect.",
+    "A malformed query is refused or ignored, and causes no server error.",
     MUST,
     rfc(3986, "3.4"),
     rfc(9110, "15.5"),
@@ -397,7 +397,7 @@ async def robust_queries(bench: Bench) -> Facts:
 
 @RULES(
     "robust.get-body",
-    "A body of a GET, which means nothing, is ignored or refused.",
+    "The body of a GET has no meaning, and is ignored or refused.",
     MUST,
     rfc(9110, "9.3.1"),
     aip(131, "Requests"),
@@ -431,7 +431,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\
 
 @RULES(
     "json.times",
-    "What is named a time in metadata is a Timestamp: RFC 3339 with an offset.",
+    "A metadata field that is named as a time is a Timestamp: RFC 3339 with an offset.",
     SHOULD,
     protojson("Timestamp"),
     aip(142, "Guidance"),

@@ -61,7 +61,7 @@ async def _token(bench: Bench, **given: Any) -> str:
 
 @RULES(
     "pages.shape",
-    "A page is a list of operations, and a text as token.",
+    "A page has a list of operations, and a string as its token.",
     MUST,
     operations_proto("ListOperationsResponse"),
 )
@@ -82,7 +82,7 @@ async def pages_shape(bench: Bench) -> Facts:
 
 @RULES(
     "pages.contains",
-    "The list of its parent contains an operation that was started.",
+    "The list of a parent contains the operations that were started below it.",
     MUST,
     operations_proto("ListOperations"),
     aip(132, "Guidance"),
@@ -115,7 +115,7 @@ async def _walk(bench: Bench, size: int) -> tuple[list[Answer], bool]:
 
 @RULES(
     "pages.walk",
-    "Pages reach each operation exactly once, and come to an end.",
+    "The pages of a list contain each operation exactly once, and are finite in number.",
     MUST,
     aip(158, "Guidance"),
 )
@@ -161,7 +161,7 @@ async def pages_size(bench: Bench) -> Facts:
 
 @RULES(
     "pages.zero-size",
-    "A page_size of 0, or none, leaves the size to the server.",
+    "If page_size is 0 or not set, the server chooses the size.",
     MUST,
     aip(158, "Guidance"),
 )
@@ -200,7 +200,7 @@ async def pages_other_size(bench: Bench) -> Facts:
 
 @RULES(
     "pages.bad-token",
-    "A page token that the server has not given is refused with INVALID_ARGUMENT.",
+    "A page token that the server has not issued is refused with INVALID_ARGUMENT.",
     MUST,
     aip(158, "Guidance"),
     aip(193, "Guidance"),
@@ -226,7 +226,7 @@ async def pages_altered_token(bench: Bench) -> Facts:
 
 @RULES(
     "pages.opaque-token",
-    "A page token shows its reader nothing, also not after base64.",
+    "A page token reveals no content, even after base64 decoding.",
     MUST,
     aip(158, "Opacity"),
 )
@@ -251,7 +251,7 @@ def _plain(token: str) -> str:
 
 @RULES(
     "pages.url-safe-token",
-    "A page token has only characters that stand in a URL as they are.",
+    "A page token has only characters that need no escaping in a URL.",
     MUST,
     aip(158, "Opacity"),
 )
@@ -263,7 +263,7 @@ async def pages_url_safe_token(bench: Bench) -> Facts:
 
 @RULES(
     "pages.same-token",
-    "A page token may be used again, and gives the same page.",
+    "A page token may be used again, and returns the same page.",
     INFO,
     aip(158, "Expiring page tokens"),
 )
@@ -277,7 +277,7 @@ async def pages_same_token(bench: Bench) -> Facts:
 
 @RULES(
     "pages.other-filter",
-    "A page token with another filter than its own is refused with INVALID_ARGUMENT.",
+    "A page token is refused with INVALID_ARGUMENT if the filter has changed.",
     SHOULD,
     aip(158, "Guidance"),
 )
@@ -291,7 +291,7 @@ async def pages_other_filter(bench: Bench) -> Facts:
 
 @RULES(
     "pages.unknown-parent",
-    "A parent that does not exist gives an empty list, or is refused.",
+    "The list of a parent that does not exist is empty, or is refused.",
     MUST,
     aip(193, "Guidance"),
 )
@@ -322,7 +322,7 @@ async def pages_agree(bench: Bench) -> Facts:
 
 @RULES(
     "pages.deleted",
-    "A list does not have an operation that was deleted.",
+    "A list does not contain deleted operations.",
     MUST,
     operations_proto("DeleteOperation"),
     aip(135, "Guidance"),
@@ -357,7 +357,7 @@ async def filters_empty(bench: Bench) -> Facts:
 
 @RULES(
     "filters.done",
-    "The filter done = true gives those that are done, and no other.",
+    "The filter done = true matches operations that are done, and no others.",
     SHOULD,
     aip(160, "Comparison Operators"),
     operations_proto("ListOperationsRequest.filter"),
@@ -388,7 +388,7 @@ async def _matching(bench: Bench, text: str) -> set[str]:
 
 @RULES(
     "filters.malformed",
-    "A filter that is not one is refused with INVALID_ARGUMENT.",
+    "A malformed filter is refused with INVALID_ARGUMENT.",
     MUST,
     aip(160, "Limitations"),
     optional=True,
@@ -416,7 +416,7 @@ async def filters_unknown_field(bench: Bench) -> Facts:
 
 @LAST_RULES(
     "pages.large-size",
-    "A page_size above the server's maximum is taken for the maximum.",
+    "A page_size above the server's maximum is treated as the maximum.",
     SHOULD,
     aip(158, "Guidance"),
 )

@@ -67,7 +67,7 @@ def _first(answers: list[Answer], problem: Callable[[Answer], str]) -> Iterator[
 
 @RULES(
     "states.final",
-    "An operation that was seen done is never seen otherwise.",
+    "An operation that was done in one reply is done in all later replies.",
     MUST,
     operations_proto("Operation.done"),
     operations_proto("Operation.result"),
@@ -107,7 +107,7 @@ async def result_none_before_done(bench: Bench) -> Facts:
 
 @RULES(
     "result.one-when-done",
-    "An operation that is done has not both an error and a response.",
+    "An operation that is done does not have both an error and a response.",
     MUST,
     operations_proto("Operation.result"),
 )
@@ -195,7 +195,7 @@ async def any_metadata_type(bench: Bench) -> Facts:
 
 @RULES(
     "states.goes-on",
-    "An operation that no call cancels does not end as cancelled.",
+    "An operation does not end as cancelled if no call has cancelled it.",
     MUST,
     operations_proto("Operation.done"),
 )
@@ -214,7 +214,8 @@ async def robust_answers(bench: Bench) -> Facts:
 
 @RULES(
     "replies.readable",
-    "Each successful reply is the message of its method; over HTTP it is one JSON object in UTF-8.",
+    "Each successful reply is the response message of its method; over HTTP it is one JSON "
+    "object in UTF-8.",
     MUST,
     operations_proto("Operations"),
     protojson(),
@@ -286,7 +287,7 @@ def _types(answer: Answer) -> list[str]:
 
 @RULES(
     "errors.detail-types",
-    "Each detail of an error has a type URL.",
+    "Each item in an error's details has a type URL.",
     MUST,
     status_proto("Status.details"),
     protojson("Any"),
@@ -301,7 +302,7 @@ async def errors_detail_types(bench: Bench) -> Facts:
 
 @RULES(
     "errors.details-once",
-    "An error has each type of detail at most once.",
+    "An error's details have each type at most once.",
     MUST,
     aip(193, "Uniqueness"),
 )
@@ -340,7 +341,8 @@ _REASON: Final = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")
 
 @HTTP_RULES(
     "errors.envelope",
-    "Each error of the interface is {error: {code, message, status}}, with these types.",
+    "The body of each error of the interface is {error: {code, message, status}}, with the "
+    "right types.",
     MUST,
     aip(193, "JSON representation"),
 )
@@ -351,7 +353,7 @@ async def errors_envelope(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "errors.envelope-everywhere",
-    "Errors of other requests, such as one of an unknown path, have that form, too.",
+    "Errors of other requests, such as those for an unknown path, have the same form.",
     SHOULD,
     aip(193, "JSON representation"),
 )
@@ -390,7 +392,7 @@ async def errors_code(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "errors.mapping",
-    "The HTTP status of an error is the one that its code is mapped to.",
+    "The HTTP status of an error is the one that its code maps to.",
     MUST,
     code_proto("Code"),
 )
@@ -431,7 +433,7 @@ async def http_content_type(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "http.no-store",
-    "No reply of the interface lets caches keep an operation that changes.",
+    "No reply of the interface lets a cache store an operation that may still change.",
     SHOULD,
     rfc(9111, "4.2"),
     rfc(9111, "5.2.2"),
@@ -447,7 +449,7 @@ async def http_no_store(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "http.retry-after",
-    "A Retry-After is a number of seconds, or a date of HTTP in the form that is sent today.",
+    "A Retry-After is a number of seconds, or an HTTP date in the current format.",
     MUST,
     rfc(9110, "10.2.3"),
     rfc(9110, "5.6.7"),
@@ -473,7 +475,7 @@ def _is_date(value: str) -> bool:
 
 @HTTP_RULES(
     "http.poll-interval",
-    "A reply with an operation in progress recommends when to ask again, by Retry-After.",
+    "A reply with an operation in progress recommends a polling interval in Retry-After.",
     INFO,
     operations_proto("GetOperation"),
     rfc(9110, "10.2.3"),
@@ -509,7 +511,7 @@ async def auth_challenge(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "json.strict",
-    "JSON has no key twice in an object, no NaN, and no number beyond readers.",
+    "JSON has no duplicate keys, no NaN, and no numbers that parsers cannot represent.",
     MUST,
     rfc(8259, "4"),
     rfc(8259, "6"),
@@ -528,7 +530,7 @@ _FIELDS: Final = {
 
 @HTTP_RULES(
     "json.fields",
-    "Messages have the fields of their types and no other, named in lowerCamelCase.",
+    "Messages have only the fields of their types, named in lowerCamelCase.",
     MUST,
     protojson(),
     operations_proto("Operation"),
@@ -547,7 +549,7 @@ async def json_fields(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "json.types",
-    "The fields of operations have JSON's types of their own: done is true or false.",
+    "The fields of operations have the right JSON types: done, for instance, is true or false.",
     MUST,
     protojson(),
     operations_proto("Operation"),
@@ -567,7 +569,7 @@ async def json_types(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "json.large-numbers",
-    "Integers beyond 2^53 are texts, as those of 64 bits are.",
+    "Integers beyond 2^53 are strings, as ProtoJSON writes 64-bit integers.",
     SHOULD,
     protojson("int64"),
     rfc(8259, "6"),

@@ -19,7 +19,7 @@ RULES: Final = RuleBook()
 MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 
-@RULES("start.operation", "A start is answered with an Operation.", MUST, aip(151, "Guidance"))
+@RULES("start.operation", "A start returns an Operation.", MUST, aip(151, "Guidance"))
 async def start_operation(bench: Bench) -> Facts:
     with contextlib.suppress(NotJudged):  # the first start was answered
         await bench.start(StartKind.LONG)
@@ -31,7 +31,7 @@ async def start_operation(bench: Bench) -> Facts:
 
 @RULES(
     "start.readable",
-    "An operation can be read as soon as its start is answered.",
+    "An operation can be read as soon as its start has returned.",
     MUST,
     operations_proto("GetOperation"),
     aip(151, "Guidance"),
@@ -68,7 +68,9 @@ async def names_form(bench: Bench) -> Facts:
         yield f"{shown(name)} has no segment operations before the last"
 
 
-@RULES("names.unique", "Two starts give two names.", MUST, operations_proto("Operation.name"))
+@RULES(
+    "names.unique", "Two starts return different names.", MUST, operations_proto("Operation.name")
+)
 async def names_unique(bench: Bench) -> Facts:
     await bench.start(StartKind.LONG)
     await bench.start(StartKind.LONG)
@@ -79,7 +81,7 @@ async def names_unique(bench: Bench) -> Facts:
 
 @RULES(
     "names.same",
-    "GetOperation answers with the operation of the name that was asked for.",
+    "GetOperation returns the operation whose name was requested.",
     MUST,
     operations_proto("GetOperation"),
     aip(131, "Guidance"),
@@ -95,7 +97,7 @@ async def names_same(bench: Bench) -> Facts:
 
 @RULES(
     "names.unknown",
-    "A name that the server has not given answers NOT_FOUND.",
+    "A name that the server has not assigned to an operation is answered with NOT_FOUND.",
     MUST,
     aip(131, "Errors"),
     code_proto("NOT_FOUND"),
@@ -106,11 +108,7 @@ async def names_unknown(bench: Bench) -> Facts:
 
 
 @RULES(
-    "names.case",
-    "Names that differ in the case of letters are different.",
-    SHOULD,
-    aip(122, "Guidance"),
-    rfc(3986, "6.2.2.1"),
+    "names.case", "Names are case-sensitive.", SHOULD, aip(122, "Guidance"), rfc(3986, "6.2.2.1")
 )
 async def names_case(bench: Bench) -> Facts:
     name = await bench.long()
@@ -124,7 +122,7 @@ async def names_case(bench: Bench) -> Facts:
 
 @RULES(
     "names.malformed",
-    "A name that cannot be one is refused, and is not the server's defect.",
+    "A malformed name is refused, and not with the code of a server error.",
     MUST,
     aip(193, "Guidance"),
     code_proto("INVALID_ARGUMENT"),
@@ -139,7 +137,7 @@ async def names_malformed(bench: Bench) -> Facts:
 
 @RULES(
     "result.error-message",
-    "The error of an operation has a message for developers.",
+    "The error of an operation has a message.",
     SHOULD,
     aip(193, "google.rpc.Status"),
 )
@@ -152,7 +150,7 @@ async def result_error_message(bench: Bench) -> Facts:
 
 @RULES(
     "result.success",
-    "An operation that succeeds is done with a response.",
+    "An operation that succeeds is done, and has a response.",
     SHOULD,  # "Some services might not provide the result", says the proto
     operations_proto("Operation.result"),
     operations_proto("Operation.response"),
@@ -165,7 +163,7 @@ async def result_success(bench: Bench) -> Facts:
 
 @RULES(
     "result.failure",
-    "An operation that fails is read with success, and has the error in it.",
+    "GetOperation of a failed operation succeeds, and returns the operation with its error.",
     MUST,
     operations_proto("Operation.error"),
     aip(151, "Errors"),
@@ -183,7 +181,7 @@ async def result_failure(bench: Bench) -> Facts:
 
 @RULES(
     "states.repeated-gets",
-    "An operation that is done is the same each time it is read.",
+    "Each read of an operation that is done returns the same.",
     MUST,
     operations_proto("Operation.done"),
 )
@@ -202,7 +200,7 @@ async def states_repeated_gets(bench: Bench) -> Facts:
 
 @RULES(
     "states.many-gets",
-    "Many gets at once of an operation that is done agree.",
+    "Concurrent reads of an operation that is done return the same.",
     MUST,
     operations_proto("GetOperation"),
 )
@@ -220,7 +218,7 @@ async def states_many_gets(bench: Bench) -> Facts:
 
 @RULES(
     "metadata.times",
-    "The times of metadata follow each other: created, started, ended.",
+    "The times in metadata are in order: creation, start, end.",
     INFO,
     aip(142, "Guidance"),
 )

@@ -70,7 +70,7 @@ async def calls_delete(bench: Bench) -> Facts:
 
 @RULES(
     "calls.wait",
-    "WaitOperation works, or answers UNIMPLEMENTED; over HTTP it may have no route.",
+    "WaitOperation works, or answers UNIMPLEMENTED. Over HTTP its route may be missing.",
     MUST,
     operations_proto("WaitOperation"),
     optional=True,
@@ -100,7 +100,8 @@ async def wait_done_at_once(bench: Bench) -> Facts:
 
 @RULES(
     "wait.timeout",
-    "A wait takes at most its timeout, and then answers the state with success.",
+    "A wait lasts at most as long as its timeout, and then returns the current state without an"
+    " error.",
     MUST,
     operations_proto("WaitOperationRequest.timeout"),
     optional=True,
@@ -159,7 +160,7 @@ async def wait_until_end(bench: Bench) -> Facts:
 
 @RULES(
     "wait.zero",
-    "A wait with a timeout of zero answers the present state at once.",
+    "A wait with a timeout of zero returns the current state at once.",
     MUST,
     operations_proto("WaitOperationRequest.timeout"),
     optional=True,
@@ -175,7 +176,7 @@ async def wait_zero(bench: Bench) -> Facts:
 
 @RULES(
     "wait.changes-nothing",
-    "A wait that ends before the operation, or whose caller goes away, does not change it.",
+    "A wait does not change the operation if it times out or its caller disconnects.",
     MUST,
     operations_proto("WaitOperation"),
     optional=True,
@@ -212,7 +213,7 @@ async def wait_negative(bench: Bench) -> Facts:
 
 @RULES(
     "wait.unknown",
-    "A wait for a name that does not exist answers NOT_FOUND.",
+    "A wait for an operation that does not exist is answered with NOT_FOUND.",
     MUST,
     aip(193, "Guidance"),
     operations_proto("WaitOperation"),
@@ -247,7 +248,7 @@ async def wait_beside_others(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.empty",
-    "CancelOperation answers google.protobuf.Empty.",
+    "CancelOperation returns google.protobuf.Empty.",
     MUST,
     operations_proto("CancelOperation"),
     optional=True,
@@ -290,7 +291,7 @@ async def cancel_ends(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.code",
-    "An operation that was cancelled is kept, with the error code 1 (CANCELLED), or has completed.",
+    "A cancelled operation still exists, and has the error code 1 (CANCELLED) or has completed.",
     MUST,
     operations_proto("CancelOperation"),
     optional=True,
@@ -308,7 +309,7 @@ async def cancel_code(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.again",
-    "CancelOperation may be repeated, also when the operation is done.",
+    "CancelOperation may be repeated, even if the operation is done.",
     SHOULD,
     operations_proto("CancelOperation"),
     rfc(9110, "9.2.2"),
@@ -346,7 +347,7 @@ async def cancel_done_unchanged(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.unknown",
-    "CancelOperation of a name that does not exist answers NOT_FOUND.",
+    "CancelOperation of an operation that does not exist is answered with NOT_FOUND.",
     MUST,
     aip(193, "Guidance"),
     operations_proto("CancelOperation"),
@@ -360,7 +361,7 @@ async def cancel_unknown(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.no-other",
-    "CancelOperation ends no other operation.",
+    "CancelOperation does not end any other operation.",
     MUST,
     operations_proto("CancelOperation"),
     optional=True,
@@ -378,7 +379,7 @@ async def cancel_no_other(bench: Bench) -> Facts:
 
 @RULES(
     "cancel.race",
-    "Cancel against end gives one result, on which all observers agree.",
+    "If a cancel and the end of the work race, all callers see the same result.",
     MUST,
     operations_proto("Operation.result"),
     operations_proto("CancelOperation"),
@@ -412,7 +413,7 @@ async def _observed(bench: Bench, name: str) -> Answer:
 
 @RULES(
     "delete.empty",
-    "DeleteOperation answers google.protobuf.Empty.",
+    "DeleteOperation returns google.protobuf.Empty.",
     MUST,
     operations_proto("DeleteOperation"),
     optional=True,
@@ -426,7 +427,7 @@ async def delete_empty(bench: Bench) -> Facts:
 
 @RULES(
     "delete.gone",
-    "A deleted operation answers NOT_FOUND to get, cancel, wait and delete.",
+    "Get, Cancel, Wait and Delete of a deleted operation are answered with NOT_FOUND.",
     MUST,
     aip(135, "Errors"),
     operations_proto("DeleteOperation"),
@@ -447,7 +448,7 @@ async def delete_gone(bench: Bench) -> Facts:
 
 @RULES(
     "delete.unknown",
-    "DeleteOperation of a name that does not exist answers NOT_FOUND.",
+    "DeleteOperation of an operation that does not exist is answered with NOT_FOUND.",
     MUST,
     aip(135, "Errors"),
     optional=True,
@@ -460,7 +461,7 @@ async def delete_unknown(bench: Bench) -> Facts:
 
 @RULES(
     "delete.no-other",
-    "DeleteOperation removes no other operation.",
+    "DeleteOperation does not remove any other operation.",
     MUST,
     operations_proto("DeleteOperation"),
     optional=True,
@@ -478,7 +479,7 @@ async def delete_no_other(bench: Bench) -> Facts:
 
 @RULES(
     "delete.running",
-    "DeleteOperation removes an operation in progress, too.",
+    "DeleteOperation also removes an operation in progress.",
     INFO,
     operations_proto("DeleteOperation"),
     optional=True,
@@ -493,7 +494,7 @@ async def delete_running(bench: Bench) -> Facts:
 
 @RULES(
     "delete.stays-gone",
-    "A deleted operation does not come back when its work ends.",
+    "A deleted operation does not reappear when its work ends.",
     MUST,
     operations_proto("DeleteOperation"),
     optional=True,
