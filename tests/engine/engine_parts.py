@@ -105,11 +105,11 @@ class Held(InlineExecutor):
         return False
 
 
-class FakeWorkers:
+class FakeWork:
     """The workers of a process: holds the names that the test gives and records cancel requests."""
 
     owner = "us"
-    left: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()
 
     def __init__(self, clock: Callable[[], datetime], held: Iterable[str] = ()) -> None:
         self.clock = clock
@@ -126,7 +126,7 @@ class FakeWorkers:
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)
 
-    def release_abandoned(self) -> None:
+    def release_queued(self) -> None:
         """Do nothing: no work was given up."""
 
     def work_waits(self) -> None:
@@ -154,5 +154,5 @@ def maintenance_over(
     specs: Any = {
         name: types.SimpleNamespace(full_name=name, function=print, **plain) for name in methods
     }
-    workers: Any = FakeWorkers(store.now, held)
+    workers: Any = FakeWork(store.now, held)
     return Maintenance(runtime, workers, specs)  # maintenance uses nothing else of the specs

@@ -486,7 +486,7 @@ def test_cancellation_that_no_function_sees_has_final_metadata(
     elif between != "retried":
         other.cancel(name)
     if between == "handed back":
-        executor.task.give_up()
+        executor.task.request_release()
         executor.task.run()
     elif between == "lost":
         clock.advance(20)
@@ -572,7 +572,7 @@ class Failing(MemoryStore):
 def no_patience(monkeypatch):
     """Retry the store without a pause, and let a close wait for workers that give up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("lro._engine.workers._LAST_SECONDS", PATIENCE)
+    monkeypatch.setattr("lro._engine.local_work._LAST_SECONDS", PATIENCE)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)

@@ -326,7 +326,7 @@ def test_attempt_whose_hand_back_is_refused_is_over(make_service, store, clock, 
     def lose(*_: object) -> None:
         clock.advance(20)
         recovered(other, clock)
-        executor.task.give_up()
+        executor.task.request_release()
 
     once(service.types, "unpack_request", lose, after=True)
     executor.task.run()
@@ -480,7 +480,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
         f"{name}: started before, and repeated by {METHOD}",
         f"{waiting}: asked to stop by bob",
         f"{waiting}: CANCELLED after",
-        f"{name}: handed back after",
+        f"{name}: released after",
         f"{name}: attempt 2 began",
         f"a start of {METHOD} was refused: INVALID_ARGUMENT",
         "removed 2 expired operations",

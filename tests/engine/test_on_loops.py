@@ -403,7 +403,7 @@ def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
     asyncio.run(main())
     store.at_once = True
     store.pending.pop(0)(None)
-    until(lambda: not service.edges.work._starting)
+    until(lambda: not service.edges.work._writes)
     service.run_maintenance()
     assert not service.edges.work.held()
     assert [record.waits for record in records(store)] == [True]

@@ -138,7 +138,7 @@ def test_no_work_is_looked_for_during_the_drain(make_service, monkeypatch):
     work(service).start(WorkRequest())
     background = service.edges.background
     assert background.ahead
-    background.workers.stopping, executor.busy = True, False
+    background.work.stopping, executor.busy = True, False
     monkeypatch.setattr(service.store, "claim", raising(AssertionError("it looks for work")))
     assert background.claims.run_due() >= 1.0
     assert executor.tasks == []
@@ -168,7 +168,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
         build().close()  # without work there is nothing to say
     assert [line for line in caplog.messages if line.startswith("stop")] == [
         f"stopping: operations in hand: 1, time to end: {drain:g} s at most",
-        f"stopped: operations handed back: {0 if ends else 1} of 1",
+        f"stopped: operations released: {0 if ends else 1} of 1",
     ]
     step.go.set()
 

@@ -500,7 +500,7 @@ def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
         work.worker_task.run(NAME)
     assert raised is SystemExit or caught.value.requeue
     assert work.closed == [timedelta()]
-    assert ("could not be handed back" in caplog.text) == (hand_back is not None)
+    assert ("could not be released" in caplog.text) == (hand_back is not None)
 
 
 def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):

@@ -301,7 +301,7 @@ def test_the_tasks_of_a_closed_loop_are_given_up():
     assert executor.usage.running == 2
     with pytest.raises(Unavailable, match="no event loop"):
         executor.reserve()
-    assert [(task.begun.is_set(), task.abandoned.is_set()) for task in tasks] == [(True, True)] * 2
+    assert [(task.begun.is_set(), task.released.is_set()) for task in tasks] == [(True, True)] * 2
     assert executor.usage.running == 0
     while freed.acquire(blocking=False):
         pass
@@ -334,7 +334,7 @@ def test_what_was_submitted_to_a_loop_that_is_closed_before_it_begins_is_given_u
     submit(executor, task)  # from another thread, as far as the loop knows
     loop.close()
     executor.stop()
-    assert task.abandoned.is_set()
+    assert task.released.is_set()
     assert not task.begun.is_set()
     assert executor.join(0)
 
@@ -352,7 +352,7 @@ def test_a_task_for_a_loop_that_has_been_closed_is_refused_or_given_up():
     task, other = Work("a"), Work("b")
     with pytest.raises(Unavailable, match="has ended"):
         first.submit(task)
-    assert not task.abandoned.is_set()
+    assert not task.released.is_set()
     executor.begin_here()
     with pytest.raises(Unavailable, match="has ended"):
         second.submit(other)

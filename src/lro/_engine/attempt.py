@@ -5,7 +5,7 @@ Two threads change the state: the worker thread, and the thread that stops the p
 unfinished work back. If both change it, the first change counts, and ``Attempt._become`` refuses
 the second. Any thread may ask an attempt to stop, in any state; a ``StopRequest`` is only ever
 replaced by a higher one. One lock guards both, so a function is never entered after its work was
-asked to be handed back.
+asked to be released.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
 """First and longest pause between retries while the store is unavailable."""
-_LEFT_AT_MOST: Final = 1_000
+_SKIPPED_AT_MOST: Final = 1_000
 """Limit of the set of operations that this process skips."""
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
@@ -131,7 +131,7 @@ NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.RETRIED: frozenset(),
     Life.RELEASED: frozenset(),
     Life.LOST: frozenset(),
-    # The store can refuse the result before the thread that handed the work back has noted that.
+    # The store can refuse the result before the thread that released the work has noted that.
     Life.SUPERSEDED: frozenset({Life.RELEASED}),
 }
 """The allowed transitions."""
@@ -144,7 +144,7 @@ class StopRequest(enum.IntEnum):
     NOTHING = 0
     CANCEL = 1
     """Stop, because a caller cancelled the operation."""
-    HAND_BACK = 2
+    RELEASE = 2
     """Stop, so that another process can do the work."""
 
 
@@ -161,11 +161,11 @@ class HeldWork(PerProcess):
         self._claim_soon = claim_soon
         self._renew_soon = renew_soon
         self.process: int = os.getpid()
-        # Re-entrant: a garbage collection under the lock may close a coroutine, which calls retire.
+        # Re-entrant: a garbage collection under the lock may close a coroutine, which calls remove.
         self._lock = threading.RLock()
         self._attempts: dict[str, Attempt] = {}
-        self._abandoned: list[Attempt] = []
-        self.left: set[str] = set()
+        self._to_release: list[Attempt] = []
+        self.skipped: set[str] = set()
         """Names of operations whose requests only another release can read: not claimed here."""
 
     def attempts(self) -> Collection[Attempt]:
@@ -180,24 +180,24 @@ class HeldWork(PerProcess):
         with self._lock:
             return frozenset(self._attempts)
 
-    def leave(self, name: str) -> None:
+    def skip(self, name: str) -> None:
         """Do not claim this operation again: only another release can read its request."""
-        if len(self.left) >= _LEFT_AT_MOST:
-            self.left.clear()
-        self.left.add(name)
+        if len(self.skipped) >= _SKIPPED_AT_MOST:
+            self.skipped.clear()
+        self.skipped.add(name)
 
     def work_waits(self) -> None:
         """Wake the processes that claim work, this one included."""
         self.runtime.store.notify_others(WORK_WAITS)
         self._claim_soon()
 
-    def abandon(self, attempt: Attempt) -> None:
-        """Have the maintenance thread hand this attempt back."""
+    def release_later(self, attempt: Attempt) -> None:
+        """Have the maintenance thread release this attempt."""
         with self._lock:
-            self._abandoned.append(attempt)
+            self._to_release.append(attempt)
         self._renew_soon()
 
-    def retire(self, attempt: Attempt) -> None:
+    def remove(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
         with self._lock:
             # After a lost lease, the name can belong to a later attempt.
@@ -276,7 +276,7 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        """True if the attempt has ended, was handed back, or was lost."""
+        """True if the attempt has ended, was released, or was lost."""
         return self._life not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
@@ -312,23 +312,23 @@ class Attempt:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(task.cancel)
 
-    def give_up(self) -> None:
-        """Stop the function; the attempt then hands the operation back."""
-        self._ask(StopRequest.HAND_BACK)
+    def request_release(self) -> None:
+        """Stop the function; the attempt then releases the operation."""
+        self._ask(StopRequest.RELEASE)
         self.cancel()
 
-    def abandon(self) -> None:
-        """Have the operation handed back, because this process cannot do the work."""
-        self._ask(StopRequest.HAND_BACK)
-        self._holder.abandon(self)
+    def release_later(self) -> None:
+        """Have the operation released, because this process cannot do the work."""
+        self._ask(StopRequest.RELEASE)
+        self._holder.release_later(self)
 
     @property
-    def given_up(self) -> bool:
-        """True if the attempt was asked to hand the operation back."""
-        return self._asked is StopRequest.HAND_BACK
+    def release_requested(self) -> bool:
+        """True if the attempt was asked to release the operation."""
+        return self._asked is StopRequest.RELEASE
 
     @property
-    def handed_back(self) -> bool:
+    def released(self) -> bool:
         """True if the operation waits again in the store."""
         return self._life is Life.RELEASED
 
@@ -339,15 +339,15 @@ class Attempt:
         try:
             run(self._store(FinalResult(status)))
         finally:
-            self._holder.retire(self)
+            self._holder.remove(self)
 
-    def released(self) -> Flow[None]:
-        """Hand the operation back: it waits again in the store, for any process.
+    def release(self) -> Flow[None]:
+        """Release the operation: it waits again in the store, for any process.
 
         If the store is unavailable, this only stops the function. When it has returned, its worker
-        tries again to hand the operation back.
+        tries again to release the operation.
         """
-        self._ask(StopRequest.HAND_BACK)
+        self._ask(StopRequest.RELEASE)
         begun = self._life not in (Life.CLAIMED, Life.BEGINNING)
         try:
             after = yield from store_stop(self._runtime, self.spec, self._record, begun=begun)
@@ -360,7 +360,7 @@ class Attempt:
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it has ended, or another process has it
         except Exception as exc:  # it is recovered when its lease expires
-            log.error("%s: could not be handed back: %s", self.name, exc, extra=self._facts)
+            log.error("%s: could not be released: %s", self.name, exc, extra=self._facts)
         self.cancel()
 
     # -- by the executor ----------------------------------------------------------------------
@@ -382,14 +382,14 @@ class Attempt:
             elif control := run(self._begin()):
                 run(self._finish(self._call(control, through)))
         finally:
-            self._holder.retire(self)
+            self._holder.remove(self)
 
     def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work of an async function on this event loop."""
         # If writes do not block, taking steps here is cheaper than switching coroutines.
-        return self._do(at_once=not self._runtime.store.writes_block, retire=True)
+        return self._do(at_once=not self._runtime.store.writes_block, remove=True)
 
-    async def _do(self, *, at_once: bool, retire: bool = False) -> None:
+    async def _do(self, *, at_once: bool, remove: bool = False) -> None:
         """Begin, await the function, and end. ``at_once``: take steps here, blocking the loop."""
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
@@ -401,19 +401,19 @@ class Attempt:
             else:
                 await on_loop(finish)
         finally:
-            if retire:
-                self._holder.retire(self)
+            if remove:
+                self._holder.remove(self)
 
     # -- begin --------------------------------------------------------------------------------
 
     def _begin(self) -> Flow[JobControl | None]:
         """Prepare the call of the function; return None if it must not be called."""
         with self._lock:
-            if not self._become(Life.BEGINNING):  # handed back before a worker was free
+            if not self._become(Life.BEGINNING):  # released before a worker was free
                 return None
         control = self._control_of(self._record)
         self._observe_begin(control)
-        if not self.given_up:
+        if not self.release_requested:
             if control.cancel_requested:
                 yield from self._store(self._failure(control, Cancelled()))
                 return None
@@ -425,8 +425,8 @@ class Attempt:
                     return None
             if self._request is None and not (yield from self._read_request()):
                 return None
-            with self._lock:  # a request to hand back comes either before this or after
-                if not self.given_up and self._become(Life.RUNNING):
+            with self._lock:  # a request to release comes either before this or after
+                if not self.release_requested and self._become(Life.RUNNING):
                     return control
         yield from self._store("released")
         return None
@@ -458,7 +458,7 @@ class Attempt:
             if spec.types.present_name(packed.type_name) != spec.types.name_of(spec.request):
                 line = "%s: this process cannot read its request, a %s: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
-                self._holder.leave(self.name)
+                self._holder.skip(self.name)
                 yield from self._store("released")
                 return False
             self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
@@ -544,7 +544,7 @@ class Attempt:
         if isinstance(error, WorkerDied):
             log.error("%s: attempt %d: %s", *_named(control), error, extra=self._facts)
             return "lost"
-        if isinstance(error, Cancelled) and self.given_up:
+        if isinstance(error, Cancelled) and self.release_requested:
             return "released"
         return failure(self.spec, self._runtime.domain, control, error)
 
@@ -635,7 +635,7 @@ class Attempt:
             if isinstance(outcome, FinalResult):
                 yield from self._write_end(attempt, outcome)
             elif outcome == "released":
-                yield from self.released()
+                yield from self.release()
             elif outcome == "lost":
                 yield from self._once_available(self._store_loss)
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
@@ -756,14 +756,14 @@ class Attempt:
         that no thread works on.
 
         Raises:
-            Unavailable: The store is unavailable, and the work was asked to be handed back.
+            Unavailable: The store is unavailable, and the work was asked to be released.
         """
         pause, said = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 return (yield from action(*args, **more))
             except Unavailable as exc:
-                if self.given_up:
+                if self.release_requested:
                     raise
                 if not said:
                     line = "%s: retried until the store is available: %s"

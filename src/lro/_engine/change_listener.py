@@ -10,10 +10,10 @@ from typing import Final
 
 from lro._base.errors import LroError
 from lro._engine.claims import Claims
+from lro._engine.local_work import LocalWork
 from lro._engine.process import PerProcess
 from lro._engine.runtime import RecordUpdater
 from lro._engine.store_port import PAUSES_CHANGED, WORK_WAITS, ChangeSubscription
-from lro._engine.workers import Workers
 
 log = logging.getLogger("lro")
 
@@ -39,12 +39,12 @@ class ChangeListener(PerProcess):
     """
 
     def __init__(
-        self, updater: RecordUpdater, workers: Workers, claims: Claims | None = None
+        self, updater: RecordUpdater, work: LocalWork, claims: Claims | None = None
     ) -> None:
         self._store = updater.store
         self._updater = updater
         self._notifier = updater.notifier
-        self._workers = workers
+        self._work = work
         self._claims = claims
         self._clock = time.monotonic
         self._shared = updater.store.shared
@@ -96,7 +96,7 @@ class ChangeListener(PerProcess):
     def _needed(self) -> bool:
         if self._claims_running is not None:
             return True  # work may be started at any time
-        return bool(self._notifier) or bool(self._workers.held())
+        return bool(self._notifier) or bool(self._work.held())
 
     def _live(self) -> None:
         while not self._stopping.is_set():
@@ -163,7 +163,7 @@ class ChangeListener(PerProcess):
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
             self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
-        mine = self._workers.held().intersection(names)
+        mine = self._work.held().intersection(names)
         if mine:
             self._cancel(self._store.poll_states(mine).cancel_requested)
 
@@ -174,7 +174,7 @@ class ChangeListener(PerProcess):
     def _look(self) -> None:
         """Read all operations that this process waits for, watches or works on."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
-        names, mine = self._notifier.names(), self._workers.held()
+        names, mine = self._notifier.names(), self._work.held()
         if mine:  # there may be ten thousand names: do not copy them
             names |= mine
         if not names:
@@ -186,4 +186,4 @@ class ChangeListener(PerProcess):
 
     def _cancel(self, names: Collection[str]) -> None:
         for name in names:
-            self._workers.cancel_held(name)
+            self._work.cancel_held(name)

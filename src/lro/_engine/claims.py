@@ -14,11 +14,11 @@ from lro._base.errors import Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.events import about
 from lro._engine.executor_port import Slot
+from lro._engine.local_work import LocalWork, StartingRecord
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Claim, Claimed
-from lro._engine.workers import StartingRecord, Workers
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -45,11 +45,11 @@ class Claims(PerProcess):
     free workers. :meth:`run_due` does what is due; :meth:`start` runs that in a thread.
     """
 
-    def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers) -> None:
+    def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], work: LocalWork) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._specs = specs
-        self._workers = workers
+        self._work = work
         self._clock = runtime.clock
         self.ahead: bool = False
         """True if work older than a new start may be due."""
@@ -124,10 +124,10 @@ class Claims(PerProcess):
         Raises:
             Unavailable: The store cannot be reached.
         """
-        return min(self._claim_due(), self._workers.show_starts())
+        return min(self._claim_due(), self._work.show_starts())
 
     def _claim_due(self) -> float:
-        if self._workers.stopping:  # what waits is left to other processes
+        if self._work.stopping:  # what waits is left to other processes
             return _LOOK_SECONDS
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
@@ -143,14 +143,14 @@ class Claims(PerProcess):
     def _claim_what_is_due(self) -> float:
         if self._clock() >= self._pauses_at:
             self._pauses_at = self._clock() + _PAUSES_SECONDS
-            self._workers.read_paused()
+            self._work.read_paused()
         announced, self._announced = self._announced, False
         more, most = self.ahead or announced, 1
         if not more:
             more = self._look_for(suspects=None).more  # it may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
         self._claim_suspect()  # first: under a steady load the rest would never let it run
-        while more and not self._stopped and not self._workers.stopping:
+        while more and not self._stopped and not self._work.stopping:
             slots = self._free_workers_or_ahead(most)
             if not slots:
                 return _LOOK_SECONDS
@@ -216,12 +216,12 @@ class Claims(PerProcess):
     def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
         """Claim work for these workers and begin it; release the workers that are left over.
 
-        The service does not stop in between, so claimed work is either begun or handed back.
+        The service does not stop in between, so claimed work is either begun or released.
         """
         begun = 0
         try:
-            with self._workers.claiming() as claiming:
-                if self._workers.stopping:
+            with self._work.claiming() as claiming:
+                if self._work.stopping:
                     return Claimed((), more=False, next_due=None)
                 found = self._store.claim(self._wanted(len(slots), suspects=suspects))
                 self._turn_over(found)
@@ -247,7 +247,7 @@ class Claims(PerProcess):
 
         Suspects run one at a time, so that a poison pill costs other suspects no attempt.
         """
-        if self._clock() < self._suspects_at or self._workers.has_suspect():
+        if self._clock() < self._suspects_at or self._work.has_suspect():
             return
         self._suspects_at = self._clock() + _LOOK_SECONDS
         found = self._look_for(suspects=True)
@@ -260,15 +260,15 @@ class Claims(PerProcess):
 
     def _wanted(self, most: int, *, suspects: bool | None) -> Claim:
         now, redelivery = self._store.now(), self._runtime.executor.redelivery
-        owner, span = self._workers.owner, self._runtime.lease
+        owner, span = self._work.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        limits = self._workers.claim_limits([*self._specs.items()])  # a copy
+        limits = self._work.claim_limits([*self._specs.items()])  # a copy
         return Claim(
             owner,
             now + span,
             most=most,
-            without=self._workers.left,
+            without=self._work.skipped,
             suspects=suspects,
             start=self._lane,
             **limits,
@@ -278,7 +278,7 @@ class Claims(PerProcess):
         self, record: Record, packed: AnyMessage, slot: Slot, claiming: StartingRecord | None
     ) -> None:
         try:
-            if self._workers.begin(record, slot, packed=packed, start=claiming).given_up:
+            if self._work.begin(record, slot, packed=packed, start=claiming).release_requested:
                 self._not_before = self._clock() + _RETRY_SECONDS
         except Exception:  # one failure must not hold up the others
             self._not_before = self._clock() + _RETRY_SECONDS

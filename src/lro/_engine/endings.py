@@ -56,7 +56,7 @@ def store_stop(
         error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     elif begun and attempt >= spec.options.max_attempts:
         error = _too_often(attempt)
-    return (yield from _given_up(runtime, spec, record, release(attempt, now), error))
+    return (yield from _wait_again_or_end(runtime, spec, record, release(attempt, now), error))
 
 
 def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Record | None]:
@@ -77,7 +77,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     elif attempt >= options.max_attempts:
         error = _too_often(attempt)
     change = lose(attempt, _due(record, lost, now), now)
-    after = yield from _given_up(runtime, spec, record, change, error, lost)
+    after = yield from _wait_again_or_end(runtime, spec, record, change, error, lost)
     waits = after is not None and not after.done
     runtime.events.tracer.look()  # this may be the first event of the process
     runtime.events.emit(
@@ -113,7 +113,7 @@ def store_retry(
         LroError: The store or the change refuses.
     """
     change = with_failure(retry(record.attempt, due, runtime.store.now()), failed)
-    return (yield from _given_up(runtime, spec, record, change, None))
+    return (yield from _wait_again_or_end(runtime, spec, record, change, None))
 
 
 def too_late(record: Record, store: Store) -> StatusError | None:
@@ -156,7 +156,7 @@ def _due(record: Record, lost: int, now: datetime) -> datetime:
     return now + _FIRST_PAUSE * float(2 ** min(lost - 2, 10))
 
 
-def _given_up(
+def _wait_again_or_end(
     runtime: Runtime,
     spec: MethodSpec,
     record: Record,

@@ -305,7 +305,7 @@ class _LifeLog(Observer):
 
     def attempt_over(self, event: AttemptOver) -> None:
         if event.outcome == "released":
-            self._say(event, "handed back after %.3f s", event.seconds)
+            self._say(event, "released after %.3f s", event.seconds)
 
     def ended(self, event: OperationEnded) -> None:
         why = f" with {event.error_type}" if event.state is State.FAILED else ""

@@ -77,8 +77,8 @@ class Task(Protocol):
         """Do the work on this event loop, for a task that ``is_async``."""
         ...
 
-    def abandon(self) -> None:
-        """Hand the work back, because it cannot continue here. Quick, in any thread."""
+    def release_later(self) -> None:
+        """Release the work, because it cannot continue here. Quick, in any thread."""
         ...
 
 
@@ -103,7 +103,7 @@ class Executor(Protocol):
 
     Two members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for metrics.
     A method ``kill`` ends all running functions at once, by force: a service that stops calls it
-    before it hands back the work of functions that have not stopped.
+    before it releases the work of functions that have not stopped.
     """
 
     @property
@@ -136,7 +136,7 @@ class Executor(Protocol):
 
         ``work`` claims and does the work of the operation with a name.
 
-        ``close`` closes the service, and hands back work that has not ended within the given time.
+        ``close`` closes the service, and releases work that has not ended within the given time.
         It is for executors that learn of a worker's shutdown before the service does.
 
         ``begin`` starts the background threads of the service. It is for executors whose workers

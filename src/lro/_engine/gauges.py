@@ -14,12 +14,12 @@ from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.executor_port import ExecutorUsage
 from lro._engine.live_workers import served_methods
+from lro._engine.local_work import LocalWork
 from lro._engine.method_spec import MethodSpec
 from lro._engine.metrics import METHOD, Metric
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import WaitingWork
 from lro._engine.waiting import Waiters
-from lro._engine.workers import Workers
 
 Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
@@ -38,11 +38,11 @@ class Gauges:
     """Read the ``observed`` metrics of one service."""
 
     def __init__(
-        self, runtime: Runtime, specs: Mapping[str, MethodSpec], workers: Workers, waiters: Waiters
+        self, runtime: Runtime, specs: Mapping[str, MethodSpec], work: LocalWork, waiters: Waiters
     ) -> None:
         self._runtime = runtime
         self._specs = specs
-        self._workers = workers
+        self._work = work
         self._waiters = waiters
         self._queue = _Queue(runtime)
         self._readers: Mapping[str, Callable[[], Iterator[Reading]]] = {
@@ -62,14 +62,14 @@ class Gauges:
 
     def _active(self) -> Iterator[Reading]:
         counts = Counter({(name, state): 0 for name in self._methods for state in (False, True)})
-        for attempt in self._workers.attempts():
+        for attempt in self._work.attempts():
             counts[attempt.method, attempt.executing] += 1  # maybe of a method declared just now
         for (name, executing), count in counts.items():
             yield {METHOD: name, **(_EXECUTING if executing else _PENDING)}, count
 
     def _ages(self) -> Iterator[Reading]:
         oldest: dict[str, datetime] = {}
-        for attempt in self._workers.attempts():
+        for attempt in self._work.attempts():
             created = attempt.create_time
             oldest[attempt.method] = min(created, oldest.get(attempt.method, created))
         if oldest:

@@ -20,10 +20,10 @@ from lro._base.errors import (
 from lro._base.status import AnyMessage, Code, Status
 from lro._engine.flow import Flow, flow_of, on_loop, read, verb
 from lro._engine.job import event_loop_runs
+from lro._engine.local_work import LocalWork
 from lro._engine.method_spec import MethodSpec
 from lro._engine.store_port import Store
 from lro._engine.waiting import Waiters, timeout_seconds
-from lro._engine.workers import Workers
 from lro._messages.times import Duration
 from lro._model.operation import Operation, Record
 
@@ -39,10 +39,10 @@ _HOLDS_UP_LOOP: Final = (
 class HandleCalls:
     """The calls that the handles of one service make."""
 
-    def __init__(self, store: Store, workers: Workers, waiters: Waiters) -> None:
+    def __init__(self, store: Store, work: LocalWork, waiters: Waiters) -> None:
         self.waiters = waiters
         self._store = store
-        self._workers = workers
+        self._work = work
 
     def read(self, name: str) -> Flow[Record]:
         """Return the record of an operation.
@@ -61,7 +61,7 @@ class HandleCalls:
         Raises:
             OperationNotFound: It was deleted, or has expired.
         """
-        yield from self._workers.cancel((yield from self.read(name)), caller="")
+        yield from self._work.cancel((yield from self.read(name)), caller="")
 
 
 class Handle(Generic[Resp, Meta]):

@@ -411,7 +411,7 @@ AttemptOutcome: TypeAlias = Literal[
 """How an attempt ended.
 
 ``retried``: the function failed, and the operation waits for the next attempt. ``lost``: the
-process that ran the function died. ``released``: the work was handed back. ``superseded``: the
+process that ran the function died. ``released``: the work waits again. ``superseded``: the
 store refused the result, because another worker has the operation or it is gone.
 """
 
@@ -576,7 +576,7 @@ class JobControl:
         self._wakes.remove(stopped.set)
 
     def stop(self) -> None:
-        """Ask the work to stop: a caller cancelled it, or the process hands its work back."""
+        """Ask the work to stop: a caller cancelled it, or the process releases its work."""
         self._cancelled = True
         for wake in tuple(self._wakes):
             wake()

@@ -18,11 +18,11 @@ from lro._engine.events import LeasesRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import Flow, run_all
 from lro._engine.live_workers import stranded
+from lro._engine.local_work import LocalWork, installed_version
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
-from lro._engine.workers import Workers, installed_version
 from lro._model.operation import Record
 from lro._schedules.runner import Schedules
 
@@ -66,14 +66,14 @@ class Maintenance(PerProcess):
     both looks. A worker whose process is known to have ended is lost at once.
     """
 
-    def __init__(self, runtime: Runtime, workers: Workers, specs: Mapping[str, MethodSpec]) -> None:
+    def __init__(self, runtime: Runtime, work: LocalWork, specs: Mapping[str, MethodSpec]) -> None:
         self.schedules: Schedules = Schedules(
             runtime.store, runtime.clock, lambda: self._wake.set()
         )
         lease = runtime.lease
         self._runtime = runtime
         self._store = runtime.store
-        self._workers = workers
+        self._work = work
         self._specs = specs
         self._clock = runtime.clock
         self._statistics = runtime.statistics
@@ -155,7 +155,7 @@ class Maintenance(PerProcess):
             raise
 
     def _run_due(self) -> float:
-        at, held = self._clock(), self._workers.held()
+        at, held = self._clock(), self._work.held()
         if not held:
             self._renewed_at = None
         self._follow_clock()
@@ -164,7 +164,7 @@ class Maintenance(PerProcess):
         elif self._due()[self._renew] <= at:
             self._renew()
         if self._due()[self._renew] > self._clock():  # the lease comes first
-            self._workers.release_abandoned()
+            self._work.release_queued()
             for task, due in self._due().items():
                 if due <= self._clock():
                     task()
@@ -173,7 +173,7 @@ class Maintenance(PerProcess):
 
     def _due(self) -> Mapping[Callable[[], object], float]:
         """Return the table of tasks and their due times, the lease first."""
-        working = self._workers.held() or self._strays
+        working = self._work.held() or self._strays
         renewal = min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
         asked = max(self._looked_at + _SCAN_PAUSE_SECONDS, self._scan_asked_at)
         table: dict[Callable[[], object], float] = {
@@ -183,7 +183,7 @@ class Maintenance(PerProcess):
         }
         if self._statistics is not None:
             table[self._statistics.flush] = self._statistics.flush_at
-        if not self._workers.stopping:
+        if not self._work.stopping:
             table[self._run_schedules] = self._clock() + self.schedules.due_in()
         return table
 
@@ -218,25 +218,25 @@ class Maintenance(PerProcess):
 
     def _renew(self) -> None:
         # The time before the write counts, so a write that waited is soon followed by another.
-        at, count = self._clock(), len(self._workers.held())
+        at, count = self._clock(), len(self._work.held())
         self._renew_asked_at = math.inf
-        renewed = self._store.renew(self._workers.as_worker())
+        renewed = self._store.renew(self._work.as_worker())
         # Only now: after a failure, the next run renews again before it scans.
         self._renew_at, self._idle_at = at + self._period, at + _IDLE_SECONDS
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
-            self._workers.lose_all()
+            self._work.lose_all()
             self._renew_asked_at = -math.inf
             return
         self._observe_renewal(count)
         for name in renewed.cancel_requested:
-            self._workers.cancel_held(name)
+            self._work.cancel_held(name)
         # Strays: the store says that this process has them, but the answer to the claim was lost.
-        strays = frozenset(renewed.older) - self._workers.held()
+        strays = frozenset(renewed.older) - self._work.held()
         again, self._strays = strays & frozenset(self._strays), strays
         if again:
             found = self._store.find(again).records
-            self._recover([record for record in found if record.owner == self._workers.owner])
+            self._recover([record for record in found if record.owner == self._work.owner])
 
     def _observe_renewal(self, count: int) -> None:
         lease, at = self._runtime.lease.total_seconds(), self._clock()
@@ -280,7 +280,7 @@ class Maintenance(PerProcess):
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
-            if owner == self._workers.owner:  # this process: the store was unavailable
+            if owner == self._work.owner:  # this process: the store was unavailable
                 continue
             known = before.get(owner)
             since = at if known is None or known[0] != until else known[1]
@@ -306,7 +306,7 @@ class Maintenance(PerProcess):
                 line, stuck = "%s: cannot be recovered", stuck + 1
                 log.error(line, record.name, exc_info=found, extra=facts)
         if lost:
-            self._workers.work_waits()
+            self._work.work_waits()
         return stuck
 
     def _end_unbegun(self, late: Sequence[Record]) -> None:
@@ -393,7 +393,7 @@ class Background(PerProcess):
         self._stopped = False
         self._starting = threading.Lock()
         self._runtime = runtime
-        self.workers: Workers = Workers(
+        self.work: LocalWork = LocalWork(
             runtime,
             specs,
             new_work=self._new_work,
@@ -403,10 +403,10 @@ class Background(PerProcess):
         self.claims: Claims | None = None
         """Claims waiting work; None in a process without workers."""
         if not isinstance(runtime.executor, NoWorkers):
-            self.claims = Claims(runtime, specs, self.workers)
-        self.maintenance: Maintenance = Maintenance(runtime, self.workers, specs)
+            self.claims = Claims(runtime, specs, self.work)
+        self.maintenance: Maintenance = Maintenance(runtime, self.work, specs)
         self.change_listener: ChangeListener = ChangeListener(
-            runtime.updater, self.workers, self.claims
+            runtime.updater, self.work, self.claims
         )
 
     def start(self) -> None:
@@ -436,7 +436,7 @@ class Background(PerProcess):
         with contextlib.ExitStack() as steps:
             if self._runtime.statistics is not None:
                 steps.callback(self._runtime.statistics.close)
-            steps.callback(self.workers.end)
+            steps.callback(self.work.end)
             steps.callback(self.maintenance.stop)
             if self.claims is not None:
                 steps.callback(self.claims.stop)

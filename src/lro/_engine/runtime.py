@@ -44,14 +44,14 @@ class Notifier(PerProcess):
         self._names: frozenset[str] | None = None
 
     def listen(self, name: str, listener: Listener) -> None:
-        """Call ``listener`` at each notification for this name, until :meth:`leave`."""
+        """Call ``listener`` at each notification for this name, until :meth:`unlisten`."""
         with self._lock:
             others = self._listeners.get(name, ())
             self._listeners[name] = (*others, listener)
             if not others:
                 self._names = None
 
-    def leave(self, name: str, listener: Listener) -> None:
+    def unlisten(self, name: str, listener: Listener) -> None:
         """Stop calling ``listener``. Idempotent."""
         with self._lock:
             listeners = self._listeners.get(name, ())
@@ -183,16 +183,16 @@ class RecordUpdater(PerProcess):
             except _Outdated:
                 continue  # a cancel request can change the metadata
 
-    def deleted(self, name: str, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
+    def deleted(self, name: str, caller: str, lost_owners: Collection[str] = ()) -> Flow[None]:
         """Delete a record and its pending webhooks, and log who did.
 
-        The work of ``abandoned`` owners ends with it; the empty owner stands for waiting work.
+        The work of ``lost_owners`` ends with it; the empty owner stands for waiting work.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
         """
         last: Record | None = None
-        change = delete(self.store.now(), abandoned)
+        change = delete(self.store.now(), lost_owners)
 
         def deletion(record: Record) -> Record | None:
             nonlocal last

@@ -90,8 +90,8 @@ from lro._schedules.schedule import Schedule
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from lro._engine.local_work import LocalWork
     from lro._engine.watching import WatchStream
-    from lro._engine.workers import Workers
 
 A = TypeVar("A")
 S = TypeVar("S")
@@ -149,7 +149,7 @@ class EdgeView:
             maintained=given.maintenance and not is_worker_process(),
             service=service,
         )
-        self.work: Workers = self.background.workers
+        self.work: LocalWork = self.background.work
         backlog = Backlog(store, given.limits.backlog, given.clock)
         self.starter: Starter = Starter(self.runtime, self.background, self.access, backlog)
         self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
@@ -1067,14 +1067,14 @@ class Service(PerProcess):
     def _cancelled(
         self, record: Record, caller: str = "", read: _ReadWorkers | None = None
     ) -> Flow[None]:
-        abandoned = yield from self._abandoned(record, read or self._read_workers)
-        yield from self.edges.work.cancel(record, caller, abandoned)
+        lost_owners = yield from self._lost_owners(record, read or self._read_workers)
+        yield from self.edges.work.cancel(record, caller, lost_owners)
 
     def _deleted(
         self, record: Record, caller: str = "", read: _ReadWorkers | None = None
     ) -> Flow[None]:
-        abandoned = yield from self._abandoned(record, read or self._read_workers)
-        yield from self.edges.runtime.updater.deleted(record.name, caller, abandoned)
+        lost_owners = yield from self._lost_owners(record, read or self._read_workers)
+        yield from self.edges.runtime.updater.deleted(record.name, caller, lost_owners)
 
     def _count_done(
         self,
@@ -1108,7 +1108,7 @@ class Service(PerProcess):
         )
         return query.batches(self.edges.runtime)
 
-    def _abandoned(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
+    def _lost_owners(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
         """Return the owners whose work nobody continues; none if anyone declares the method.
 
         That is this service, or a live worker. The empty owner stands for work that waits.

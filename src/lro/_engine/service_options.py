@@ -89,7 +89,7 @@ class ServiceOptions:
         check_span("lease", self.lease, least=LEAST_LEASE)
         check_span("keep_for", self.keep_for, zero=True)
         check_span("max_wait", self.max_wait, zero=True)  # zero: every Wait answers at once
-        check_span("drain", self.drain, zero=True)  # zero: running work is handed back at once
+        check_span("drain", self.drain, zero=True)  # zero: running work is released at once
         if self.around is not None:
             wanted = "a function of a job that gives a context manager"
             check_takes("around", self.around, 1, wanted)

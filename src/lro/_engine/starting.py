@@ -236,7 +236,7 @@ class Starter:
         self._runtime = runtime
         self._backlog = backlog
         self._background = background
-        self._workers = background.workers
+        self._work = background.work
         self._access = access
         self._events = runtime.events
         self._random = RandomBytes()
@@ -250,14 +250,14 @@ class Starter:
         try:
             if self._background.pending:
                 self._background.start()
-            if self._workers.stopping:
+            if self._work.stopping:
                 raise stopping()
             start = yield from self._checked(spec, request, options, trace)
             yield from self._access.permit(options.caller, spec.full_name, start.parent)
             if self._runtime.first_use.pending:
                 yield from self._runtime.first_use.reach()
-            if self._workers.paused is None:
-                yield MayBlock(self._workers.read_paused, blocks=self._runtime.store.reads_block)
+            if self._work.paused is None:
+                yield MayBlock(self._work.read_paused, blocks=self._runtime.store.reads_block)
             known: Inserted | None = None
             if start.key is not None and spec.options.aliases:
                 known = yield from self._started_as_alias(start, start.key)
@@ -429,7 +429,7 @@ class Starter:
         if spec.function is None:
             return "", None, None
         if begun:
-            return self._workers.owner, now + self._runtime.lease, None
+            return self._work.owner, now + self._runtime.lease, None
         redelivery = self._runtime.executor.redelivery
         if redelivery is not None and sent and due <= now:
             return "", now + redelivery, now
@@ -499,7 +499,7 @@ class Starter:
         # is a free worker and no older work. A limit that the store has to check makes it wait.
         # later: no worker is reserved and no name is sent now; a claim does that.
         limited = spec.options.is_limited
-        waits = start.turn.due is not None or self._workers.is_paused(spec)
+        waits = start.turn.due is not None or self._work.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
         try:
             try:
@@ -517,20 +517,20 @@ class Starter:
                     raise
                 return self._observed(start, known).operation
             record = self._record(start, begun=not waits, sent=not later)
-            with self._workers.starting(record, start.request) as starting:
+            with self._work.starting(record, start.request) as starting:
                 inserted: Inserted = yield InsertWrite(store, record, start.packed, key)
                 record = self._observed(start, inserted)
                 if slot is not None and (record.waits if remote else inserted.fresh and not waits):
                     # A repeated start sends the name again: the first message may have been lost.
                     taken, slot = slot, None
-                    begin = functools.partial(self._workers.begin, record, taken, start=starting)
+                    begin = functools.partial(self._work.begin, record, taken, start=starting)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
                     # Over already: the inline executor, or very quick work (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
-                    if not self._workers.is_paused(spec):
-                        self._workers.work_waits()
+                    if not self._work.is_paused(spec):
+                        self._work.work_waits()
                     if record.begin_before is not None:
                         self._background.maintenance.look_at(record.begin_before)
                 return record.operation

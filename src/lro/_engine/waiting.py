@@ -131,7 +131,7 @@ class Waiters(PerProcess):
             self._change_listener.ensure_running()
             return self._wait_until(end, name, notified)
         finally:
-            self._updater.notifier.leave(name, listener)
+            self._updater.notifier.unlisten(name, listener)
 
     def _wait_until(self, end: float, name: str, notified: threading.Event) -> Operation:
         while True:

@@ -542,7 +542,7 @@ class LoopWatchers:
         """Stop listening for a name that is not waited for or watched here any more."""
         if not watched.waits and not watched.streams:
             del self._watched[watched.name]
-            self._notifier.leave(watched.name, watched)
+            self._notifier.unlisten(watched.name, watched)
 
     def _watched_of(self, name: str) -> Watched:
         watched = self._watched.get(name)

@@ -805,7 +805,7 @@ def next_state(record: Record, event: Event, now: datetime) -> State:
 
 
 def lose(attempt: int, due: datetime, now: datetime) -> Change:
-    """Hand back the work of an attempt whose worker was lost; the work is due at ``due``."""
+    """Release the work of an attempt whose worker was lost; the work is due at ``due``."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.RELEASE, now)
@@ -827,17 +827,17 @@ def if_not_cancelled(change: Change, cancel: Change) -> Change:
     return chosen
 
 
-def is_unowned(record: Record, abandoned: Collection[str] = ()) -> bool:
-    """Return True if the work waits, or its owner is in ``abandoned``."""
-    return record.waits or (record.lease_until is not None and record.owner in abandoned)
+def is_unowned(record: Record, lost_owners: Collection[str] = ()) -> bool:
+    """Return True if the work waits, or its owner is in ``lost_owners``."""
+    return record.waits or (record.lease_until is not None and record.owner in lost_owners)
 
 
 def withdraw(
-    error: Status, now: datetime, keep_for: timedelta, abandoned: Collection[str] = ()
+    error: Status, now: datetime, keep_for: timedelta, lost_owners: Collection[str] = ()
 ) -> Change:
     """End work that a caller asked to cancel and that no worker owns.
 
-    ``abandoned`` are owners whose work no process continues.
+    ``lost_owners`` are owners whose work no process continues.
 
     Raises (when applied):
         LeaseLost: A worker owns the work, or the application does it.
@@ -845,7 +845,7 @@ def withdraw(
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
-        if not is_unowned(record, abandoned):
+        if not is_unowned(record, lost_owners):
             raise LeaseLost(record.name, record.attempt, record.attempt)
         return cancel(record)
 
@@ -888,7 +888,7 @@ def requeue(due: datetime) -> Change:
 
 
 def release(attempt: int, now: datetime) -> Change:
-    """Hand the work back, so that another worker can claim it; no attempt counts as lost."""
+    """Release the work, so that another worker can claim it; no attempt counts as lost."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.RELEASE, now)
@@ -1010,17 +1010,17 @@ def _ended(
     )
 
 
-def delete(now: datetime, abandoned: Collection[str] = ()) -> Change:
+def delete(now: datetime, lost_owners: Collection[str] = ()) -> Change:
     """Remove the record, or hide it while its work continues (spec §2.7).
 
-    ``abandoned`` are owners whose work no process continues, because no live worker declares the
+    ``lost_owners`` are owners whose work no process continues, because no live worker declares the
     method. Then work of these owners, or work that waits, ends with its record; otherwise it could
     block its target for ever (spec §9.5). Work that waits after a failed attempt ends too.
     """
 
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
-        busy = busy and not (abandoned and is_unowned(record, abandoned))
+        busy = busy and not (lost_owners and is_unowned(record, lost_owners))
         busy = busy and not (record.waits and record.failures)
         state = next_state(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.next_version(state=state, update_time=now)
@@ -1077,7 +1077,7 @@ def if_unchanged_since(seen: Record, change: Change) -> Change:
     """Apply a change only if the record has the same owner and attempt as ``seen``.
 
     Raises (when applied):
-        LeaseLost: The work has been claimed, handed back or taken over since.
+        LeaseLost: The work has been claimed, released or taken over since.
     """
 
     def guarded(record: Record) -> Record | None:

@@ -88,7 +88,7 @@ def serve(context: click.Context, /, **given: Any) -> None:
     GET /healthz answers while the process lives. GET /readyz asks the store too.
 
     At SIGTERM calls in flight have 5 seconds, and running work has the drain of the service. Work
-    that still runs is handed back to the next process. A second signal hands it back at once.
+    that still runs is released for the next process. A second signal releases it at once.
 
     Exit status: 0 after SIGTERM, 2 if it cannot be served, 130 after Ctrl-C.
     """
@@ -244,8 +244,8 @@ def _log_to_stderr() -> None:
 def worker(target: str) -> None:
     """Run the waiting work of a service, without serving callers.
 
-    At SIGTERM running work has the drain of the service. Work that still runs is handed back to the
-    next process. A second signal hands it back at once.
+    At SIGTERM running work has the drain of the service. Work that still runs is released for the
+    next process. A second signal releases it at once.
 
     Exit status: 0 after SIGTERM, 2 if there is no such service, 130 after Ctrl-C.
     """

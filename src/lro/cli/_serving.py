@@ -199,7 +199,7 @@ class Serving:
 
     At the first SIGTERM or SIGINT waiting calls are answered, calls in flight have
     :data:`GRACE_SECONDS`, and running work has the drain of the service. A second signal ends the
-    drain: work that still runs is handed back at once. ``announce`` is called with the address of
+    drain: work that still runs is released at once. ``announce`` is called with the address of
     gRPC, if any, once all is served. With ``names``, only calls for this machine and for these
     hosts are answered, so that no page of another name reaches it (DNS rebinding).
 

@@ -36,7 +36,7 @@ Freed: TypeAlias = Callable[[], None]
 class CeleryWorkerTask(PerProcess):
     """Runs operations by their names, in a process that Celery can end while one runs.
 
-    ``close``, which hands back the running work, is called when Celery ends the process. ``freed``
+    ``close``, which releases the running work, is called when Celery ends the process. ``freed``
     is called when an operation has ended in this process.
     """
 
@@ -74,7 +74,7 @@ class CeleryWorkerTask(PerProcess):
             log.warning(line, name, exc, extra=about(name))
             time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
-        if self.stopped:  # perhaps handed back: another worker can run it now
+        if self.stopped:  # perhaps released: another worker can run it now
             raise Reject("the worker is stopping", requeue=True)
 
     @property
@@ -133,13 +133,13 @@ class CeleryWorkerTask(PerProcess):
         self.end()
 
     def end(self) -> None:
-        """Hand back the running work, and store the counts of this process."""
+        """Release the running work, and store the counts of this process."""
         if self._close is None:
             return
         try:
             self._close(timedelta())
         except Exception:  # other workers take it over when its lease runs out
-            log.exception("the work of this process could not be handed back")
+            log.exception("the work of this process could not be released")
 
 
 class SeparateThread:

@@ -52,7 +52,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     Functions can use objects of that loop, such as connections opened when the application started,
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
     and after that loop is closed, starts are UNAVAILABLE. Close the service before the loop ends,
-    in another thread: ``await asyncio.to_thread(service.close)``. Otherwise the work is handed back
+    in another thread: ``await asyncio.to_thread(service.close)``. Otherwise the work is released
     at once. The ASGI edge closes it by itself.
 
     Raises:
@@ -130,7 +130,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def begin_here(self) -> None:
         """If this executor has ``loop="running"``, use the event loop that runs in this thread.
 
-        If the last loop was closed before its tasks ended, abandon them.
+        If the last loop was closed before its tasks ended, release them.
         """
         if not self._needs_loop:
             return
@@ -141,7 +141,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             alive, self._tasks = self._tasks, set()
             self._loop = running = _running_loop()
         for task in left:
-            task.abandon()
+            task.release_later()
         alive.clear()  # closes their coroutines
         if running is not None:
             running.call_soon(self.tell_freed)
@@ -199,7 +199,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise RuntimeError
             loop.call_soon_threadsafe(self._start, place, task)
         except RuntimeError:  # the loop is closed
-            if self._places.end(place):  # otherwise it was abandoned
+            if self._places.end(place):  # otherwise it was released
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop

@@ -81,7 +81,7 @@ class CeleryExecutor:
     On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. On
     a cold shutdown (SIGQUIT, or SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set; each after
     ``worker_soft_shutdown_timeout``, if the app sets one), a worker with Celery's usual pool of
-    processes hands its work back. Another worker continues at once, and the work does not count as
+    processes releases its work. Another worker continues at once, and the work does not count as
     lost. If a worker is killed, as by Celery's ``task_time_limit``, its lease must expire first:
     use a method's ``time_limit`` instead. ``task_soft_time_limit`` is ignored.
 

@@ -84,7 +84,7 @@ def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> Non
     began = clock.advance(1)
     same(_claimed(store, clock), ["a"], "what is claimed")
     store.update(record.name, release(1, clock.advance(1)))
-    same(_claimed(store, clock), ["a"], "what is claimed after it was handed back")
+    same(_claimed(store, clock), ["a"], "what is claimed after it was released")
     due = clock() + timedelta(seconds=2)
     store.update(record.name, lose(2, due, clock()))
     same(_said(_claim(store, clock)), ([], False, due), "what is claimed too soon")

@@ -35,7 +35,7 @@ class Work:
         self.is_async = is_async
         self.begun = threading.Event()
         self.over = threading.Event()
-        self.abandoned = threading.Event()
+        self.released = threading.Event()
         self._error = error
         self._may_end = threading.Event()
         if not held:
@@ -62,9 +62,9 @@ class Work:
         if self._error is not None:
             raise self._error
 
-    def abandon(self) -> None:
-        """Note that the executor handed it back."""
-        self.abandoned.set()
+    def release_later(self) -> None:
+        """Note that the executor released it."""
+        self.released.set()
 
 
 class Attached:
@@ -164,7 +164,7 @@ def tasks_run(make: MakeExecutor) -> None:
     Attached(executor).submit(*tasks)
     _ends(*tasks)
     expect(executor.join(PATIENCE), "nothing is left running")
-    same([task.abandoned.is_set() for task in tasks], [False, False], "tasks given up")
+    same([task.released.is_set() for task in tasks], [False, False], "tasks released")
 
 
 def stopped_executor_refuses_tasks(make: MakeExecutor) -> None:
@@ -264,7 +264,7 @@ def running_tasks_may_end_after_stop(make: MakeExecutor) -> None:
     same(executor.join(0.01), False, "joining while one still runs")
     _ends(running)
     expect(executor.join(PATIENCE), "nothing is left running")
-    expect(not running.abandoned.is_set(), "what has ended is not given up")
+    expect(not running.released.is_set(), "what has ended is not released")
 
 
 def submitted_task_runs_despite_stop(make: MakeExecutor) -> None:

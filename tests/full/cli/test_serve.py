@@ -69,7 +69,7 @@ def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
         assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
         assert httpx.get(f"{server.url}/readyz").json() == {"status": "ok"}
         assert server.host.stop() == 0
-        assert "operations handed back: 1 of 1" in server.host.output
+        assert "operations released: 1 of 1" in server.host.output
         assert "Traceback" not in server.host.output
     (here / "go").touch()
     with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
@@ -105,7 +105,7 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
         server.host.ask_to_stop()
         until(lambda: "time to end" in server.host.output)
         assert server.host.stop() == 0
-        assert "operations handed back: 1 of 1" in server.host.output
+        assert "operations released: 1 of 1" in server.host.output
 
 
 def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
@@ -158,7 +158,7 @@ def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
             name = server.start(client).name
             until(lambda: begun(here) != [])
             assert host.stop() == 0
-        assert "operations handed back: 1 of 1" in host.output
+        assert "operations released: 1 of 1" in host.output
     (here / "go").touch()
     with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
         assert process_of(client, name) == server.host.process.pid
@@ -263,7 +263,7 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
         until(lambda: "time to end" in server.host.output)
         (here / "go").touch()
         assert server.host.end() == status
-        assert "handed back: 0 of 1" in server.host.output
+        assert "released: 0 of 1" in server.host.output
     with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
         assert [process_of(client, name)] == begun(here)
 
@@ -392,7 +392,7 @@ def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
         until(lambda: worker.process.pid in begun(here))
         assert "work:service takes work\n" in worker.output  # what is lost may be seen before that
         assert worker.stop() == 0
-        assert "operations handed back: 1 of 1" in worker.output
+        assert "operations released: 1 of 1" in worker.output
     (here / "go").touch()
     with running(command, here, "second.log") as worker:
         until(lambda: worker.process.pid in begun(here))

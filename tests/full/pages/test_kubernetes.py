@@ -132,7 +132,7 @@ def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: 
             new = Server.of(new_host)
             until(lambda: probe(new, "readinessProbe") == 200)
             assert old_host.stop() == 0  # SIGTERM
-            assert "operations handed back: 1 of 1" in old_host.output
+            assert "operations released: 1 of 1" in old_host.output
             assert probe(old, "readinessProbe") == 0
             (folder / "go").touch()
             with Client(new.url) as client:

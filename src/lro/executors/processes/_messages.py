@@ -23,7 +23,7 @@ class StopReason(enum.Enum):
     """Why work must stop."""
 
     ASKED = "asked"
-    """A caller asked, or the service is closing and hands the work back."""
+    """A caller asked, or the service is closing and releases the work."""
     OVERDUE = "overdue"
     """The time limit of the method is over."""
 

@@ -1,4 +1,4 @@
-"""The work of this process: begin it, cancel it, hand it back."""
+"""The work of this process: begin it, cancel it, release it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from lro._model.operation import (
 log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
-"""How long stopped functions may take to return before their work is handed back."""
+"""How long stopped functions may take to return before their work is released."""
 _SHOW_SECONDS: Final = 0.1
 """Claimed work that runs for longer gets a write of its own for its start time."""
 _SHOW_AGAIN_SECONDS: Final = 5.0
@@ -70,22 +70,22 @@ class StartingRecord:
 
     The service does not close the store meanwhile. A record that is stored as running here counts
     as work of this process, so its lease is renewed. If no worker takes the work before the block
-    ends, it is handed back.
+    ends, it is released.
     """
 
-    def __init__(self, workers: Workers, attempt: Attempt | None) -> None:
+    def __init__(self, work: LocalWork, attempt: Attempt | None) -> None:
         self.attempt: Attempt | None = attempt
-        self._workers = workers
+        self._work = work
         self._taken = False
 
     def __enter__(self) -> StartingRecord:
-        self._workers.start_begins(self.attempt)
+        self._work.begin_write(self.attempt)
         return self
 
     def taken(self) -> None:
         """Say that the work is registered; the context then has nothing more to do."""
         self._taken = True
-        self._workers.start_over()
+        self._work.end_write()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if self._taken:
@@ -93,14 +93,14 @@ class StartingRecord:
         if self.attempt is not None:
             refused = isinstance(error, LroError) and not isinstance(error, Unavailable)
             if error is None or refused:
-                self._workers.retire(self.attempt)
+                self._work.remove(self.attempt)
             else:  # the record may have been stored nevertheless
-                self._workers.abandon(self.attempt)
-        self._workers.start_over()
+                self._work.release_later(self.attempt)
+        self._work.end_write()
 
 
-class Workers(HeldWork):
-    """The attempts of this process, with what begins, cancels and hands back their work.
+class LocalWork(HeldWork):
+    """The attempts of this process, with what begins, cancels and releases their work.
 
     ``owner`` is the random name of this process in the store. ``specs`` are the methods, by names
     and aliases. ``new_work`` is called when an attempt is added.
@@ -129,8 +129,8 @@ class Workers(HeldWork):
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
         """The paused method names, as last read; None before the first read."""
-        self._starts = threading.Condition(self._lock)
-        self._starting = 0
+        self._writes_ended = threading.Condition(self._lock)
+        self._writes = 0
         self._drain_over = threading.Event()
 
     def _take_name(self) -> None:
@@ -195,7 +195,7 @@ class Workers(HeldWork):
             self._attempts.clear()
             self._take_name()
         for attempt in attempts:
-            attempt.give_up()
+            attempt.request_release()
 
     def end(self) -> None:
         """Remove this process's row; if the store is unavailable, the lease expires instead."""
@@ -214,18 +214,18 @@ class Workers(HeldWork):
         """Return the context in which to claim work."""
         return StartingRecord(self, None)
 
-    def start_begins(self, attempt: Attempt | None) -> None:
+    def begin_write(self, attempt: Attempt | None) -> None:
         """Count a write that has begun, and register its attempt if it has one."""
         with self._lock:
-            self._starting += 1
+            self._writes += 1
             if attempt is not None:
                 self._attempts[attempt.name] = attempt
 
-    def start_over(self) -> None:
-        """Count a write as complete."""
+    def end_write(self) -> None:
+        """Count a write as ended."""
         with self._lock:
-            self._starting -= 1
-            self._starts.notify_all()
+            self._writes -= 1
+            self._writes_ended.notify_all()
 
     def begin(
         self,
@@ -237,7 +237,7 @@ class Workers(HeldWork):
     ) -> Attempt:
         """Submit the work of a claimed record to the executor, or send its name.
 
-        If the executor cannot take the work now, it is handed back; a name is sent again later.
+        If the executor cannot take the work now, it is released; a name is sent again later.
         If this process has counted as lost since the claim, the work is left to others.
         ``start`` ends as soon as the attempt is registered.
         """
@@ -253,8 +253,8 @@ class Workers(HeldWork):
                 start.taken()
         except BaseException:
             slot.release()
-            if held and started is None:  # otherwise its context hands it back
-                self.abandon(attempt)
+            if held and started is None:  # otherwise its context releases it
+                self.release_later(attempt)
             raise
         try:
             if held and not shown:
@@ -271,7 +271,7 @@ class Workers(HeldWork):
             else:
                 log.info("%s: not begun here: %s", record.name, exc, extra=facts)
                 if held:
-                    self.abandon(attempt)
+                    self.release_later(attempt)
             if not isinstance(exc, Exception):
                 raise
         return attempt
@@ -336,7 +336,7 @@ class Workers(HeldWork):
             self.read_paused()
         until = self._store.now() + self.runtime.lease
         limits = self.claim_limits([(method, spec)])
-        claim = Claim(self.owner, until, most=1, without=self.left, only=name, **limits)
+        claim = Claim(self.owner, until, most=1, without=self.skipped, only=name, **limits)
         with self.claiming() as claiming:
             if self.stopping:
                 raise stopping()
@@ -351,7 +351,7 @@ class Workers(HeldWork):
                     attempt.show_start()
                     attempt.run()
                 except BaseException:  # also a signal before the work has begun
-                    self.retire(attempt)
+                    self.remove(attempt)
                     raise
                 return
         self._requeue(name)
@@ -361,17 +361,17 @@ class Workers(HeldWork):
 
         The name of work that only another release can read is sent again after ``redelivery``.
         """
-        pause = self.runtime.executor.redelivery if name in self.left else None
+        pause = self.runtime.executor.redelivery if name in self.skipped else None
         due = self._store.now() + (pause or _REFUSED)
         with contextlib.suppress(OperationNotFound):
             after = self._store.update(name, requeue(due))
             if after is not None and after.lease_until == due:
                 self.work_waits()
 
-    def cancel(self, record: Record, caller: str, abandoned: Collection[str] = ()) -> Flow[None]:
+    def cancel(self, record: Record, caller: str, lost_owners: Collection[str] = ()) -> Flow[None]:
         """Store the request to cancel an operation, and pass it on to the work.
 
-        The work of the ``abandoned`` owners ends at once: no process will continue it.
+        The work of the ``lost_owners`` ends at once: no process will continue it.
 
         Raises:
             OperationNotFound: It was removed meanwhile.
@@ -393,16 +393,16 @@ class Workers(HeldWork):
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # this may wait for the attempt's lock
             yield MayBlock(functools.partial(self.cancel_held, record.name))
-        if after.cancel_pending and is_unowned(after, abandoned):
-            yield from self._end_unheld(record.name, spec, abandoned)
+        if after.cancel_pending and is_unowned(after, lost_owners):
+            yield from self._end_unheld(record.name, spec, lost_owners)
 
     def _end_unheld(
-        self, name: str, spec: MethodSpec | None, abandoned: Collection[str]
+        self, name: str, spec: MethodSpec | None, lost_owners: Collection[str]
     ) -> Flow[None]:
         """End an operation that nobody works on, even if its method is no longer declared."""
         status = self.runtime.types.status_of(Cancelled(), self.runtime.domain)
         keep_for = self.runtime.keep_for if spec is None else spec.keep_for
-        change = withdraw(status, self._store.now(), keep_for, abandoned)
+        change = withdraw(status, self._store.now(), keep_for, lost_owners)
         # If it was just claimed, its worker finds the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             if spec is None:
@@ -421,27 +421,27 @@ class Workers(HeldWork):
         """Return True if this process runs work that may kill its workers."""
         return any(attempt.suspect for attempt in self.attempts())
 
-    def release_abandoned(self) -> None:
-        """Hand back the work that this process cannot do, once.
+    def release_queued(self) -> None:
+        """Release the work that this process cannot do, once.
 
-        What cannot be handed back now is logged. It is recovered when its lease has expired.
+        What cannot be released now is logged. It is recovered when its lease has expired.
         """
-        while self._abandoned:
+        while self._to_release:
             with self._lock:
-                some, self._abandoned = self._abandoned, []
+                some, self._to_release = self._to_release, []
             for attempt in some:
-                self.retire(attempt)
+                self.remove(attempt)
             _release(some)
 
     def stop(self, drain: timedelta) -> None:
-        """Begin no more work, give running work time to end, and hand the rest back."""
+        """Begin no more work, give running work time to end, and release the rest."""
         attempts: list[Attempt] = []
         executor, over = self.runtime.executor, False
         try:
             self.stopping = True
             executor.stop()
-            with self._starts:  # records being stored are handed back, or wait
-                self._starts.wait_for(lambda: not self._starting, _LAST_SECONDS)
+            with self._writes_ended:  # records being stored are released, or wait
+                self._writes_ended.wait_for(lambda: not self._writes, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
                 text = "stopping: operations in hand: %d, time to end: %g s at most"
@@ -449,19 +449,19 @@ class Workers(HeldWork):
             over = self._drained(drain.total_seconds())
             if not over:
                 for attempt in list(self._attempts.values()):
-                    attempt.give_up()  # functions that return in time are handed back first
+                    attempt.request_release()  # functions that return in time are released first
                 kill: Callable[[], None] | None = getattr(executor, "kill", None)
                 if not executor.join(_LAST_SECONDS) and kill is not None:
-                    kill()  # its work is handed back next and must stop
+                    kill()  # its work is released next and must stop
                     executor.join(_LAST_SECONDS)
         finally:  # also if a second signal ends the drain
             with self._lock:  # the executor refuses work that comes later
                 held = self._attempts.values()
-                left = [*self._abandoned, *(a for a in held if not (over and a.executing))]
+                left = [*self._to_release, *(a for a in held if not (over and a.executing))]
             _release(left)
             if attempts:
-                back = sum(attempt.handed_back for attempt in attempts)
-                log.info("stopped: operations handed back: %d of %d", back, len(attempts))
+                back = sum(attempt.released for attempt in attempts)
+                log.info("stopped: operations released: %d of %d", back, len(attempts))
 
     def end_drain(self) -> None:
         """Make :meth:`stop`, now or later in another thread, wait for no work."""
@@ -481,8 +481,8 @@ class Workers(HeldWork):
 
 
 def _release(attempts: Collection[Attempt]) -> None:
-    """Hand work back, in shared commits."""
-    run_all([attempt.released() for attempt in attempts])
+    """Release work, in shared commits."""
+    run_all([attempt.release() for attempt in attempts])
 
 
 @functools.cache
