@@ -1,4 +1,4 @@
-"""Pausing a method: starts are accepted and wait, running work goes on (``Service.pause``)."""
+"""Pausing a method: its starts are accepted but wait, while running work continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = "acme.v1.Works.Other"
 
 
 def method_as(service: lro.Service, name: str = OTHER, **options: Any) -> Any:
-    """Another method of a service."""
+    """Register a method under this name, with a function that does nothing."""
 
     def work(request: WorkRequest) -> lro.Empty:
         return lro.Empty()
@@ -39,7 +39,7 @@ def method_as(service: lro.Service, name: str = OTHER, **options: Any) -> Any:
 def test_starts_of_a_paused_method_wait(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Others do not. The pause survives the process; what waits begins when it is resumed."""
+    """Other methods start. The pause survives the process; a resume lets the waiting work begin."""
     service = make_service(store, InlineExecutor())
     method, beside = method_of(service), method_as(service)
     assert method.start(WorkRequest()).done
@@ -67,7 +67,7 @@ def test_starts_of_a_paused_method_wait(
 
 
 def test_running_work_of_a_paused_method_goes_on(make_service: MakeService, step: Step) -> None:
-    """And a cancel of what waits ends it at once."""
+    """A cancel of waiting work still ends it at once."""
     service = make_service(executor=ThreadExecutor(2))
     method = method_of(service, lambda *_: step())
     running = method.start(WorkRequest("a"))
@@ -81,7 +81,7 @@ def test_running_work_of_a_paused_method_goes_on(make_service: MakeService, step
 
 
 def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
-    """By whichever of the names; it is shown by the present one."""
+    """Either name pauses and resumes it; ``paused`` lists the current name."""
     before = make_service(executor=Held(busy=True))
     name = method_of(before).start(WorkRequest()).name
     service = make_service(before.store, InlineExecutor())
@@ -103,7 +103,7 @@ def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
 def test_pause_by_an_old_name_holds_for_the_present_one(
     store: Store, make_service: MakeService, sent: bool
 ) -> None:
-    """An earlier release may have set it, which did not know the present name."""
+    """An earlier release may have set the pause without knowing the current name."""
 
     def renamed(service: lro.Service) -> Any:
         return method_as(service, "acme.v1.Works.Renamed", aliases=(NAME,))
@@ -113,7 +113,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
     store.pause(NAME)
     service = make_service(store, InlineExecutor())
     method = renamed(service)
-    if sent:  # its name, as with Celery
+    if sent:  # the way a Celery worker gets it
         service.edges.work.run_operation(waiting.name)
     names = [waiting.name, method.start(WorkRequest()).name]
     service.run_maintenance()
@@ -125,7 +125,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
 
 
 def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeService) -> None:
-    """A wrong name would pause nothing, in silence."""
+    """Otherwise a misspelled name would silently pause nothing."""
     before = make_service(executor=Held(busy=True))
     service = make_service(before.store, InlineExecutor())
     for call in (service.pause, service.resume):
@@ -148,7 +148,7 @@ def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeServi
 
 
 def test_process_that_begins_knows_what_is_paused(make_service: MakeService) -> None:
-    """Its first start does not begin work of a paused method; if it cannot read, it says so."""
+    """Its first start of a paused method waits, and fails if the store cannot be read."""
     first = make_service(executor=InlineExecutor())
     method_of(first)
     first.pause(NAME)
@@ -177,7 +177,7 @@ def test_lost_notification_is_made_good_within_a_minute(
 
 
 def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService) -> None:
-    """As a worker of Celery is; its thread is not held until the method is resumed."""
+    """A Celery worker gets names this way; its thread does not wait for the resume."""
     front = make_service(executor=Held(busy=True))
     service = make_service(front.store, InlineExecutor())
     names = [one.start(WorkRequest()).name for one in (method_of(front, concurrency=1),) * 2]
@@ -204,7 +204,7 @@ def test_others_are_notified(make_service: MakeService) -> None:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 def test_other_processes_hear_of_it_at_once(store: Store, make_service: MakeService) -> None:
-    """They begin no start of a paused method, and claim what waited when it is resumed."""
+    """Their starts of the paused method wait; after the resume they claim the waiting work."""
     operator = make_service(store, InlineExecutor())
     method_of(operator)
     with lro.Service(another(store), InlineExecutor(), lease=timedelta(seconds=5)) as service:
@@ -220,7 +220,7 @@ def test_other_processes_hear_of_it_at_once(store: Store, make_service: MakeServ
 
 
 def another(store: Any) -> Store:
-    """Another store on the same file or schema, as another process has it."""
+    """Open another store on the same file or schema, as another process would."""
     if isinstance(store, SQLiteStore):
         return SQLiteStore(store.path)
     from lro.stores.postgres import PostgresStore

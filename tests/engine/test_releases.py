@@ -1,4 +1,4 @@
-"""Two releases of an application on one store: requests, classes and metadata that differ."""
+"""Two releases of an application share a store; their requests and metadata classes differ."""
 
 import enum
 import threading
@@ -24,7 +24,7 @@ KEY = str(uuid.UUID(int=7))
 
 
 def release(store, make_service, request, function=lambda request: lro.Struct({}), **options):
-    """A service with one method of this request class, and the method."""
+    """Return a service whose only method has this request class, and the method."""
     service = make_service(store, ThreadExecutor(1), maintenance=False)
     classes = {"request": request, "response": lro.Struct, **options}
     method = service.method(NAME, path="/v1/prints:print", **classes)(function)
@@ -36,7 +36,7 @@ def named(cls: Any) -> Any:
 
 
 def attrs_class(**given):
-    """A class of attrs: fields by their defaults, or by the types of what must be said."""
+    """Create an attrs class. A value is a field's default; a type makes the field required."""
     fields = {
         name: attrs.field(type=one)
         if isinstance(one, type)
@@ -77,7 +77,7 @@ def struct_class(**given):
     ids=["the same", "another order", "a new field", "another default"],
 )
 def test_repeated_start_is_the_same_in_every_release(make, after, make_service, clock):
-    """Rolled out, and rolled back; within the process and by a body as it was sent first."""
+    """Before and after an upgrade and a rollback, from Python and with the original HTTP body."""
     store = MemoryStore(clock)
     before = make(author=str, title="", copies=1)
     for more in ({}, {"copies": "1"}):
@@ -98,7 +98,7 @@ def wsgi(service):
 
 
 def test_repeated_start_is_the_same_whatever_the_class_makes_of_it(make_service, clock):
-    """A default that differs each time, and a validator that another release has changed."""
+    """One field has a random default, and another has a converter that the new release changed."""
 
     @named
     @attrs.frozen
@@ -134,7 +134,7 @@ class SmallPage:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_defaults_within_messages_do_not_count_either(many, make_service, clock):
-    """In one, in each of a list, and in each of a map."""
+    """Nested messages may also be in a list or in a map."""
     store, found = MemoryStore(clock), []
     for page in (SmallPage, Page):
 
@@ -156,7 +156,7 @@ def test_defaults_within_messages_do_not_count_either(many, make_service, clock)
 
 @pytest.mark.parametrize("said", [{"copies": 1}, {"copies": 2}, {"copies": 3}, {}])
 def test_default_may_change_between_a_start_and_its_repetition(said, make_service, clock):
-    """It does not matter what was said, or whether it is a default before or afterwards."""
+    """This holds for values that equal the old default, the new default, or neither."""
 
     @named
     @attrs.frozen
@@ -189,11 +189,11 @@ def test_zero_that_was_said_is_not_a_default_that_was_not(make_service, clock):
             method.start(other, request_id=KEY)
 
 
-# -- work that another release has begun, or has left ---------------------------------------------
+# -- work that another release has begun or left behind --------------------------------------------
 
 
 def handed_back(store, make_service, cls, request, **options):
-    """Store work that a release has started, and hands back."""
+    """Start work in a release and close its service, which hands the work back."""
     begun = threading.Event()
 
     def work(request, job):
@@ -223,7 +223,7 @@ class OldMode(enum.Enum):
 def test_request_with_an_unknown_enum_value_is_not_acted_upon(
     make, many, make_service, clock, caplog
 ):
-    """It would be the first value: the operation and the log say that it cannot be read."""
+    """Otherwise it would be read as the first value. The operation's error and the log say why."""
     store = MemoryStore(clock)
     if many:
         classes = [
@@ -249,7 +249,7 @@ def test_request_with_an_unknown_enum_value_is_not_acted_upon(
 def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
     library, make_service, clock
 ):
-    """It would be zero, which nobody has said."""
+    """Otherwise the field would be zero, which no caller has sent."""
     store = MemoryStore(clock)
     if library == "pydantic":
         before = pydantic_class(title="")
@@ -267,7 +267,7 @@ def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
 
 
 def requests_acted_upon(make_service, clock, first, second, request):
-    """The requests for which one release calls its function, after another has stored one."""
+    """Store a request with one release; return the requests that the second one's function gets."""
     store, seen = MemoryStore(clock), []
     handed_back(store, make_service, first, request)
     service, _ = release(
@@ -279,14 +279,14 @@ def requests_acted_upon(make_service, clock, first, second, request):
 
 
 def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_service, clock):
-    """As a process of the former release takes over what the next one has started."""
+    """A process of the old release takes over work that the new release has started."""
     after, before = attrs_class(title="", copies=1), attrs_class(title="")
     seen = requests_acted_upon(make_service, clock, after, before, after(title="x", copies=3))
     assert seen == [before(title="x")]
 
 
 def test_request_in_binary_form_is_read_again(make_service, clock):
-    """It is one of a class of protobuf; another process takes the work over."""
+    """It is a protobuf message; another process takes the work over."""
     cls = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     seen = requests_acted_upon(make_service, clock, cls, cls, cls(file_name="x"))
     assert seen == [cls(file_name="x")]
@@ -299,7 +299,7 @@ class Renamed:
 
 
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
-    """It is handed back once, with a warning; a process that knows the name does it."""
+    """It is handed back once, with a warning; a process that knows the message name runs it."""
     store, before = MemoryStore(clock), attrs_class(title="")
     handed_back(store, make_service, before, before(title="x"))
     service, _ = release(store, make_service, Renamed)
@@ -318,7 +318,7 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
 
 
 def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, caplog):
-    """However much it is: a scan reads a hundred operations at once."""
+    """This holds even if it is more than the hundred operations that one scan reads."""
     store, before = MemoryStore(clock), attrs_class(title="")
     service, method = release(store, make_service, Renamed, lambda request, job: job.sleep(100))
     for _ in range(150):
@@ -344,7 +344,7 @@ class Progress:
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_metadata_of_another_release_do_not_spoil_the_end(cancelled, make_service, clock):
-    """They stay as they were: the end is that of the function, or of the cancel."""
+    """They stay unchanged; the operation ends with the function's result or the cancel."""
     store = MemoryStore(clock)
     request = attrs_class(title="")
     handed_back(store, make_service, request, request(title="x"), metadata=lro.OperationMetadata)

@@ -65,7 +65,7 @@ class Response:
 
 
 class Seen(Observer):
-    """Takes the methods of events down."""
+    """Records the method of each event."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -81,7 +81,7 @@ class Seen(Observer):
 
 
 def version_1(service: lro.Service, **options: Any) -> Any:
-    """The method and its messages by their old names."""
+    """Register the method and its messages under their old names."""
 
     def work(request: OldRequest, job: lro.Job[OldMetadata]) -> OldResponse:
         job.report(OldMetadata(pages=3))
@@ -91,7 +91,7 @@ def version_1(service: lro.Service, **options: Any) -> Any:
 
 
 def version_2(service: lro.Service, calls: list[Any] | None = None, **options: Any) -> Any:
-    """The same by their new names."""
+    """Register the method and its messages under their new names."""
 
     def work(request: Request, job: lro.Job[Metadata]) -> Response:
         if calls is not None:
@@ -102,7 +102,7 @@ def version_2(service: lro.Service, calls: list[Any] | None = None, **options: A
 
 
 def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Operation:
-    """An operation when it is done; what is lost counts as that after a lease and two looks."""
+    """Run maintenance until the operation is done; lost work needs a lease and two scans."""
 
     def looked() -> lro.Operation:
         service.run_maintenance()
@@ -113,7 +113,7 @@ def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Opera
 
 
 def leave(service: lro.Service, store: Store, executor: Held, **options: Any) -> tuple[str, str]:
-    """Start two operations by the old name: one waits, and one is begun and gets no further."""
+    """Start two operations under the old name: one waits, and the other begins but never ends."""
     method = version_1(service, **options)
     lost = method.start(OldRequest("lost"), metadata=OldMetadata(pages=1)).name
     executor.busy = True
@@ -125,7 +125,7 @@ def leave(service: lro.Service, store: Store, executor: Held, **options: Any) ->
 def test_next_release_finishes_what_the_last_one_has_left(
     make_service: MakeService, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """Version 1 leaves work that waits, and work that was running when it was killed."""
+    """Version 1 leaves waiting work, and work that was running when it was killed."""
     path, calls, seen = tmp_path / "operations.db", [], Seen()
     with (
         closing(SQLiteStore(path, clock=clock)) as first,
@@ -149,13 +149,13 @@ def test_next_release_finishes_what_the_last_one_has_left(
             (Request("waiting"), 1, None, NEW),
             (Request("lost"), 2, Metadata(pages=1), NEW),
         ]
-        # The worker tells observers after it has stored the end.
+        # The worker notifies observers after it has stored the end.
         assert until(lambda: seen.methods, lambda methods: len(methods) >= 3) == [NEW] * 3
 
 
 @pytest.fixture
 def left(make_service: MakeService, store: Store) -> tuple[str, str]:
-    """The names of work that waits, and of work that was begun and is lost."""
+    """The names of waiting work, and of work that has begun and lost its worker."""
     executor = Held()
     return leave(make_service(store, executor), store, executor)
 
@@ -164,7 +164,7 @@ def left(make_service: MakeService, store: Store) -> tuple[str, str]:
 def test_filter_by_method_finds_work_of_an_old_name_under_the_new_one(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
-    """A service that does not know the alias sees the stored name."""
+    """A service that does not know the alias matches the stored name."""
     service, front = make_service(store, Held()), make_service(store, Held(), maintenance=False)
     version_2(service)
     fresh = service.start(NEW, Request("new")).name
@@ -197,7 +197,7 @@ def test_options_of_the_new_release_hold_for_what_is_lost(
 def test_work_of_an_old_name_is_cancelled(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """What waits at once, and what is lost when that is known; both show it in their metadata."""
+    """Waiting work ends at once, lost work when it is recovered; metadata show the request."""
     executor = Held()
     method = version_1(make_service(store, executor))
     lost = method.start(OldRequest(), metadata=OldMetadata(pages=1)).name
@@ -223,7 +223,7 @@ def test_work_of_an_old_name_is_cancelled(
 def test_operations_are_shown_as_of_the_new_name(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
-    """Also in lists, where a filter finds what is in messages of an old name."""
+    """Lists do the same, and a filter finds values in messages with an old name."""
     service = make_service(store, Held(busy=True))
     new = version_2(service).start(Request(), metadata=Metadata(pages=1)).name
     names = [*left, new]
@@ -239,7 +239,7 @@ def test_worker_that_is_sent_a_name_does_the_work(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
     service = make_service(store)
-    version_2(service, concurrency=2)  # the lost one is one of them
+    version_2(service, concurrency=2)  # which counts the lost one
     service.edges.work.run_operation(left[0])
     assert service.get(left[0]).state == "SUCCEEDED"
 
@@ -270,7 +270,7 @@ def test_concurrency_counts_each_name_by_itself(
 def test_repeated_start_finds_the_operation_of_the_old_name(
     make_service: MakeService, store: Store
 ) -> None:
-    """Also where its own work is what holds the target; another request is refused as before."""
+    """The repeat may need the target that this operation holds; another request is refused."""
     target = {"exclusive_target": lambda request: "t"}
     old = version_1(make_service(store, Held()), **target)
     first = old.start(OldRequest("x"), request_id=KEY).name
@@ -336,7 +336,7 @@ def test_work_that_is_done_outside_is_reported_on_by_the_new_release(
 def test_alias_that_is_not_free_is_refused(
     make_service: MakeService, aliases: Any, text: str
 ) -> None:
-    """Where it is declared; nothing of the method is known then."""
+    """The declaration fails and leaves no trace of the method."""
     service = make_service()
     other = {"request": Request, "response": Response, "metadata": Metadata}
     service.declare("a.v1.A.Other", **other, options=lro.Options(aliases=("a.v1.A.Alias",)))

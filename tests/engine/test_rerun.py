@@ -1,4 +1,4 @@
-"""Starting the work of an operation again, in process and over HTTP (spec §3.12)."""
+"""Rerunning operations with their stored request, in process and over HTTP (spec §3.12)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RERUN = (*VERBS, "RerunOperation")
 
 
 class Failing:
-    """Work that fails as long as it is told to."""
+    """A function that fails while ``fails`` is set."""
 
     def __init__(self) -> None:
         self.fails = True
@@ -49,12 +49,12 @@ class Failing:
 
 @pytest.fixture
 def work() -> Failing:
-    """Work that fails."""
+    """A function that fails."""
     return Failing()
 
 
 def text_of(service: lro.Service, operation: lro.Operation) -> str:
-    """The text that an operation has ended with."""
+    """Return the text of the operation's response."""
     assert operation.response is not None
     return service.types.unpack(operation.response, WorkResponse).text
 
@@ -63,7 +63,7 @@ def text_of(service: lro.Service, operation: lro.Operation) -> str:
 def test_failed_operation_starts_again_with_its_request(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """A new operation of the same parent and caller; the failed one stays as it is."""
+    """The new operation has the same parent and caller; the failed one stays as it is."""
     service = make_service(store, InlineExecutor(), owner_only=True)
     method = method_of(service, work)
     failed = method.start(WorkRequest("a"), parent="projects/p", caller="ann").operation
@@ -102,7 +102,7 @@ def test_operation_starts_again_on_an_event_loop(make_service: MakeService, work
 def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
     make_service: MakeService, work: Failing
 ) -> None:
-    """In progress, succeeded, of a method that is gone, with a request of another form."""
+    """It is running, has succeeded, or its method or the form of its request has changed."""
     service = make_service(executor=InlineExecutor())
     running = declared(service, "acme.v1.Works.Run").start(WorkRequest()).name
     method = method_of(service, work)
@@ -129,7 +129,7 @@ def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
 def test_repeated_rerun_with_a_request_id_starts_once(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """Impatient clicks. The id of the first start, or of another rerun, is not taken for it."""
+    """A user clicks repeatedly. An id that another start or rerun has used is a conflict."""
     service = make_service(store, InlineExecutor())
     method = method_of(service, work)
     first = method.start(WorkRequest("a"), request_id=OTHER_KEY).name
@@ -161,7 +161,7 @@ def test_operation_of_a_renamed_method_starts_by_the_present_name(
 def test_rerun_is_checked_as_any_start(
     make_service: MakeService, work: Failing, clock: ManualClock
 ) -> None:
-    """Its target may be busy, ``validate`` may refuse by now, and the queue may be full."""
+    """The target may be busy, ``validate`` may refuse by now, or the queue may be full."""
     service = make_service(executor=InlineExecutor())
     refused: list[str] = []
 
@@ -200,7 +200,7 @@ def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeServi
 
 
 def test_callers_need_the_verb_and_permission(make_service: MakeService, work: Failing) -> None:
-    """It is off unless the service names it; who may rerun is asked, and who may start."""
+    """The verb is off by default; the hook decides on the rerun and on the start."""
     plain = make_service(executor=InlineExecutor())
     failed = method_of(plain, work).start(WorkRequest("a"), caller="ann").name
     with pytest.raises(MethodNotSupported):
@@ -232,14 +232,14 @@ def test_callers_need_the_verb_and_permission(make_service: MakeService, work: F
 
 
 def post(service: lro.Service, name: str, body: object, **headers: str) -> HttpReply:
-    """The reply to a rerun, of an operation below a parent or not."""
+    """Return the reply to a rerun over HTTP; the operation may have a parent."""
     edge = OperationsEdge(service, parents=["projects/*"])
     return edge.handle(ask("POST", f"/v1/{name}:rerun", body, **headers))
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_rerun_over_http_gives_the_new_operation(make_service: MakeService, parent: str) -> None:
-    """As the reply to a start; a repeated call with its request id gives the same one."""
+    """The reply is that of a start; a call with the same request id returns the same operation."""
     service = make_service(executor=InlineExecutor(), verbs=RERUN)
     name = declared(service).start(WorkRequest("a"), parent=parent).name
     assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))

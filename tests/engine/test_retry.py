@@ -1,4 +1,4 @@
-"""Failed attempts that are tried again: they wait in the store (queue of the store, `retry=`)."""
+"""Failed attempts that are retried: between attempts, their work waits in the store (``retry``)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {"first_pause": timedelta(seconds=10), "jitter": 0.0}
 
 
 class Outcomes(Observer):
-    """Takes down how attempts have ended."""
+    """Records how attempts have ended."""
 
     def __init__(self) -> None:
         self.found: list[tuple[int, str, str]] = []
@@ -60,7 +60,7 @@ class Outcomes(Observer):
 def raising(
     service: Service, *errors: BaseException, is_async: bool = False, **options: Any
 ) -> tuple[Any, list[int]]:
-    """A method that raises these, one in each attempt, and then returns; and its attempts."""
+    """Register a method that raises one of the errors per attempt; return it and its attempts."""
     attempts: list[int] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -77,7 +77,7 @@ def raising(
 
 
 def waits(service: Service, name: str) -> lro.OperationDescription:
-    """The description of an operation once it waits to be tried again."""
+    """Wait until an operation waits for a retry, and return its description."""
     return until(
         lambda: service.get(name, view="FULL").description, lambda found: found.due_time is not None
     )
@@ -88,7 +88,7 @@ def waits(service: Service, name: str) -> lro.OperationDescription:
 def test_a_failed_attempt_waits_and_is_tried_again(
     make_service: MakeService, store: Store, clock: ManualClock, executor: Any
 ) -> None:
-    """No worker has it meanwhile; the pauses grow, and each failed attempt is kept."""
+    """No worker holds it meanwhile; the pauses grow, and each failed attempt is recorded."""
     seen = Outcomes()
     service = make_service(store, executor(), observers=[seen])
     errors = ConnectionError("away"), ConnectionError("still away\0")
@@ -121,7 +121,7 @@ def test_a_failed_attempt_waits_and_is_tried_again(
 def test_the_log_has_one_traceback_for_each_failed_attempt(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """When the next attempt is due is INFO; the last failure is an ERROR."""
+    """The time of the next attempt is logged at INFO, the last failure at ERROR."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(executor=InlineExecutor())
     retry = Retry(attempts=3, on=OSError, **PLAIN)
@@ -174,7 +174,7 @@ def test_attempt_is_not_retried(
     attempts: int,
     code: Code,
 ) -> None:
-    """After the last attempt, for other errors, and when it would be too late."""
+    """It was the last attempt, the error is not retried, or the next attempt would be too late."""
     service = make_service()
     method, made = raising(service, *errors, **options)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -185,7 +185,7 @@ def test_attempt_is_not_retried(
 
 
 def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: ManualClock) -> None:
-    """Also without ``retry``, up to ``max_attempts``; then the operation has its error."""
+    """``RetryLater`` works with an error that ``retry`` does not list; its pause is used."""
     service = make_service()
     later = RetryLater(timedelta(minutes=3), "the bank is closed")
     method, attempts = raising(service, later, retry=Retry(on=OSError, **PLAIN))
@@ -201,7 +201,7 @@ def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: Man
 def test_the_longest_pause_is_a_hundred_years(
     make_service: MakeService, store: Store, clock: ManualClock, after: timedelta
 ) -> None:
-    """Another server may ask for more, which no date can hold; a cancel ends the pause."""
+    """Another server may ask for a longer one, beyond any valid date; a cancel ends the pause."""
     service = make_service(store)
     method, _ = raising(service, RetryLater(after))
     began = clock()
@@ -227,7 +227,7 @@ class _Unspeakable(Exception):
 
 
 class _Endless(RetryLater):
-    """Names a pause that no date can hold, past the check of its class."""
+    """Has a pause that no date can hold, which its constructor would refuse."""
 
     def __init__(self) -> None:
         super().__init__(timedelta(0))
@@ -243,7 +243,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
     error: Exception,
     is_async: bool,
 ) -> None:
-    """No process goes on to hold work at which it is no more."""
+    """Otherwise the process would hold an operation that nobody works on."""
     service = make_service(executor=AsyncioExecutor() if is_async else ThreadExecutor())
     method, attempts = raising(service, error, is_async=is_async)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -256,7 +256,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
 
 
 def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
-    """Another worker has the operation: what this one does is of no account."""
+    """Another worker has the operation, so this attempt's end is not recorded."""
     service = make_service()
     method, attempts = raising(service, LeaseLost("n", 1, 2), retry=Retry())
     name = method.start(WorkRequest()).name
@@ -266,7 +266,7 @@ def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
 
 @EACH_STORE
 def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> None:
-    """At once, as of all work that waits."""
+    """The operation ends at once, like all waiting work."""
     service = make_service(store)
     method, _ = raising(service, OSError(), retry=Retry(**PLAIN))
     name = method.start(WorkRequest()).name
@@ -280,7 +280,7 @@ def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> Non
 def test_a_delete_ends_the_pause(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Nobody is at the work: the operation is gone, and its target is free."""
+    """No worker has the operation: it is removed, and its target is free."""
     service = make_service(store)
     options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
     method, attempts = raising(service, OSError(), **options)
@@ -295,7 +295,7 @@ def test_a_delete_ends_the_pause(
 def test_what_is_deleted_while_it_runs_is_not_tried_again(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """The failed attempt is the last one; it is reported as failed, and the target is free."""
+    """Its failed attempt is the last one and reported as failed, and the target is free."""
     seen = Outcomes()
     service = make_service(store, observers=[seen])
     attempts: list[int] = []
@@ -319,7 +319,7 @@ def test_what_is_deleted_while_it_runs_is_not_tried_again(
 
 
 def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: ManualClock) -> None:
-    """What a caller has asked to stop is not tried again."""
+    """An operation that a caller has cancelled is not retried."""
     service = make_service()
 
     def fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -333,7 +333,7 @@ def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: M
 
 @pytest.fixture
 def opened(make_service: MakeService, clock: ManualClock, tmp_path: Path) -> Callable[[], Service]:
-    """Gives services that do their work in the calling thread, each on a store of its own file."""
+    """A function that makes services which run functions inline, each with its own connection."""
 
     def make() -> Service:
         store = SQLiteStore(tmp_path / "operations.db", clock=clock)
@@ -343,7 +343,7 @@ def opened(make_service: MakeService, clock: ManualClock, tmp_path: Path) -> Cal
 
 
 def test_a_pause_survives_the_process(opened: Callable[[], Service], clock: ManualClock) -> None:
-    """Another one on the store goes on, and counts on."""
+    """Another process on the store continues with the next attempt number."""
     one = opened()
     retry = Retry(attempts=3, **PLAIN)
     method, _ = raising(one, OSError("one"), retry=retry)
@@ -365,7 +365,7 @@ def all_wait(service: Service, names: Sequence[str]) -> bool:
 def test_a_dependency_is_away_for_ten_minutes(
     opened: Callable[[], Service], clock: ManualClock
 ) -> None:
-    """Twenty operations wait without a worker, three processes come and go, and all succeed."""
+    """Twenty operations wait without a worker while three processes come and go; all succeed."""
     back = clock() + timedelta(minutes=10)
 
     def call(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

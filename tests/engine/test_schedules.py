@@ -1,4 +1,4 @@
-"""Schedules: each tick starts one operation, also where clocks are changed and processes end."""
+"""Schedules: each tick starts one operation, even if clocks change or processes die."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WriteRequest:
 
 
 class Reports:
-    """A process with a method; ``written`` are the ticks of its requests, by UTC."""
+    """A process with a method; ``written`` has the ticks of its requests, in UTC."""
 
     def __init__(self, store: Store, clock: ManualClock, **options: Any) -> None:
         self.written: list[datetime] = []
@@ -53,14 +53,14 @@ class Reports:
         self.write = write
 
     def schedule(self, when: str | timedelta, name: str = "reports", **options: Any) -> Reports:
-        """Have a report written at each tick."""
+        """Declare a schedule that starts the method at each tick."""
         self.service.schedule(name, when, self.write, request_of, **options)
         return self
 
     def run(self) -> Sequence[datetime]:
-        """Start what is due, and return what was written anew.
+        """Start what is due, and return the ticks that were added to ``written``.
 
-        If the store's clock stands still or was set back, pauses are over all the same.
+        If the store's clock stands still or was set back, pauses still end.
         """
         before, moved = len(self.written), (self.clock() - self._looked).total_seconds()
         self.seconds, self._looked = self.seconds + (moved if moved > 0 else 61), self.clock()
@@ -68,7 +68,7 @@ class Reports:
         return self.written[before:]
 
     def run_until(self, end: datetime, step: timedelta = MINUTE) -> Sequence[datetime]:
-        """Look again and again, a step of the clock apart."""
+        """Advance the clock in steps, run after each, and return the new ticks."""
         before = len(self.written)
         while self.clock() < end:
             self.clock.advance(step.total_seconds())
@@ -77,7 +77,7 @@ class Reports:
 
     @property
     def known(self) -> Schedule:
-        """The one schedule, as the store has it."""
+        """The only schedule, as stored."""
         (found,) = self.service.schedules()
         return found
 
@@ -87,7 +87,7 @@ def request_of(tick: datetime) -> WriteRequest:
 
 
 def reports_at(moment: datetime, when: str | timedelta = "0 3 * * *", **options: Any) -> Reports:
-    """A process that has its schedule since a moment, on a store of its own."""
+    """Create a process with its own store and a schedule that begins at this moment."""
     if isinstance(when, str):
         pytest.importorskip("cronsim")
     clock = ManualClock(moment)
@@ -99,7 +99,7 @@ def reports_at(moment: datetime, when: str | timedelta = "0 3 * * *", **options:
 # -- ticks --------------------------------------------------------------------------------------
 
 TIMES: Final = [
-    # zone, the day of the change, expression, the ticks on that day by UTC
+    # zone, day of the clock change, expression, ticks on that day in UTC
     ("Europe/Berlin", "2026-03-29", "30 2 * * *", "01:00"),
     ("Europe/Berlin", "2026-03-29", "30 3 * * *", "01:30"),
     ("Europe/Berlin", "2026-03-29", "*/30 1-3 * * *", "00:00 00:30 01:00 01:30"),
@@ -122,7 +122,7 @@ TIMES: Final = [
 
 @pytest.mark.parametrize(("zone", "day", "expression", "times"), TIMES)
 def test_ticks_where_the_clock_is_changed(zone: str, day: str, expression: str, times: str) -> None:
-    """Skipped and repeated times, as the page says; by UTC, on the day of the change there."""
+    """Skipped and repeated local times tick as documented, on the day of the clock change."""
     begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     reports = reports_at(begin - timedelta(seconds=1), expression, timezone=zone)
     found = [f"{tick:%H:%M}" for tick in reports.run_until(begin + timedelta(hours=8))]
@@ -131,7 +131,7 @@ def test_ticks_where_the_clock_is_changed(zone: str, day: str, expression: str, 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
 def test_each_day_of_a_year_has_one_tick(zone: str) -> None:
-    """Also those without that hour, and those that have it twice."""
+    """This includes days on which the hour is skipped or comes twice."""
     begin = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
     reports = reports_at(begin, "15 2 * * *", timezone=zone)
     end = datetime(2027, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
@@ -142,7 +142,7 @@ def test_each_day_of_a_year_has_one_tick(zone: str) -> None:
 
 @st.composite
 def fields(draw: st.DrawFn, most: int) -> tuple[str, frozenset[int]]:
-    """A field of a cron expression, and the numbers that it stands for."""
+    """Draw a field of a cron expression and the numbers that it matches."""
     numbers = range(most + 1)
     if draw(st.booleans()):
         step = draw(st.sampled_from([1, 2, 7, 15, 20]))
@@ -160,13 +160,13 @@ CHANGED: Final = [
     ("Australia/Lord_Howe", datetime(2026, 10, 3, 10, tzinfo=UTC)),
     ("UTC", datetime(2026, 3, 28, 20, tzinfo=UTC)),
 ]
-"""Zones, and moments some hours before their clocks are changed."""
+"""Time zones, and moments some hours before their clocks change."""
 
 
 def expected(
     zone: str, begin: datetime, end: datetime, fits: Callable[[datetime], bool], *, fixed: bool
 ) -> Iterator[datetime]:
-    """The ticks after a moment: each minute is looked at."""
+    """Yield the ticks between two moments, found by testing each minute."""
     shown = begin.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
     moment = begin
     while (moment := moment + MINUTE) <= end:
@@ -193,7 +193,7 @@ def test_each_tick_around_a_change_comes_once(
     hours: tuple[str, frozenset[int]],
     steps: list[int],
 ) -> None:
-    """Whenever it is looked what is due, and none is left out where all missed ones are started."""
+    """Ticks are checked at random steps; with a large ``catch_up`` none is left out."""
     (zone, begin), (minute, m), (hour, h) = change, minutes, hours
     reports = reports_at(begin, f"{minute} {hour} * * *", timezone=zone, catch_up=1000)
     end = begin + timedelta(hours=12)
@@ -213,7 +213,7 @@ def test_each_tick_around_a_change_comes_once(
 
 
 def test_intervals_tick_at_whole_multiples() -> None:
-    """Since 1970, whenever the process began."""
+    """They are multiples since 1970, whenever the process began."""
     reports = reports_at(NOON + timedelta(minutes=7), timedelta(minutes=20))
     assert reports.known.expression == "every 0:20:00"
     found = reports.run_until(NOON + timedelta(hours=1))
@@ -229,7 +229,7 @@ def test_intervals_tick_at_whole_multiples() -> None:
 def test_missed_ticks_are_started_up_to_catch_up(
     catch_up: int, days: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The latest ones, oldest first; those that are left out are logged."""
+    """The latest ones are started, oldest first; the others are logged as missed."""
     reports = reports_at(NOON, catch_up=catch_up)
     reports.clock.advance(days=4)
     assert [tick.day - 1 for tick in reports.run()] == days
@@ -239,7 +239,7 @@ def test_missed_ticks_are_started_up_to_catch_up(
 
 
 def test_a_tick_is_on_time_for_a_minute() -> None:
-    """Without catch_up it is not started later."""
+    """Without ``catch_up`` it is not started later than that."""
     reports = reports_at(NOON, timedelta(hours=1), catch_up=0)
     reports.clock.advance(hours=1, seconds=60)
     assert reports.run() == [NOON + timedelta(hours=1)]
@@ -249,7 +249,7 @@ def test_a_tick_is_on_time_for_a_minute() -> None:
 
 
 def test_operation_says_which_schedule_has_started_it() -> None:
-    """To its caller too; one that a caller has started says nothing."""
+    """The schedule's caller sees it, too. Operations that a caller has started have no origin."""
     reports = reports_at(NOON, MINUTE, caller="ann")
     reports.run_until(NOON + MINUTE)
     service = reports.service
@@ -263,7 +263,7 @@ def test_operation_says_which_schedule_has_started_it() -> None:
 
 
 def test_of_a_new_schedule_nothing_was_missed() -> None:
-    """Nor of one whose expression or time zone is another one now."""
+    """The same holds after its expression or time zone has changed."""
     reports = reports_at(NOON, "0 3 * * *")
     assert (reports.known.last_tick, reports.known.tick) == (None, NOON)
     reports.clock.advance(days=1)
@@ -273,7 +273,7 @@ def test_of_a_new_schedule_nothing_was_missed() -> None:
 
 
 def test_a_process_that_comes_back_knows_what_was_missed() -> None:
-    """From the store; also if nothing was started yet."""
+    """It reads that from the store, even if no tick was started yet."""
     reports = reports_at(NOON)
     reports.clock.advance(days=1)
     again = Reports(reports.service.store, reports.clock).schedule("0 3 * * *")
@@ -284,12 +284,12 @@ def test_a_process_that_comes_back_knows_what_was_missed() -> None:
 
 
 def operations(store: Store) -> list[Record]:
-    """All records, the oldest first."""
+    """Return all records, oldest first."""
     return sorted(store.page("", None, 1000).records, key=lambda record: record.create_time)
 
 
 def test_processes_start_a_tick_once() -> None:
-    """Whichever is first; the others look once, a second later at most."""
+    """The first process starts it; the others read the schedule again within a second."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
@@ -303,11 +303,11 @@ def test_processes_start_a_tick_once() -> None:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Raised where the process dies."""
 
 
 class Dying:
-    """A store whose process is killed at a call that ``at`` picks, before or after it is made."""
+    """A store whose process dies before or after the call that ``at`` picks."""
 
     def __init__(self, store: Store, at: Callable[[str, Any], bool], *, after: bool) -> None:
         self._store, self._at, self._after = store, at, after
@@ -340,14 +340,14 @@ POINTS: Final[dict[str, Callable[[str, Any], bool]]] = {
 def test_a_tick_is_started_once_whoever_is_killed(
     point: str, after: bool, later: timedelta
 ) -> None:
-    """At most; and if another process comes within 23 hours, exactly once."""
+    """It is never started twice, and exactly once if another process comes within 23 hours."""
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
     week = timedelta(days=7)
     dying: Any = Dying(store, POINTS[point], after=after)
     first = Reports(dying, clock).schedule(week)
     first.run()
-    clock.advance(days=3, hours=12)  # Thursday, since 1970 was one
+    clock.advance(days=3, hours=12)  # a Thursday: weeks count from 1970-01-01
     with pytest.raises(Killed):
         first.run()
     clock.advance(later.total_seconds())
@@ -364,7 +364,7 @@ def test_a_tick_is_started_once_whoever_is_killed(
 
 
 def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> None:
-    """Then it is started here too, which gives the same operation."""
+    """After that it is started here too, with the same request id."""
     reports = reports_at(NOON, timedelta(hours=1))
     store = reports.service.store
     tick = reports.clock.advance(hours=1)
@@ -380,7 +380,7 @@ def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> N
 
 
 def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither by minutes nor by days; a process that begins then says what it waits for."""
+    """It is set back by minutes or days; a new process logs the time that it waits for."""
     reports = reports_at(NOON, timedelta(hours=1))
     first = reports.run_until(NOON + timedelta(hours=3))
     for back in (timedelta(minutes=90), timedelta(days=3)):
@@ -396,7 +396,7 @@ def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged once, and then as missed; no other tick suffers."""
+    """The refusal is logged once, and later as missed; other ticks are not affected."""
     allowed = False
     asked: list[str] = []
 
@@ -421,7 +421,7 @@ def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureF
 
 
 def test_a_begun_tick_is_tried_for_23_hours(caplog: pytest.LogCaptureFixture) -> None:
-    """The store may have forgotten the request id after that: it is not started twice."""
+    """After that, the store may have forgotten its request id, so it is given up."""
     clock = ManualClock(NOON)
     reports = Reports(MemoryStore(clock), clock, authorize=lambda *_: False)
     reports.schedule(timedelta(days=7))
@@ -435,7 +435,7 @@ def test_a_begun_tick_is_tried_for_23_hours(caplog: pytest.LogCaptureFixture) ->
 def test_a_function_of_the_tick_that_fails_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the time in the zone of the schedule; another request for one tick is no second one."""
+    """It gets the tick in the schedule's time zone; only one operation is started."""
     clock, ticks = ManualClock(NOON), list[datetime]()
     pytest.importorskip("cronsim")
 
@@ -468,7 +468,7 @@ class Counted(MemoryStore):
 
 
 def test_nothing_is_read_between_ticks() -> None:
-    """The next tick is computed."""
+    """The process has computed the next tick."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     reports = Reports(store, clock).schedule(timedelta(hours=1))
@@ -481,7 +481,7 @@ def test_nothing_is_read_between_ticks() -> None:
 
 
 def test_many_schedules_are_read_together() -> None:
-    """Once when they are entered, and once when all are due; also if another process was first."""
+    """One read stores them, and one starts all that are due, even after another process."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     one, two = Reports(store, clock), Reports(store, clock)
@@ -514,7 +514,7 @@ def test_many_schedules_are_read_together() -> None:
 
 
 def test_a_service_in_use_starts_what_is_due() -> None:
-    """In a thread apart from the maintenance, which no hook holds up; also without workers."""
+    """A thread of its own starts ticks, so a slow hook does not delay maintenance."""
     named, go = list[str](), threading.Event()
 
     def request(tick: datetime) -> WriteRequest:
@@ -568,7 +568,7 @@ REFUSED: Final = [
 
 @pytest.mark.parametrize(("changed", "text"), REFUSED)
 def test_invalid_schedule_is_refused(changed: dict[str, Any], text: str) -> None:
-    """When it is declared."""
+    """The declaration raises."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)
     service = Reports(MemoryStore(clock), clock).schedule("0 3 * * *", "taken").service
@@ -585,7 +585,7 @@ def test_methods_of_other_services_are_refused() -> None:
 
 
 def test_a_store_without_schedules_is_refused() -> None:
-    """A store of the application's own need not keep them: then it has none."""
+    """A custom store need not support schedules: the list is empty, and a declaration raises."""
 
     class Without:
         def __init__(self, store: Store) -> None:
@@ -607,7 +607,7 @@ def test_a_store_without_schedules_is_refused() -> None:
 def test_a_cron_expression_without_its_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Intervals need none."""
+    """Intervals work without the library."""
     monkeypatch.setitem(sys.modules, "cronsim", None)
     clock = ManualClock(NOON)
     reports = Reports(MemoryStore(clock), clock).schedule(timedelta(hours=1))

@@ -1,4 +1,4 @@
-"""The service: who may ask what in which order, and what is switched off."""
+"""The service: order of its checks, permissions, and disabled verbs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CALLS = {
     ),
 }
 ASKED_FOR = {"AwaitOperation": "WaitOperation", "FullGet": "GetOperation"}
-"""The RPC that a hook is asked for, where it has another name."""
+"""The RPC name that hooks get, where it differs from the key."""
 EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
 
@@ -62,7 +62,7 @@ refuse = raising(PermissionDenied("go away"))
 
 @pytest.fixture
 def build(make_service):
-    """Makes a service with a method whose work is done elsewhere."""
+    """A function that makes a service with a method that has no function."""
 
     def make(**options):
         service = make_service(**options)
@@ -74,7 +74,7 @@ def build(make_service):
 
 @EACH
 def test_authorize_gets_caller_rpc_and_name(build, verb):
-    """For List, the parent instead of the name."""
+    """For List, it gets the parent instead of a name."""
     asked = []
     service = build(authorize=lambda *question: asked.append(question))
     name = service.start(NAME, WorkRequest(), caller="me", parent="projects/p").name
@@ -103,10 +103,10 @@ def test_arguments_are_checked_before_permission(build, verb):
 
 @EACH
 def test_disabled_verb_is_refused_before_arguments(build, verb):
-    """Whatever the arguments are (spec §3.9)."""
+    """It is refused whatever the arguments are (spec §3.9)."""
     service = build(verbs=())
     if verb in ("GetOperation", "FullGet"):
-        with pytest.raises(InvalidOperationName):  # it is always offered
+        with pytest.raises(InvalidOperationName):  # Get cannot be disabled
             CALLS[verb](service, "nonsense")
         return
     with pytest.raises(MethodNotSupported) as caught:
@@ -116,7 +116,7 @@ def test_disabled_verb_is_refused_before_arguments(build, verb):
 
 
 def test_all_arguments_are_checked_before_permission(build):
-    """Timeout, filter and page; the deadline of a wait after them, before existence (spec §4.4)."""
+    """So are timeout, filter and page; a wait's deadline comes before existence (spec §4.4)."""
     service = build(authorize=refuse)
     with pytest.raises(InvalidTimeout):
         service.wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)
@@ -130,7 +130,7 @@ def test_all_arguments_are_checked_before_permission(build):
 
 @EACH_NAMED
 def test_operations_belong_to_their_caller(build, verb):
-    """Where the service says so, to others they do not exist."""
+    """With ``owner_only``, other callers' operations are not found."""
     service = build(owner_only=True)
     mine = service.start(NAME, WorkRequest(), caller="me").name
     theirs = service.start(NAME, WorkRequest(), caller="them").name
@@ -141,7 +141,7 @@ def test_operations_belong_to_their_caller(build, verb):
 
 
 def test_lists_show_only_operations_of_the_caller(build, clock):
-    """In full pages, however many operations of others lie between."""
+    """Pages are full, however many operations of other callers lie between."""
     service = build(owner_only=True)
     mine = []
     for number in range(12):
@@ -158,7 +158,7 @@ def test_lists_show_only_operations_of_the_caller(build, clock):
 
 
 def test_reporter_refuses_operations_of_other_methods(build):
-    """Also those of methods that the service does not know."""
+    """It also refuses operations whose method the service does not declare."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
     stranger = Service(service.store, InlineExecutor(), maintenance=False)
@@ -175,7 +175,7 @@ def test_reporter_refuses_operations_of_other_methods(build):
 
 
 def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(build):
-    """All come too late: which method it was, nobody knows."""
+    """The operation's method is no longer known, so all messages are accepted but dropped."""
     service = build()
     other = declared(service, "acme.v1.Works.Other", response=WorkMetadata, metadata=WorkResponse)
     name = other.start(WorkRequest()).name
@@ -200,7 +200,7 @@ def test_response_that_is_too_large_comes_too_late_after_the_end(build):
 
 
 def test_method_may_have_its_own_expiry(build, clock):
-    """Longer or shorter than the service's (spec §9.4)."""
+    """Its ``keep_for`` may be longer or shorter than the service's (spec §9.4)."""
     service = build()
     options = Options(keep_for=timedelta(hours=1))
     method = declared(service, "acme.v1.Works.Brief", options=options)
@@ -214,7 +214,7 @@ def test_method_may_have_its_own_expiry(build, clock):
 
 
 def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
-    """A minute later at the latest, in batches; reads never delete."""
+    """It does so in batches, within a minute of the expiry; reads never delete."""
     monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
     service = build(keep_for=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
@@ -225,7 +225,7 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
     with pytest.raises(OperationNotFound):
         service.get(names[0])
     assert service.store.get(names[0])
-    assert service.run_maintenance() == 0.01  # more of the same is left
+    assert service.run_maintenance() == 0.01  # another batch is left
     service.run_maintenance()
     for name in names:
         with pytest.raises(OperationNotFound):
@@ -233,7 +233,7 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
 
 
 def test_unconventional_type_names_are_logged(make_service, caplog):
-    """AIP-151 wants other names for these types; they work nevertheless."""
+    """AIP-151 recommends other names for these types, but they work."""
     service = make_service()
     with caplog.at_level(logging.INFO, "lro"):
         declared(service, response=Empty)
@@ -246,7 +246,7 @@ def test_unconventional_type_names_are_logged(make_service, caplog):
 
 
 def test_a_class_without_a_name_gets_the_methods_package(make_service):
-    """As a proto file would have it (spec §8.3); a registered one keeps its name."""
+    """A proto file would do the same (spec §8.3); a registered class keeps its name."""
     DoRequest, DoMetadata = (attrs.make_class(f"Do{what}", {}) for what in ("Request", "Metadata"))
     types = TypeRegistry()
     types.register(DoMetadata, "other.v1.Progress")
@@ -258,7 +258,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
 
 @pytest.mark.parametrize("role", ["request", "response"])
 def test_a_method_names_its_classes(make_service, role):
-    """What the annotations do not say has to be given."""
+    """Classes that the annotations do not name must be passed as options."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     del classes[role]
 
@@ -270,7 +270,7 @@ def test_a_method_names_its_classes(make_service, role):
 
 
 def test_a_method_is_declared_once(make_service):
-    """Under its whole name, which the decorator is given."""
+    """It needs its full name, so the decorator cannot be used without one."""
     service = make_service()
     method_of(service)
     with pytest.raises(DeclarationError, match="declared twice"):

@@ -1,4 +1,4 @@
-"""Starting: what is checked, in which order, and what a start that fails leaves behind."""
+"""Starting: which checks are made, in which order, and what a failed start leaves behind."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 def stored(service):
-    """How many operations callers can see at the root."""
+    """Return how many operations callers can see at the root."""
     return len(service.list(ListOperationsRequest()).operations)
 
 
 @pytest.fixture
 def quick(store, make_service):
-    """A service that does the work at once."""
+    """A service whose starts run the function before they return."""
     return make_service(store, InlineExecutor())
 
 
@@ -46,7 +46,7 @@ def quick(store, make_service):
 
 @pytest.fixture
 def kept(store, make_service):
-    """A service whose work was stored as begun, its operation, and its executor."""
+    """A service that has claimed an operation with its start, the name, and its executor."""
     executor = Held()
     service = make_service(store, executor)
     return service, method_of(service).start(WorkRequest("x")).name, executor
@@ -65,7 +65,7 @@ def test_start_with_a_free_worker_stores_running_work(kept, store):
 
 
 class Far(MemoryStore):
-    """A store whose reads block, as one of a database does; it notes who asks for the time."""
+    """A store whose reads block, as a database's do; it records the threads that read its clock."""
 
     reads_block = True
 
@@ -82,7 +82,7 @@ class Far(MemoryStore):
     "options", [{}, {"delay": timedelta(hours=1)}, {"priority": 1}, {"expires": timedelta(hours=1)}]
 )
 def test_first_start_on_an_event_loop_reaches_the_store_in_a_thread(make_service, options):
-    """The store may have to connect, which must not hold up the loop."""
+    """The store may have to connect, which must not block the loop."""
     store = Far()
     method = method_of(make_service(store, InlineExecutor()))
     store.asked.clear()
@@ -92,7 +92,7 @@ def test_first_start_on_an_event_loop_reaches_the_store_in_a_thread(make_service
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 1}])
 def test_waiting_work_is_claimed(store, make_service, options):
-    """Behind other work, or behind its own method's limit."""
+    """It waits for other work to end, or for the limit of its own method."""
     executor = ThreadExecutor(1 if not options else 2)
     service = make_service(store, executor, maintenance=True)
     service.start_maintenance()
@@ -107,7 +107,7 @@ def test_waiting_work_is_claimed(store, make_service, options):
     method.start(WorkRequest("first"))
     step.reached()
     waiting = method.start(WorkRequest("second")).name
-    if options:  # work of other methods goes on beside it
+    if options:  # work of other methods runs beside it
         beside = work(service, free).start(WorkRequest())
         free.reached()
         free.go.set()
@@ -140,14 +140,14 @@ def nap(request: WorkRequest) -> None: ...
 
 
 class Apart(Held):
-    """Runs its tasks beside the thread that claims."""
+    """Runs its tasks in another thread than the one that claims."""
 
     submits_block = False
 
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
 def test_claimed_work_shows_its_start(store, make_service, case):
-    """By one write after a moment, or before if nobody could write it then; or by its end."""
+    """One write adds it: after a moment, at once in the claiming thread, or with the end."""
     executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -169,7 +169,7 @@ def test_claimed_work_shows_its_start(store, make_service, case):
 
 
 def test_start_that_could_not_be_shown_is_shown_later(store, make_service):
-    """The store was away for a moment; the work says nothing itself."""
+    """The store was unavailable for a moment, and the function reports nothing itself."""
     executor, seconds = Apart(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -184,7 +184,7 @@ def test_start_that_could_not_be_shown_is_shown_later(store, make_service):
 
 
 def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, make_service):
-    """As by a signal while its start is being shown: nobody here does it, so nobody keeps it."""
+    """A signal interrupts the write of the start time: nobody here runs it, so nobody keeps it."""
     one = make_service(store, Held(busy=True))
     name = one.method(NAME)(nap).start(WorkRequest()).name
     once(store, "update_later", raising(KeyboardInterrupt()))
@@ -195,7 +195,7 @@ def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, m
 
 @pytest.mark.parametrize("how", ["cancelled", "handed back"])
 def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
-    """The function is not called; after a close the next process does it, and no worker is lost."""
+    """The function is not called; after a close, the next process runs the work."""
     service, name, executor = kept
     if how == "cancelled":
         service.cancel(name)
@@ -214,14 +214,14 @@ def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_s
 
 @pytest.fixture
 def doubtful(make_service, clock):
-    """A service, its store, and a method of it."""
+    """A service, its store, and one of its methods."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor())
     return service, store, method_of(service)
 
 
 def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
-    """It may have been stored; a caller who repeats it gets it, so it must not be lost."""
+    """It may have been stored, and a repeated start would return it, so it must not get lost."""
     service, store, method = doubtful
     once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
     with pytest.raises(Unavailable):
@@ -247,7 +247,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
 
 
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
-    """Its name is known from a list: the function learns of it at once."""
+    """A caller knows its name from a list. The function is never called."""
     service, store, _ = doubtful
     called = []
     method = work(service, lambda request, job: called.append(1), name="acme.v1.Works.Other")
@@ -258,7 +258,7 @@ def test_work_that_is_cancelled_while_it_is_stored(doubtful):
 
 
 def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clock):
-    """It counts from before the record was stored, which took long."""
+    """The lease began before the insert, which took long."""
     service = make_service(store, Held())
     name = "insert"
     once(store, name, lambda *_: clock.advance(10), after=True)
@@ -270,7 +270,7 @@ def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clo
 
 
 def in_thread(call, *arguments):
-    """A thread that makes a call; its ``found`` has what that gave."""
+    """Make a call in a thread and return that; its ``found`` gets the result."""
     thread = threading.Thread(target=lambda: thread.found.append(call(*arguments)))
     thread.found = []
     thread.start()
@@ -278,7 +278,7 @@ def in_thread(call, *arguments):
 
 
 def test_start_during_close_is_handed_back(make_service, clock):
-    """Before the store is closed."""
+    """It is handed back before the store is closed."""
     store, step = MemoryStore(clock), Step()
 
     class Stopping(ThreadExecutor):
@@ -299,7 +299,7 @@ def test_start_during_close_is_handed_back(make_service, clock):
 
 
 def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
-    """Inline, work is done within the start: it has the time that work has."""
+    """An inline start runs the function, so the close gives it only the drain time of work."""
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
@@ -310,7 +310,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
 
 
 def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeypatch):
-    """By Ctrl-C, say: what is stored is done, here or elsewhere."""
+    """Ctrl-C interrupts it after the insert; the stored work runs here or elsewhere."""
     service = make_service(store, InlineExecutor())
     method = method_of(service)
     monkeypatch.setattr(service.edges.work, "_new_work", raising(KeyboardInterrupt()))
@@ -325,7 +325,7 @@ def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeyp
 
 
 def test_work_may_delete_itself(quick):
-    """What is returned is then the operation as it was started."""
+    """The start then returns the operation as it was first stored."""
 
     def body(request, job):
         quick.delete(job.name)
@@ -338,7 +338,7 @@ def test_work_may_delete_itself(quick):
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_both_spellings_of_a_parent_are_equal(quick, parent):
-    """Also if the service starts a method by its name (spec §3.3(2))."""
+    """This also holds for a start by the method's name (spec §3.3(2))."""
     method_of(quick)
     operation = quick.start(NAME, WorkRequest("x"), parent=parent)
     assert answer(quick, operation) == "x"
@@ -385,7 +385,7 @@ def test_wrong_argument_of_a_start_is_refused(quick, wrong, error, field, valida
 
 
 def test_target_that_is_not_text_is_refused(quick):
-    """Also if the method's function returns it."""
+    """A target that the method's function returns is checked, too."""
     with pytest.raises(InvalidArgument, match="target"):
         method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
 
@@ -402,7 +402,7 @@ def test_target_that_is_not_text_is_refused(quick):
     ],
 )
 def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
-    """By False, by a ValueError or by an error of the library; nothing is stored."""
+    """It returns False, or raises ValueError or an error of the library; nothing is stored."""
     method = method_of(quick, validate=validate)
     with pytest.raises(InvalidArgument) as caught:
         method.start(WorkRequest(), validate_only=validate_only)
@@ -410,7 +410,7 @@ def test_validate_refuses_with_invalid_argument(quick, validate, sentence, valid
 
 
 async def forgotten(request):
-    """A coroutine function, where a plain one must be called."""
+    """A coroutine function in place of a plain one."""
 
 
 NO_VERDICT = (HookFailed, "validate must return None or True to accept")
@@ -426,7 +426,7 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
     ],
 )
 def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
-    """A text is no refusal, and no consent; what else it raises passes, also a ValueError."""
+    """Values other than None and bools are a mistake, texts too; other errors are passed on."""
     service = make_service()
     with pytest.raises(error, match=sentence):
         method_of(service, validate=validate).start(WorkRequest())
@@ -437,7 +437,7 @@ def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, e
 
 
 def test_repeated_start_returns_the_same_operation(quick):
-    """In its present state, in upper or lower case (spec §9.1)."""
+    """It returns the current state; the case of the request id does not matter (spec §9.1)."""
     calls = []
 
     def body(request, job):
@@ -457,7 +457,7 @@ def test_repeated_start_returns_the_same_operation(quick):
 
 
 def test_a_full_queue_still_knows_its_requests(store, make_service):
-    """A repeated start needs no room; one that conflicts gets that error; a new one comes again."""
+    """A repeat and a conflicting start get their usual answers; a new start is refused."""
     service, step = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0)), Step()
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), request_id=ID)
@@ -475,20 +475,20 @@ def test_a_full_queue_still_knows_its_requests(store, make_service):
 
 
 class SlowClaims(MemoryStore):
-    """A store whose claims take until they are allowed to end."""
+    """A store whose claims end only when the test lets them."""
 
     def __init__(self):
         super().__init__()
         self.asked = Step()
 
     def claim(self, claim):
-        """Claim as any store does, once the test allows it."""
+        """Claim as usual, once the test allows it."""
         self.asked()
         return super().claim(claim)
 
 
 def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
-    """So a process with one worker begins its first start at once, also if nothing may wait."""
+    """A start begins at once even during a claim, and even if no work may wait."""
     store, step = SlowClaims(), Step()
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0))
     method = method_of(service, step)
@@ -504,7 +504,7 @@ def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
 
 
 class Halting(MemoryStore):
-    """A store that halts in its count, the first time after it is told to."""
+    """A store that pauses in its next count of waiting work, when the test says so."""
 
     def __init__(self):
         super().__init__()
@@ -520,7 +520,7 @@ class Halting(MemoryStore):
 
 
 def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
-    """A start is refused by a count alone, and not by what was let in since the last one."""
+    """Only a fresh count refuses a start, not the number of starts since the last one."""
 
     class Slow(MemoryStore):
         def count_waiting(self, most):
@@ -529,19 +529,19 @@ def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
 
     store = Slow(clock)
     service = make_service(store, limits=Limits(backlog=2))
-    start = method_of(service, concurrency=1).start  # so that each waits
+    start = method_of(service, concurrency=1).start  # each one waits
     for _ in range(9):
         name = start(WorkRequest()).name
 
         def looked(name=name):
-            service.run_maintenance()  # again, if the worker of the last one was not free yet
+            service.run_maintenance()  # again if the worker was not free yet
             return service.get(name).done
 
         until(looked)
 
 
 def test_one_start_counts_for_all(make_service, clock):
-    """So a flood asks the store one question at a time; what comes after that is added to it."""
+    """Concurrent starts share one count of the store; later starts add themselves to it."""
     asking = set()
 
     def seconds():
@@ -550,7 +550,7 @@ def test_one_start_counts_for_all(make_service, clock):
 
     store = Halting()
     service = make_service(store, limits=Limits(backlog=10), clock=seconds)
-    start = method_of(service, concurrency=1).start  # so that each waits
+    start = method_of(service, concurrency=1).start  # each one waits
     start(WorkRequest())
     clock.advance(1)
     store.halts = True
@@ -570,7 +570,7 @@ def test_one_start_counts_for_all(make_service, clock):
 
 @pytest.mark.parametrize("seconds", [0.05, 1])
 def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, clock, seconds):
-    """A refusal between two counts asks the store nothing."""
+    """A refusal between two counts does not read the store."""
 
     class Slow(Halting):
         def count_waiting(self, most):
@@ -579,7 +579,7 @@ def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, c
 
     store = Slow()
     service = make_service(store, limits=Limits(backlog=1))
-    start = method_of(service, concurrency=1).start  # so that each waits
+    start = method_of(service, concurrency=1).start  # each one waits
     start(WorkRequest())
     for counts in (2, 2, 2):
         with pytest.raises(ResourceExhausted, match="1 operations wait"):
@@ -595,7 +595,7 @@ def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, c
 
 
 def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
-    """On a busy target, and on a request id that was used otherwise."""
+    """The target is busy, or the request id was used with another request."""
     service = make_service(store, ThreadExecutor(1))
     method = method_of(service, step)
     first = method.start(WorkRequest(), target="t", request_id=ID)
@@ -613,7 +613,7 @@ def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
 
 
 def test_a_target_is_free_when_the_work_has_ended(store, make_service):
-    """Deleting the record does not free it, the end of the work does (spec §9.5)."""
+    """Deleting the record does not free it; only the end of the work does (spec §9.5)."""
     executor, step = ThreadExecutor(4), Step()
     service = make_service(store, executor)
 
@@ -644,7 +644,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
 
 
 class Refusing(InlineExecutor):
-    """Has a worker, and then fails to take the task, after what another thread does meanwhile."""
+    """Reserves a worker, runs ``again`` in another thread, and then fails to take the task."""
 
     def __init__(self, error):
         super().__init__()
@@ -671,7 +671,7 @@ REFUSALS = pytest.mark.parametrize(
 def test_an_operation_survives_when_the_executor_refuses(
     store, make_service, clock, error, request_id
 ):
-    """It is stored, and a second caller may have got it: it is done later, or ends."""
+    """It is stored, and another caller may have received it: it runs later, or ends."""
     executor = Refusing(error)
     service = make_service(store, executor)
     method = method_of(service)
@@ -703,7 +703,7 @@ def test_an_operation_survives_when_the_executor_refuses(
 
 
 def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
-    """Then there is nothing to end, and the start answers with what it has stored."""
+    """Nothing is left to end, and the start returns the operation as stored."""
     executor = Refusing(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)
@@ -715,7 +715,7 @@ def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store,
 
 
 def test_a_start_that_is_refused_takes_no_room(store, make_service, step):
-    """What was reserved is given back, also after an error of the store."""
+    """The reserved place in the queue is freed, even after an error of the store."""
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=1))
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), target="t", request_id=ID)
@@ -732,7 +732,7 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service, step):
 
 
 def test_start_fails_if_the_executor_has_stopped(make_service):
-    """Nothing is stored."""
+    """UNAVAILABLE is raised, and nothing is stored."""
     executor = InlineExecutor()
     service = make_service(executor=executor)
     executor.stop()
@@ -756,7 +756,7 @@ class BlobCodec:
 
 
 def test_binary_request_is_compared_by_its_bytes(store, make_service):
-    """The work gets it as it was sent."""
+    """The function gets the request as it was sent."""
     types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
     types.register(Blob, "acme.v1.Blob")
     service = make_service(store, InlineExecutor(), types=types)

@@ -1,4 +1,4 @@
-"""How a service stops, by which error, order and signal; and how it begins again after a fork."""
+"""How a service stops on errors, exits and signals, and how it begins again after a fork."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.work_messages import WorkRequest, WorkResponse
 
 
 def build() -> Service:
-    """A service whose method is worked by no process."""
+    """Return a service with a method that has no function."""
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
     declared(service)
     return service
 
 
 def forks(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that forks beside threads, of which newer versions of Python warn."""
+    """Mark a test that forks beside threads; newer versions of Python warn of that."""
     test = pytest.mark.filterwarnings("ignore::DeprecationWarning")(test)
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")(test)
 
@@ -60,7 +60,7 @@ def in_child(check: Callable[[], object]) -> None:
 
 
 def in_thread(action: Callable[[], object]) -> Callable[[], object]:
-    """Do this in a thread; what is returned waits for its result, or raises its error."""
+    """Call this in a thread; the returned function waits for its result, or raises its error."""
     results: queue.Queue[tuple[object, BaseException | None]] = queue.Queue()
 
     def run() -> None:
@@ -84,7 +84,7 @@ def in_thread(action: Callable[[], object]) -> Callable[[], object]:
 
 
 class Draining(InlineExecutor):
-    """An executor that says how long it was given, and takes until it is let go."""
+    """An executor that records the time it gets for a join, and joins until the test lets go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Draining(InlineExecutor):
     ("drain", "seconds"), [(None, 0.4), (timedelta(seconds=0.3), 0.3), (0.15, 0.15), (0, 0)]
 )
 def test_close_drains_as_long_as_the_service_says(drain, seconds):
-    """The option of the service holds unless the call says otherwise."""
+    """The service's ``drain`` applies unless the call passes its own."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=0.4))
     began = time.monotonic()
@@ -109,11 +109,11 @@ def test_close_drains_as_long_as_the_service_says(drain, seconds):
     assert time.monotonic() - began >= seconds
     *steps, last = executor.given
     assert sum(steps) <= seconds
-    assert last == 1.0  # for what is asked to stop
+    assert last == 1.0  # for work that was asked to stop
 
 
 def test_drain_ends_when_the_work_does():
-    """However long the drain may take."""
+    """The close returns early, however long the drain may take."""
     executor = Draining()
     executor.go.set()
     service = Service(MemoryStore(), executor, maintenance=False)
@@ -122,7 +122,7 @@ def test_drain_ends_when_the_work_does():
 
 
 def test_close_without_drain_ends_the_drain_of_another_thread():
-    """As at a second signal: what still runs is handed back at once."""
+    """A second signal does this: what still runs is handed back at once."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
     first = in_thread(lambda: service.close(3600))
@@ -132,7 +132,7 @@ def test_close_without_drain_ends_the_drain_of_another_thread():
 
 
 def test_no_work_is_looked_for_during_the_drain(make_service, monkeypatch):
-    """Though work waits: the thread that claims sleeps, and does not read the store."""
+    """Although work waits, the claiming thread sleeps and does not read the store."""
     executor = Held(busy=True)
     service = make_service(MemoryStore(), executor)
     work(service).start(WorkRequest())
@@ -155,7 +155,7 @@ def test_invalid_drain_is_refused_and_closes_nothing(drain):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_close_with_running_work_logs_counts(ends, caplog):
-    """How many operations it waits for and how long, then how many others have to do."""
+    """It logs how many operations it waits for and how long, then how many were handed back."""
     step, drain = Step(), PATIENCE if ends else 0
     executor = ThreadExecutor(1)
     if ends:
@@ -165,7 +165,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
     step.reached()
     with caplog.at_level(logging.INFO, "lro"):
         service.close(drain)
-        build().close()  # without work there is nothing to say
+        build().close()  # without work it logs nothing
     assert [line for line in caplog.messages if line.startswith("stop")] == [
         f"stopping: operations in hand: 1, time to end: {drain:g} s at most",
         f"stopped: operations released: {0 if ends else 1} of 1",
@@ -174,7 +174,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
 
 
 def test_close_from_several_threads_closes_once():
-    """All of them return when it is closed, and not before."""
+    """All calls return only when the service is closed."""
     executor = Draining()
     closed, store = [], MemoryStore()
     store.close = lambda: closed.append(1)
@@ -188,7 +188,7 @@ def test_close_from_several_threads_closes_once():
 
 
 def test_close_within_close_returns_at_once():
-    """As where the end of the work, or an interruption, closes the service once more."""
+    """A function that ends, or an interrupt, may call close again."""
     executor, within = InlineExecutor(), []
     service = Service(MemoryStore(), executor, maintenance=False)
     once(executor, "join", lambda _: within.append(service.close()))
@@ -198,7 +198,7 @@ def test_close_within_close_returns_at_once():
 
 @pytest.mark.parametrize("step", ["stop", "join"])
 def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
-    """What an interrupt of the drain finds running is not lost with its worker."""
+    """Work that is running when the drain is interrupted is not lost with its worker."""
     running = Step()
     store, executor = MemoryStore(), ThreadExecutor(1)
     service = Service(store, executor, maintenance=False)
@@ -214,7 +214,7 @@ def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
 
 
 def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
-    """Also what the executor refuses; it is not lost, for no worker has begun it."""
+    """Even if the executor refuses it, it does not count as lost, because no worker began it."""
     step, busy, service = Step(), make_service(store, ThreadExecutor(1)), make_service(store)
     method = work(busy, step)
     method.start(WorkRequest())
@@ -223,7 +223,7 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
     stopping = threading.Thread(target=service.edges.work.stop, args=(timedelta(0),))
 
     def stop(claim):
-        if claim.most:  # two looks come first
+        if claim.most:  # two other claims come first
             stopping.start()
             stopping.join(0.1)
         else:
@@ -239,7 +239,7 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
-    """UNAVAILABLE, with when to try again; another process may take the call."""
+    """UNAVAILABLE has a retry delay: another process may take the call."""
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()
@@ -252,7 +252,7 @@ def test_start_is_refused_when_the_service_stops(make):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_executor_of_another_service_is_refused(make):
-    """It would stop with either of the two."""
+    """It would stop when either service stops."""
     executor, wanted = make(), "executor: belongs to another service"
     service = Service(MemoryStore(), executor, maintenance=False)
     with service, pytest.raises(DeclarationError, match=wanted):
@@ -263,13 +263,13 @@ def test_executor_of_another_service_is_refused(make):
 
 
 def at_exit():
-    """What happens at the end of the interpreter."""
+    """Do what happens when the interpreter exits."""
     process._close_all()
 
 
 @pytest.fixture
 def left():
-    """What is open at the end of the interpreter: of this test only."""
+    """The services still open at exit, limited to those of this test."""
     others = list(process._open)
     process._open.clear()
     yield process._open
@@ -279,7 +279,7 @@ def left():
 
 @pytest.mark.parametrize("threads", [True, False])
 def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
-    """One that fails is logged. Where there can be no threads they are closed in turn."""
+    """A close that fails is logged. If no thread can be started, they are closed one by one."""
     together = threading.Barrier(3)
     given = []
 
@@ -329,7 +329,7 @@ def test_second_signal_at_exit_ends_the_drains_of_all_services(left, monkeypatch
 
 
 def test_closed_or_collected_service_is_not_closed_at_exit(left):
-    """The end of the process keeps nothing alive."""
+    """The exit handler keeps no service alive."""
     closed, collected = build(), build()
     assert len(left) == 2
     closed.close()
@@ -342,7 +342,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left):
 
 
 def test_end_waits_ends_the_waits_of_threads():
-    """Who waits, and who comes later, hears that the service stops; what is done is answered."""
+    """Present and later waiters get UNAVAILABLE; a wait for an ended operation is answered."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
@@ -358,7 +358,7 @@ def test_end_waits_ends_the_waits_of_threads():
 
 
 def test_end_waits_ends_a_wait_that_begins_meanwhile():
-    """It comes after the others were answered, and before they have left."""
+    """It begins after the other waits were answered and before they have returned."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
 
@@ -378,7 +378,7 @@ def test_end_waits_ends_a_wait_that_begins_meanwhile():
 
 
 class Waited:
-    """What has waiters, and counts how often their waits were ended."""
+    """Stands for a service with waiters; counts how often its waits were ended."""
 
     def __init__(self) -> None:
         self.ended = threading.Semaphore(0)
@@ -392,7 +392,7 @@ class Waited:
 
 @pytest.fixture
 def handlers():
-    """Sets the handlers of SIGTERM and SIGINT, for this test."""
+    """A function that sets the handlers of SIGTERM and SIGINT during the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def put(term: Any, interrupt: Any) -> None:
@@ -405,12 +405,12 @@ def handlers():
 
 
 def handle(*_):
-    """The handler of a server."""
+    """Stand for the signal handler of a server."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_waits_and_reaches_the_server(number, handlers):
-    """The handler of the server is called once, with what it expects, however often we look."""
+    """The server's handler is called once, with the usual arguments, even if set up twice."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), lambda *given: seen.append(given[0]))
     signals, waited, other = StopSignals(), Waited(), Waited()
@@ -423,7 +423,7 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
 
 
 def test_waits_that_cannot_be_ended_are_logged_and_others_still_are(handlers, caplog):
-    """At this signal, and at the next one."""
+    """The next signal ends those waits, too."""
     handlers(handle, handle)
     signals, broken, waited = StopSignals(), Waited(), Waited()
     once(broken, "end_waits", raising(ValueError("broken")))
@@ -450,14 +450,14 @@ def test_signals_that_no_server_handles_are_left_alone(handlers, term):
 
 
 def test_signals_cannot_be_handled_in_another_thread(handlers):
-    """Python sets handlers in the main thread only; elsewhere nothing is done."""
+    """Python sets handlers only in the main thread; in another one, the call does nothing."""
     handlers(handle, handle)
     in_thread(lambda: StopSignals().end_waits_of(Waited()))()
     assert signal.getsignal(signal.SIGTERM) is handle
 
 
 def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatch, caplog):
-    """Waits are not ended then, and a call later tries again."""
+    """Waits are then not ended by a signal; a later call tries again."""
     handlers(handle, handle)
     signals, waited = StopSignals(), Waited()
     with monkeypatch.context() as patch:
@@ -474,7 +474,7 @@ def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatc
 
 
 class Counted(PerProcess):
-    """An object that notes in a list that it was made, or made again in a child; or fails to."""
+    """Adds itself to a list when it is made, also again in a child process; or raises there."""
 
     def __init__(self, made: list[object], *, fails: bool = False) -> None:
         if fails and self in made:
@@ -484,7 +484,7 @@ class Counted(PerProcess):
 
 @forks
 def test_objects_are_made_again_in_order_and_each_by_itself():
-    """One that fails is not in the way of the others."""
+    """An object that fails does not stop the others."""
     made: list[object] = []
     first, _, last = before = [Counted(made, fails=place == 1) for place in range(3)]
 
@@ -497,7 +497,7 @@ def test_objects_are_made_again_in_order_and_each_by_itself():
 
 @forks
 def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
-    """The handler has come along, the thread has not."""
+    """The child inherits the handler but not the thread."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
     signals, waited = StopSignals(), Waited()
@@ -514,7 +514,7 @@ def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
 
 @forks
 def test_wait_that_the_parent_began_is_not_counted_in_a_child(make_service):
-    """Not even when the child throws it away, which frees no place of another wait."""
+    """Closing the parent's wait in the child does not lower the child's count."""
     service = make_service()
     name = declared(service).start(WorkRequest()).name
     loop = asyncio.new_event_loop()
@@ -554,7 +554,7 @@ def test_import_works_on_a_system_without_fork(monkeypatch):
 
 @forks
 def test_a_service_starts_again_in_a_child(make_service, store):
-    """With another name, no work, and waiters of its own; what the parent has is the parent's."""
+    """The child has a new owner name, no work and no waiters; the parent's state stays there."""
     service = make_service(store)
     method = declared(service)
     name, owner = method.start(WorkRequest()).name, service.edges.work.owner

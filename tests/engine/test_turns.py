@@ -1,4 +1,4 @@
-"""When work is due and whose turn it is: delay, priority, expiry, keys and rates (spec §2.8)."""
+"""When work is due and in which order: delay, priority, expiry, keys and rates (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Odd(tzinfo):
-    """A time zone without an offset, or whose offset cannot be had."""
+    """A time zone that has no offset, or that raises when its offset is read."""
 
     def __init__(self, error: str | None) -> None:
         self.error = error
@@ -41,7 +41,7 @@ class Odd(tzinfo):
 
 
 def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
-    """A method that takes the texts of its requests down."""
+    """Register a method; return it and a list that collects the texts of its requests."""
     seen: list[str] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -59,7 +59,7 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
 def test_work_begins_when_it_is_due(
     make_service: MakeService, store: Store, clock: ManualClock, given: str
 ) -> None:
-    """It waits in the store until then; a moment may have any time zone."""
+    """It waits in the store until then; ``at`` may have any time zone."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, expires=MINUTE)
     due = clock() + MINUTE
@@ -102,7 +102,7 @@ def test_delayed_work_can_be_cancelled(make_service: MakeService, clock: ManualC
 def test_deleted_work_that_is_delayed_begins(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """A delete hides it from callers, and cancels nothing (spec §2.7)."""
+    """A delete hides it from callers but does not cancel it (spec §2.7)."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service)
     service.delete(method.start(WorkRequest("x"), delay=MINUTE).name)
@@ -142,7 +142,7 @@ def test_a_wrong_value_is_refused(
 
 @pytest.mark.parametrize("argument", ["dellay", "origin", "headers", "sent"])
 def test_a_start_takes_no_other_argument(make_service: MakeService, argument: str) -> None:
-    """Least of all what only the library gives: who has started it, say."""
+    """Internal arguments, such as ``origin``, are refused as well."""
     service = make_service()
     method, seen = noting(service)
     given: dict[str, Any] = {argument: "schedule nightly"}
@@ -160,7 +160,7 @@ def test_a_start_takes_no_other_argument(make_service: MakeService, argument: st
 
 
 def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[Any]:
-    """What one call answers that starts an operation for each of these letters."""
+    """Start one operation for each letter with one call, and return the results."""
     requests = [WorkRequest(text) for text in texts]
     if awaited:
         return list(asyncio.run(method.start_many_async(requests, **options)))
@@ -173,7 +173,7 @@ def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[A
 def test_all_starts_of_a_call_have_one_turn(
     make_service: MakeService, store: Store, clock: ManualClock, given: str, awaited: bool
 ) -> None:
-    """What the call says of delay, time, priority and expiry holds for each of its starts."""
+    """Delay, time, priority and expiry of the call hold for each of its starts."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service)
     due = clock() + MINUTE
@@ -203,7 +203,7 @@ def test_all_starts_of_a_call_have_one_turn(
 def test_wrong_turn_of_a_call_is_the_answer_of_each_start(
     make_service: MakeService, awaited: bool
 ) -> None:
-    """As any error of one start is; what only a single start takes is refused."""
+    """Each start returns the error; arguments that only a single start takes are refused."""
     method, seen = noting(make_service(executor=InlineExecutor()))
     found = started(method, "ab", awaited=awaited, priority=101)
     assert [str(one) for one in found] == [str(found[0])] * 2
@@ -222,7 +222,7 @@ def test_wrong_turn_of_a_call_is_the_answer_of_each_start(
 def test_the_highest_priority_begins_first(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """That of the start, or else that of the method; of one priority, the older comes first."""
+    """The start's priority replaces the method's; within one priority, the oldest comes first."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, concurrency=1, priority=1)
     given = {"low": -5, "plain": None, "plain too": 1, "high": 7, "least": 0}
@@ -249,7 +249,7 @@ def test_the_highest_priority_begins_first(
 def test_work_that_has_not_begun_in_time_ends(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """With DEADLINE_EXCEEDED, reason EXPIRED; the time counts from when it was due."""
+    """It ends with DEADLINE_EXCEEDED, reason EXPIRED; the time counts from when it was due."""
     executor = Held()
     executor.busy = True
     service = make_service(store, executor)
@@ -276,7 +276,7 @@ def test_work_that_has_not_begun_in_time_ends(
 def test_an_expiry_is_looked_for_when_it_comes(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Not only at the next look for lost work; what has begun by then goes on."""
+    """It does not wait for the next orphan scan; work that has begun by then continues."""
     executor = Held()
     service = make_service(None, executor)
     method, _ = noting(service)
@@ -293,7 +293,7 @@ def test_an_expiry_is_looked_for_when_it_comes(
 def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not at once, and for ever."""
+    """It is not retried at once in a busy loop."""
     service = make_service(None, Held(busy=True))
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE).name
     service.run_maintenance()
@@ -313,12 +313,12 @@ def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
 def test_work_that_is_claimed_too_late_is_not_done(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Where no process has found it before."""
+    """No maintenance has ended it before the claim."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, concurrency=1, expires=MINUTE, retry=Retry())
     name = method.start(WorkRequest()).name
     clock.advance(60)
-    service.edges.work.run_operation(name)  # what a Celery worker does that gets the name
+    service.edges.work.run_operation(name)  # the call of a Celery worker that gets the name
     assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
     assert seen == []
 
@@ -327,7 +327,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
 
 
 class Running:
-    """Functions that run until they may go on; how many of each text ran at once."""
+    """Counts, for each text, how many functions run at once; has the order of their starts."""
 
     def __init__(self) -> None:
         self.lock, self.now, self.most = threading.Lock(), Counter[str](), Counter[str]()
@@ -351,7 +351,7 @@ def all_done(service: Service, names: list[str]) -> bool:
 
 @EACH_STORE
 def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> None:
-    """Work over the limit waits, and keys take turns; what has no key has no limit."""
+    """Work over the limit waits, and keys take turns; work without a key has no limit."""
     service, running = make_service(store, ThreadExecutor(6)), Running()
     key = {"": "", "a": "ann", "b": "bob"}
     method = service.method(WORK, concurrency=1, concurrency_key=lambda request: key[request.text])(
@@ -362,12 +362,12 @@ def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> 
     assert (running.most["a"], running.most["b"]) == (1, 1)
     assert sorted(running.order) == sorted(["a"] * 12 + ["b"] * 3 + [""] * 3)
     last = max(place for place, text in enumerate(running.order) if text == "b")
-    assert last <= 3 + 6 + 3  # beside at most one of "a" for each, and what was claimed with them
+    assert last <= 3 + 6 + 3  # besides "b": one "a" for each, and what was claimed with them
 
 
 @EACH_STORE
 def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualClock) -> None:
-    """Without a limit too: a customer with much work does not hold up the others."""
+    """This holds without a limit, too: a customer with much work does not delay the others."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(
         service, concurrency_key=lambda request: request.text[0], rate=(99, MINUTE)
@@ -387,7 +387,7 @@ def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualC
 def test_a_rate_is_kept(
     make_service: MakeService, store: Store, clock: ManualClock, keyed: bool
 ) -> None:
-    """What is over it waits for its time, in each key if there are keys."""
+    """Work over the rate waits; if there are keys, each key has its own rate."""
     service = make_service(store, InlineExecutor())
     options: dict[str, Any] = {"concurrency_key": lambda request: request.text} if keyed else {}
     method, seen = noting(service, rate=(2, MINUTE), **options)
@@ -410,10 +410,10 @@ def test_a_key_is_a_text(make_service: MakeService) -> None:
 
 
 def test_no_key_is_kept(make_service: MakeService) -> None:
-    """Only its hash: a key may be a large text of the request."""
+    """Only its hash is stored, because a key may be a large part of the request."""
 
     class Key(str):
-        """A text, of which it can be seen whether it is still there."""
+        """A string that a weak reference can refer to."""
 
     seen: list[weakref.ref[Key]] = []
 
@@ -434,7 +434,7 @@ def test_no_key_is_kept(make_service: MakeService) -> None:
 def test_the_error_of_an_option_that_is_a_function_comes_out(
     make_service: MakeService, name: str, error: type[BaseException], raised: type[Exception]
 ) -> None:
-    """Its own exception comes out, unless that would end a server."""
+    """The start raises the function's own error, unless that would end a server."""
     service = make_service()
 
     def fail(request: WorkRequest) -> str:

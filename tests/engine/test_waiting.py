@@ -1,4 +1,4 @@
-"""Waiting: the vectors in virtual time, and what waiters cost, hear and leave behind."""
+"""Waiting: the test vectors in virtual time; threads, reads and cleanup of waiters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 CASES = vectors("wait_timeouts")["cases"]
 DONE = WorkResponse("done")
 TICK = 1e-6
-"""Seconds by which a virtual clock may be late, floats being what they are."""
+"""Seconds by which a virtual clock may be late, because of rounding."""
 
 
 class Wait:
-    """One vector: a service over a clock, an operation, and what shall happen to it, and when."""
+    """One vector: a service with a clock, an operation, and the timed events that affect it."""
 
     def __init__(self, case, make_service, seconds):
         self.case, self.seconds = case, seconds
@@ -71,7 +71,7 @@ class Wait:
         return None if given is None else parse_duration(given)
 
     def check(self, outcome):
-        """Whether the answer is the one wanted, and came in time."""
+        """Check that the answer is the expected one and came in time."""
         expected = self.case["expect"]
         if "error" in expected:
             assert isinstance(outcome, LroError)
@@ -82,13 +82,13 @@ class Wait:
         assert self.seconds() <= latest + TICK
         events = [at for at, _ in self.events if at <= latest]
         if expected.get("done") is False and not events and latest:
-            assert self.seconds() >= latest * 0.9 - TICK  # not much too early either
+            assert self.seconds() >= latest * 0.9 - TICK  # nor much too early
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 @virtually
 async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
-    """And no later."""
+    """It returns no later than that."""
     loop = asyncio.get_running_loop()
     wait = Wait(case, make_service, loop.time)
     for at, act in wait.events:
@@ -106,7 +106,7 @@ async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_wait_returns_at_the_end_or_timeout(case, make_service):
-    """And no later; the test has its own clock and pauses."""
+    """It returns no later than that; the test controls the clock and the pauses."""
     now = [0.0]
     wait = Wait(case, make_service, lambda: now[0])
     events = sorted(wait.events, key=lambda event: event[0])
@@ -153,14 +153,14 @@ def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
     "wrong", [timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s"]
 )
 def test_invalid_timeout_of_wait_is_refused(service, wrong):
-    """In every form."""
+    """All forms of timeouts are checked."""
     with pytest.raises(InvalidTimeout):
         service.wait(start(service), wrong)
 
 
 @virtually
 async def test_wait_returns_before_the_deadline(make_service):
-    """A round trip before it, or after nine tenths of it (spec §4.4)."""
+    """It returns a round trip before it, or after nine tenths of it (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
     operation = declared(service).start(WorkRequest())
@@ -182,21 +182,21 @@ def start(service):
 
 
 async def settle():
-    """Let every coroutine go as far as it can."""
+    """Let every coroutine run as far as it can."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 @virtually
 async def test_many_wait_without_threads(service):
-    """400 coroutines, half of them for one operation: no thread more, and all are woken."""
+    """400 coroutines, half of them for one operation, need no thread, and all are woken."""
     names = [start(service) for _ in range(201)]
     waits = [names[0]] * 200 + names[1:]
     before = threading.active_count()
     tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
     await settle()
     assert service.edges.waiters.waiting == 400
-    assert listeners(service) == 201  # one listener a name
+    assert listeners(service) == 201  # one listener per name
     assert threading.active_count() <= before
     for name in names:
         service.reporter(name).complete(DONE)
@@ -207,7 +207,7 @@ async def test_many_wait_without_threads(service):
 
 
 class Scripted(MemoryStore):
-    """Notes what is read, and fails so many reads."""
+    """Records its reads, and fails the next ``failures`` of them."""
 
     def __init__(self):
         super().__init__(ManualClock())
@@ -232,12 +232,12 @@ class Scripted(MemoryStore):
 
 @pytest.fixture
 def store():
-    """A store for the service of the test."""
+    """The store of the test's service."""
     return Scripted()
 
 
 def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
-    """One call of a store that blocks reads them; what is too much for it is read by the next."""
+    """One call reads them if the store blocks; what exceeds its size limit is read by the next."""
     store.writes_block = True
 
     async def ended(names):
@@ -263,8 +263,8 @@ def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
 
 @on_a_loop
 async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, store, monkeypatch):
-    """A few at a time, so that other tasks have their turn."""
-    store.writes_block, looked = True, store.gets  # as of a file
+    """A few are read at a time, so that other tasks can run."""
+    store.writes_block, looked = True, store.gets  # as a file store does
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
     names = [start(service) for _ in range(5)]
     seen = []
@@ -286,7 +286,7 @@ async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, stor
 
 
 async def waits(service, store, *names):
-    """Tasks that wait for these operations, and have looked."""
+    """Start tasks that wait for these operations; return when each has read its own."""
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(service.wait_async(name)))
@@ -298,9 +298,9 @@ async def waits(service, store, *names):
 @pytest.mark.parametrize("read", ["succeeds", "fails", "is cancelled"])
 @on_a_loop
 async def test_an_end_during_the_read_of_others_is_read_after_it(service, store, read, caplog):
-    """However the two threads meet, and whatever becomes of that read.
+    """This holds for any timing of the two threads and any outcome of that read.
 
-    The task that reads may be cancelled with all others of the loop, some of which tidy up.
+    The reading task may be cancelled with all others of the loop, some of which clean up.
     """
     store.reads_block = store.writes_block = True
 
@@ -310,12 +310,12 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(service, store,
     tasks = await waits(service, store, first, second)
 
     async def noticed():
-        await settle()  # the loop knows of the second end
+        await settle()  # the loop handles the second end
         if read == "is cancelled":
             (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
             reader.cancel()
 
-    def act(*_):  # in the thread that reads
+    def act(*_):  # runs in the reading thread
         service.reporter(second).complete(DONE)
         asyncio.run_coroutine_threadsafe(noticed(), loop).result(PATIENCE)
         if read == "fails":
@@ -333,7 +333,7 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(service, store,
 
 @virtually
 async def test_a_wait_reads_the_store_twice(service, store):
-    """Once when it has begun to listen, and once when the operation has ended, not before."""
+    """It reads when it has begun to listen and when the operation has ended, not in between."""
     reads = store.gets
 
     name = start(service)
@@ -342,7 +342,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
     assert reads == [name]
     service.reporter(name).report(WorkMetadata(1))
     service.cancel(name)
-    reads.clear()  # of those that these have made
+    reads.clear()  # drop the reads of these two calls
     await settle()
     assert reads == []
     assert not task.done()
@@ -353,7 +353,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
 
 
 def test_threads_wait_by_events_of_another_kind(service, monkeypatch):
-    """As those of gevent, which gunicorn puts in place after it has loaded the application."""
+    """gunicorn loads gevent's events after the application."""
     real = threading.Event
 
     class Other:
@@ -368,7 +368,7 @@ def test_threads_wait_by_events_of_another_kind(service, monkeypatch):
 
 @virtually
 async def test_cancelled_waiter_leaves_no_listener(service):
-    """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
+    """A cancelled waiter is freed at once; the other waiters and the operation stay (spec §4.8)."""
     name = start(service)
     tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
     await settle()
@@ -384,7 +384,7 @@ async def test_cancelled_waiter_leaves_no_listener(service):
 
 @virtually
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
-    """With an expiry of nothing its end is also its going (spec §9.4)."""
+    """With ``keep_for`` zero, it is gone as soon as it has ended (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
     declared(service)
 
@@ -399,14 +399,14 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
 def test_end_between_first_look_and_listening_ends_the_wait(service, store, colour, event):
-    """It changes after the first look, before a listener is there: no waiter waits in vain."""
+    """The change comes after the first read but before the listener; the waiter reads again."""
     name = start(service)
     reporter = service.reporter(name)
     complete, delete = (lambda _: reporter.complete(DONE)), (lambda _: service.delete(name))
     once(store, "get", complete if event == "complete" else delete, after=True)
 
     async def main():
-        # By the room itself: the service looks once more, for the permission, before it.
+        # Directly: for the permission check, the service would read once more before it.
         return await service.edges.waiters.wait_async(name, 3600)
 
     def wait():
@@ -420,7 +420,7 @@ def test_end_between_first_look_and_listening_ends_the_wait(service, store, colo
 
 
 def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
-    """They look by themselves; a store that is back again costs them nothing but the early answer.
+    """They read again at their timeout, so an outage costs only the early answer.
 
     Waiting is best effort (spec §4.7).
     """
@@ -440,7 +440,7 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
 
 
 def test_closed_loop_is_forgotten(service):
-    """Nothing of it stays in memory."""
+    """Nothing keeps the closed loop in memory."""
     name = start(service)
 
     async def main():
@@ -458,7 +458,7 @@ def test_closed_loop_is_forgotten(service):
 @pytest.mark.parametrize("left", ["before the end", "before the read"])
 @virtually
 async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
-    """They have left before the notification, or between it and the read that it causes."""
+    """They left before the notification, or between it and the read that it causes."""
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
     await settle()
@@ -475,7 +475,7 @@ async def test_end_of_an_operation_without_waiters_reads_nothing(service, store,
 @pytest.mark.parametrize("first", ["cancellation", "timeout"])
 @virtually
 async def test_a_waiter_is_answered_once(service, first):
-    """What has been cancelled, or answered, is not answered again."""
+    """A waiter that was cancelled or answered gets no second answer."""
     loop = asyncio.get_running_loop()
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))

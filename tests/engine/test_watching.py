@@ -1,4 +1,4 @@
-"""Watches: what streams send, when it is read, and what is freed (spec §3.11)."""
+"""Watches: what a stream sends, when it reads the store, and what it frees (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ URL = "type.googleapis.com/google.protobuf.Value"
 
 
 def claimed(record):
-    """A version that looks the same to callers."""
+    """Return a new version of the record that callers cannot tell from the old one."""
     return record.next_version(owner="us")
 
 
 class Noting(MemoryStore):
-    """Keeps what its finds were asked for, and fails while it has a fault."""
+    """Records the arguments of its finds, and fails while ``fault`` is set."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -50,7 +50,7 @@ class Noting(MemoryStore):
 
 
 class Harness:
-    """A service on such a store, and work that the test does."""
+    """A service on such a store, with a method whose operations the test reports and ends."""
 
     def __init__(self, make_service, clock, kind=Noting):
         self.store = kind(clock)
@@ -62,9 +62,9 @@ class Harness:
 
     @contextlib.asynccontextmanager
     async def watched(self, names, idle_seconds=60):
-        """The batches of a stream."""
+        """Watch these operations; the value is an iterator of batches."""
         stream = await self.service.watch(names)
-        self.store.finds.clear()  # the first look is made before the stream begins
+        self.store.finds.clear()  # the first read comes before the stream begins
         async with contextlib.aclosing(stream.batches(idle_seconds)) as batches:
             yield batches
 
@@ -81,14 +81,14 @@ class Harness:
 
 @pytest.fixture
 def harness(make_service, clock):
-    """A harness for which nothing is held at the end."""
+    """A harness that must have no watch or listener left at the end."""
     made = Harness(make_service, clock)
     yield made
     assert made.quiet
 
 
 async def one(batches):
-    """The only sighting of the next batch."""
+    """Return the only sighting of the next batch."""
     (found,) = await anext(batches)
     return found
 
@@ -102,7 +102,7 @@ def over(sighting):
 
 @virtually
 async def test_values_that_python_holds_equal_are_different_states(harness):
-    """1, 1.0 and true are three values in JSON; text is no number; bytes are no text."""
+    """1, 1.0 and true are three JSON values; text is no number; bytes are no text."""
     (name,) = harness.start()
 
     async with harness.watched([name]) as batches:
@@ -123,7 +123,7 @@ EVENTS = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
 def test_whatever_happens_the_last_state_is_reported(events):
-    """Each name ends with its last state, nothing is repeated, nothing follows an end."""
+    """The last sighting of each name is its last state; none is repeated or follows an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
         names = harness.start(4)
@@ -160,7 +160,7 @@ def test_whatever_happens_the_last_state_is_reported(events):
 
 @virtually
 async def test_changes_are_gathered(harness):
-    """Those of a short time are read together; those of one name are one state."""
+    """Changes within a short time are read together; several changes of a name are one state."""
     names = harness.start(50)
 
     async with harness.watched(names) as batches:
@@ -177,7 +177,7 @@ async def test_changes_are_gathered(harness):
 
 
 def test_a_lone_change_is_reported_at_once(harness):
-    """Only what follows soon after another one is held back, and only for so long."""
+    """A change is delayed only if it follows soon after another one, and only briefly."""
     (name,) = harness.start()
 
     async def main():
@@ -198,7 +198,7 @@ def test_a_lone_change_is_reported_at_once(harness):
 
 @virtually
 async def test_slow_reader_gets_only_the_last_state(harness):
-    """Nothing is read until the reader asks again."""
+    """The store is not read until the reader asks for the next batch."""
     names = harness.start(BATCH + 7)
 
     async with harness.watched(names) as batches:
@@ -212,7 +212,7 @@ async def test_slow_reader_gets_only_the_last_state(harness):
 
 
 def test_quiet_stream_sends_heartbeats(harness):
-    """An empty list at fixed intervals after the last report, even if the store is unavailable."""
+    """A heartbeat is an empty list, sent at intervals, even if the store is unavailable."""
     (name,) = harness.start()
     harness.report(name, 1)
 
@@ -233,7 +233,7 @@ def test_quiet_stream_sends_heartbeats(harness):
 
 @virtually
 async def test_watch_reads_missed_changes_after_an_outage(harness):
-    """What was to be read then is read when it is back."""
+    """Reads that failed during the outage are made when the store is back."""
     (name,) = harness.start()
 
     loop = asyncio.get_running_loop()
@@ -249,7 +249,7 @@ async def test_watch_reads_missed_changes_after_an_outage(harness):
 
 @virtually
 async def test_lost_notification_is_made_good(harness, caplog):
-    """Changes, ends and removals without a notification are seen within seconds of a look."""
+    """Changes, ends and removals without a notification are found by the next regular read."""
     names = first, second, _ = harness.start(3)
     changes = (
         lambda record: record.next_version(metadata=AnyMessage(URL, 1)),
@@ -263,7 +263,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
         assert (harness.service.edges.waiters.watching, listeners(harness.service)) == (
             2,
             3,
-        )  # one a name
+        )  # one per name
         for change in changes:
             harness.store.update(first, change)
             began = loop.time()
@@ -281,7 +281,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
 
 @virtually
 async def test_unnamed_changes_are_read_soon(harness):
-    """Sooner than the regular full read; and not continuously if a read takes long."""
+    """It comes before the next regular read, but slow reads are spaced out."""
     (name,) = harness.start()
     updater, looks = harness.service.edges.runtime.updater, []
 
@@ -305,12 +305,12 @@ async def test_unnamed_changes_are_read_soon(harness):
             await asyncio.sleep(0.25)
     pauses = [after - before for before, after in itertools.pairwise(looks)]
     assert pauses
-    assert min(pauses) >= 10  # twenty times the length of a look
+    assert min(pauses) >= 10  # twenty times the length of a read
 
 
 @virtually
 async def test_many_names_are_looked_at_in_pieces(harness):
-    """No call of the store has more than a thousand."""
+    """No call of the store gets more than a thousand names."""
     names = harness.start(1500)
 
     async with harness.watched(names[:1000]) as some, harness.watched(names[500:]) as others:
@@ -341,7 +341,7 @@ async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness
 
 
 def test_notifications_from_other_threads_reach_all_loops(harness):
-    """Two loops watch one name, and wait for it; a third thread ends it."""
+    """Two loops watch one name and wait for it; a third thread ends the operation."""
     (name,) = harness.start()
     watching, found = threading.Barrier(3), []
 
@@ -365,7 +365,7 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
 
 
 def test_notification_for_a_closed_loop_is_ignored(harness):
-    """For a stream or a wait on it."""
+    """The closed loop still had a stream and a wait."""
     (name,) = harness.start()
     loop = asyncio.new_event_loop()
     batches = loop.run_until_complete(harness.service.watch([name])).batches(60)
@@ -386,7 +386,7 @@ def test_notification_for_a_closed_loop_is_ignored(harness):
 
 @on_a_loop
 async def test_store_that_blocks_is_read_in_threads(make_service, clock):
-    """Reading does not block the loop."""
+    """So reading does not block the loop."""
     readers = set()
 
     class Slow(Noting):

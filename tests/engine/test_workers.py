@@ -1,4 +1,4 @@
-"""``Service.workers``: who runs the work of a store, and who is at it still."""
+"""``Service.workers``: which workers serve a store, and which of them are still alive."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LEASE = timedelta(seconds=15)
 
 
 def owners(service: lro.Service, **options: bool) -> list[str]:
-    """Who is listed."""
+    """Return the owners of the listed workers."""
     return [worker.owner for worker in service.workers(**options)]
 
 
 def said(clock: ManualClock, owner: str, **fields: object) -> Worker:
-    """What a worker says of itself now."""
+    """Create a worker row as a worker would write it now."""
     base = Worker(
         owner=owner,
         host="there",
@@ -47,7 +47,7 @@ def said(clock: ManualClock, owner: str, **fields: object) -> Worker:
 
 @pytest.fixture
 def service(make_service: MakeService, store: Store) -> lro.Service:
-    """A service on each kind of store, whose method nothing starts."""
+    """A service on each kind of store, on which no operation is started."""
     made = make_service(store, ThreadExecutor(3))
 
     @made.method(METHOD)
@@ -59,7 +59,7 @@ def service(make_service: MakeService, store: Store) -> lro.Service:
 
 
 def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock) -> None:
-    """From its first maintenance until its end; to ask makes no worker."""
+    """It is listed from its first maintenance on; the call itself registers no worker."""
     assert owners(service) == owners(service, all=True) == []
     began = clock()
     service.run_maintenance()
@@ -67,7 +67,7 @@ def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock
     service.run_maintenance()
     (found,) = service.workers()
     assert (found.pid, found.capacity, found.running) == (os.getpid(), 3, 0)
-    assert tuple(found.methods) == (METHOD,)  # what is done outside is nobody's
+    assert tuple(found.methods) == (METHOD,)  # methods without a function are not listed
     assert (found.start_time, found.seen_time, found.alive_until) == (
         began,
         clock(),
@@ -78,7 +78,7 @@ def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock
 
 
 def test_work_in_hand_is_counted(make_service: MakeService) -> None:
-    """As the store counts it, while it runs."""
+    """``running`` is the store's count of operations that run now."""
     at_work = make_service(MemoryStore())
     inside: list[int] = []
 
@@ -93,7 +93,7 @@ def test_work_in_hand_is_counted(make_service: MakeService) -> None:
 
 
 def test_front_is_listed_among_all(service: lro.Service) -> None:
-    """It runs nothing, so that it is no worker; it sees those of others."""
+    """It runs nothing, so it is listed only with ``all``; it sees the workers of others."""
     front = lro.Service(service.store, None, maintenance=False)
     service.run_maintenance()
     with closing(front):
@@ -105,7 +105,7 @@ def test_front_is_listed_among_all(service: lro.Service) -> None:
 
 
 def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) -> None:
-    """Whoever has said since that it lives is not lost."""
+    """A worker that was not declared lost stays in the plain list."""
     store = service.store
     for owner in ("a", "b"):
         store.renew(said(clock, owner))
@@ -118,7 +118,7 @@ def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) 
 def test_silent_one_is_listed_for_a_minute_and_two_leases(
     service: lro.Service, clock: ManualClock, lease: timedelta
 ) -> None:
-    """By its own lease, which may differ from that of the service that asks."""
+    """The worker's own lease counts, not that of the service that lists it."""
     service.store.renew(said(clock, "a", alive_until=clock() + lease))
     clock.advance((timedelta(minutes=1) + 2 * lease).total_seconds())
     assert owners(service) == ["a"]
@@ -128,7 +128,7 @@ def test_silent_one_is_listed_for_a_minute_and_two_leases(
 
 
 def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None:
-    """It says so often that it lives, at any time between."""
+    """It renews its row often enough, even without work."""
     service.run_maintenance()
     for _ in range(40):
         clock.advance(7)
@@ -138,7 +138,7 @@ def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None
 
 @pytest.mark.anyio
 async def test_coroutine_gets_the_same(service: lro.Service) -> None:
-    """With both forms of the question."""
+    """The async form returns the same, with and without ``all``."""
     service.run_maintenance()
     assert await service.workers_async() == service.workers()
     assert await service.workers_async(all=True) == service.workers(all=True)
@@ -147,7 +147,7 @@ async def test_coroutine_gets_the_same(service: lro.Service) -> None:
 def test_workers_of_store_that_is_away_are_unavailable(
     service: lro.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is that of the store."""
+    """The store's error is raised unchanged."""
 
     def away() -> None:
         raise Unavailable("the store is away")
@@ -160,7 +160,7 @@ def test_workers_of_store_that_is_away_are_unavailable(
 def test_work_that_no_live_worker_declares_is_stranded(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is listed, and logged once when it is due for a minute, until a worker declares it."""
+    """It is listed at once, and logged once after a minute, until a worker declares its method."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     insert(store, waiting(clock, "later", seconds=9999, method="acme.v1.Works.Later"))
     service.run_maintenance()
@@ -180,7 +180,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
 def test_silent_worker_declares_no_method_from_when_it_is_silent(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not a minute later, as work must wait before it is logged."""
+    """Its methods no longer count at once, not only after the minute that precedes the log line."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     store.renew(said(clock, "old", methods=("acme.v1.Works.Old",)))
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_silent_worker_declares_no_method_from_when_it_is_silent(
 def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not after each: to count a long queue takes long."""
+    """Counting a long queue takes long, so it does not follow each batch."""
     more, waiting_work = [True, True, False], store.waiting
     calls: list[str] = []
 
@@ -220,7 +220,7 @@ def test_maintenance_goes_on_if_waiting_work_cannot_be_counted(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """That is no reason to do without the other tasks; it is logged."""
+    """The error is logged, and the other tasks still run."""
     monkeypatch.setattr(store, "waiting", raising(Unavailable("it is busy")))
     service.run_maintenance()
     assert "maintenance: waiting work cannot be counted now: it is busy" in caplog.text
