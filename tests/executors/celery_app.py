@@ -1,6 +1,6 @@
 """The application that the Celery tests share: servers build it, and workers import it.
 
-``celery -A tests.executors.celery_app worker`` finds the broker and the store in the environment.
+``celery -A tests.executors.celery_app worker`` reads the broker and store from the environment.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ RATE = (2, timedelta(seconds=3))
 def build(
     broker: str, store: str, queue: str, redelivery: str, **options: Any
 ) -> tuple[celery.Celery, Service]:
-    """The application on this broker and this store; ``redelivery`` is in seconds.
+    """Return a Celery app and a service for this broker and store; ``redelivery`` is in seconds.
 
-    ``store`` is the path of a SQLite file, or the URL of a PostgreSQL server; ``options`` are
-    further ones of the service.
+    ``store`` is the path of a SQLite file or the URL of a PostgreSQL server; ``options`` are
+    passed on to the service.
     """
     app = celery.Celery("tests", broker=broker)
     app.conf.broker_connection_retry_on_startup = True
@@ -58,7 +58,7 @@ def build(
 
 
 def store_at(place: str) -> Store:
-    """A store of the kind that has such places."""
+    """Open a SQLite store at a path, or a PostgreSQL store at a URL."""
     if not place.startswith("postgresql:"):
         return SQLiteStore(place)
     from lro.stores.postgres import PostgresStore  # only where there is a server
@@ -67,7 +67,7 @@ def store_at(place: str) -> Store:
 
 
 def add_methods(service: Service) -> None:
-    """The methods of the application. Texts of requests are paths of files, but for Echo's."""
+    """Register the methods. Except for Echo, a request's text is the path of a file."""
 
     @service.method("acme.v1.Works.Echo")
     def echo(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -129,7 +129,7 @@ def noted(request: WorkRequest) -> None:
 
 
 def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work that reports who does it, then goes on until the file of the request is there."""
+    """Report the attempt and the process ID, then wait until the file of the request exists."""
     job.report(WorkMetadata(percent=job.attempt, note=str(os.getpid())))
 
     def may_end() -> bool:
@@ -141,10 +141,10 @@ def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 SETTINGS = "LRO_TEST_CELERY"
-"""The environment variable that a worker finds the four arguments of :func:`build` in."""
+"""The environment variable with the four arguments of :func:`build`, for workers."""
 
 URL = "LRO_TEST_WEBHOOK"
-"""The environment variable that a worker finds the URL in to which ends are notified, if any."""
+"""The environment variable with the URL of webhooks, if there are any, for workers."""
 
 
 def webhooks(url: str) -> Webhooks:

@@ -1,4 +1,4 @@
-"""Celery workers as they are run in earnest: processes of their own, which can be killed."""
+"""Real Celery workers: separate processes, which a test can kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.work_messages import WorkMetadata, WorkRequest
 
 
 class Worker:
-    """``celery worker`` of a module, with a pool of this kind, for two at once."""
+    """A ``celery worker`` process for this module, with two slots in a pool of this kind."""
 
     def __init__(self, pool: str, settings: str, module: str) -> None:
         options = ["--pool", pool, "--concurrency", "2", "--loglevel", "INFO"]
@@ -39,20 +39,20 @@ class Worker:
         self._reader.start()
 
     def says(self, text: str, times: int = 1) -> None:
-        """Return when it has logged so many lines with this text."""
+        """Return when it has logged this many lines with this text."""
         until(lambda: (self.count(text), *self._said), lambda seen: seen[0] >= times)
 
     def count(self, text: str) -> int:
-        """How many lines with this text it has logged."""
+        """Return how many lines with this text it has logged."""
         return sum(text in line for line in self._said)
 
     def end(self, how: signal.Signals) -> int:
-        """Send this signal; the exit code."""
+        """Send this signal and return the exit code."""
         self.process.send_signal(how)
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the worker if it is still running."""
         if self.process.poll() is None:
             self.end(signal.SIGKILL)
         joined(self._reader)
@@ -66,7 +66,7 @@ class Worker:
 
 
 class Harness:
-    """A broker, a store, a queue; this process as the web server, and workers at will."""
+    """A broker, a store and a queue; this process is the web server, and tests start workers."""
 
     def __init__(
         self, broker: str, directory: Path, redelivery: float = 1.0, store: str = "", **options: Any
@@ -80,7 +80,7 @@ class Harness:
 
     @contextlib.contextmanager
     def worker(self, pool: str, module: str = celery_app.__name__) -> Iterator[Worker]:
-        """A worker, ready to work; killed after the block, if it is there still."""
+        """Start a worker and wait until it is ready; kill it after the block if it still runs."""
         worker = Worker(pool, self._settings, module)
         try:
             worker.says("ready.")
@@ -89,16 +89,16 @@ class Harness:
             worker.close()
 
     def start(self, method: str, text: str, **options: Any) -> str:
-        """Start an operation; its name."""
+        """Start an operation and return its name."""
         request = WorkRequest(text=text)
         return self.service.start(f"acme.v1.Works.{method}", request, **options).name
 
     def gate(self, name: str) -> Path:
-        """The path of a file that is not there yet."""
+        """Return the path of a file that does not exist yet."""
         return self.directory / name
 
     def begun(self, name: str, attempt: int = 1) -> WorkMetadata:
-        """What the function reports in this attempt, once it has."""
+        """Wait until the function reports in this attempt, and return the metadata."""
 
         def look() -> WorkMetadata | None:
             found = self.service.get(name)
@@ -113,5 +113,5 @@ class Harness:
         return list(self.service.list(ListOperationsRequest(name="operations")).operations)
 
     def close(self) -> None:
-        """End the web server."""
+        """Close the service of the web server."""
         self.service.close(timedelta())

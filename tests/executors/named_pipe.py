@@ -1,4 +1,4 @@
-"""Lines that functions in other processes write to a test, by a named pipe."""
+"""Lines that functions in other processes send to a test through a named pipe."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tests.waiting import PATIENCE
 
 
 class Mail:
-    """A named pipe on which the functions of children write lines."""
+    """A named pipe to which functions in child processes write lines."""
 
     def __init__(self, path):
         self.path = str(path)
         os.mkfifo(path)
         self._inbox = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self._open = [os.open(path, os.O_WRONLY)]  # or the end of a writer would be that of all
+        self._open = [os.open(path, os.O_WRONLY)]  # keeps the pipe open when a writer closes it
         self._text = b""
 
     def line(self):
-        """The next line."""
+        """Wait for the next line and return it."""
         while b"\n" not in self._text:
             found = self._read()
             assert found, "nothing more will come"
@@ -28,13 +28,13 @@ class Mail:
         return line.decode()
 
     def end(self):
-        """Return when every process that held the pipe is gone."""
+        """Return when every process that held the pipe open has ended."""
         os.close(self._open.pop())
         while self._read():
             pass
 
     def close(self):
-        """Read no more."""
+        """Close the pipe."""
         for end in (*self._open, self._inbox):
             os.close(end)
 

@@ -1,4 +1,4 @@
-"""What the tests of the process executor have done in children: found there by import."""
+"""Functions that tests of the process executor run in child processes, which import them."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ class Hint:
 
 
 class Flaky(Exception):
-    """What is tried again."""
+    """An error that is retried."""
 
 
 class OddError(StatusError):
-    """An error whose facts are none."""
+    """An error whose details cannot be read."""
 
     def details(self, domain: str) -> tuple[object, ...]:
         raise ValueError(domain)
 
 
 def say(request: WorkRequest, text: str) -> None:
-    """Write a line to the test, which reads it from a named pipe."""
+    """Write a line to the test's named pipe."""
     with open(str(request.rest["pipe"]), "w") as pipe:
         pipe.write(f"{text}\n")
 
 
 def hold(request: WorkRequest) -> None:
-    """Keep the named pipe open for as long as this process, and those it forks, live."""
+    """Keep the named pipe open while this process, or a process that it forks, lives."""
     kept.append(os.open(str(request.rest["pipe"]), os.O_WRONLY))
 
 
@@ -91,7 +91,7 @@ def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Four steps; the process dies in the midst of the third of the first attempt."""
+    """Run four steps; in the first attempt, the process dies during the third one."""
 
     def effect(number: int) -> int:
         if (job.attempt, number) == (1, 2):
@@ -114,7 +114,7 @@ async def await_stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRes
 
 
 def keep_large(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """A checkpoint of as many bytes as the request says; the process dies behind it once."""
+    """Store a checkpoint of the requested size; the process dies after it in attempt 1."""
     job.checkpoint("large", "x" * request.size)
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -173,7 +173,7 @@ def from_another_thread(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRes
 
 
 def left_behind(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """A thread that reports when its call is long over."""
+    """Start a thread that reports after its call has ended."""
     go = threading.Event()
 
     def late() -> None:
@@ -197,7 +197,7 @@ def now_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def environment(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """What the environment has under this name."""
+    """Return the value of this environment variable."""
     return WorkResponse(text=os.environ.get(request.text, ""))
 
 
@@ -205,18 +205,18 @@ SEEN: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("seen", defaul
 
 
 def context(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """What the context has, which is then set."""
+    """Return the context variable's value, then set it."""
     before = SEEN.get()
     SEEN.set(f"by {job.name}")
     return WorkResponse(text=before)
 
 
 async def context_async(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """The same."""
+    """Do the same as ``context`` in a coroutine."""
     return context(request, job)
 
 
-# -- what fails --------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -250,21 +250,21 @@ FAILURES: Final[dict[Any, Callable[[], BaseException]]] = {
 
 
 def given(request: WorkRequest) -> str:
-    """What follows the name of the task."""
+    """Return what follows the colon in the task's name."""
     return str(request.rest["do"]).partition(":")[2]
 
 
 GIVEN: Final[dict[str, Any]] = {
     "wrong class": 5,
-    "unencodable": WorkResponse(text=3),  # type: ignore[arg-type]  # that is the point
+    "unencodable": WorkResponse(text=3),  # type: ignore[arg-type]  # deliberately wrong
     "half a pair": WorkResponse(text="\udcff"),
-    # What is packed already is taken as well.
+    # A message that is already packed is checked, too.
     "packed": AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"}),
 }
 
 
 def give(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Return what can be no response."""
+    """Return a value that is not a valid response."""
     response: WorkResponse = GIVEN[given(request)]
     return response
 
@@ -282,11 +282,11 @@ def flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text=str(tries.count(job.name)))
 
 
-# -- what is stopped ---------------------------------------------------------------------------
+# -- functions that are stopped --------------------------------------------------------------------
 
 
 def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
-    """Say that it is stopped, and stop; or ``finish``, ``fail`` or ``die`` instead."""
+    """Report the error and raise it; or ``finish``, ``fail`` or ``die`` instead."""
     match given(request):
         case "finish":
             return WorkResponse(text="done")
@@ -299,7 +299,7 @@ def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
 
 
 def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkResponse:
-    """Say that the work has begun, and sleep until it is stopped."""
+    """Report that the work has begun, and sleep until it is stopped."""
     say(request, "begun")
     try:
         sleep(3600)
@@ -309,12 +309,12 @@ def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkR
 
 
 def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Stops when it looks."""
+    """Sleep, and stop when the sleep raises."""
     return interrupted(request, job.sleep)
 
 
 def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """The same, by reports alone."""
+    """Report again and again, and stop when a report raises."""
     say(request, "begun")
     while True:
         time.sleep(0.001)
@@ -322,20 +322,20 @@ def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def never_look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted."""
+    """Sleep outside the job's control, until a signal interrupts it."""
     hold(request)
     return interrupted(request, time.sleep)
 
 
 def write_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted where it talks to its parent, most likely."""
+    """Log all the time, so that the signal most likely comes while the child sends a message."""
     say(request, "begun")
     while True:
         logging.getLogger("lro").warning("x" * 100_000)
 
 
 def stubborn(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Can only be killed."""
+    """Ignore every interrupt, so that only a kill ends it."""
     hold(request)
     say(request, "begun")
     while True:
@@ -345,7 +345,7 @@ def stubborn(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             say(request, "no")
 
 
-# -- what dies ---------------------------------------------------------------------------------
+# -- functions whose process dies ------------------------------------------------------------------
 
 
 def exit_at_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -369,7 +369,7 @@ def die_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def run_a_program(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Starts a program that holds the pipe, and dies before it."""
+    """Start a program that holds the pipe open, and die before it ends."""
     program = "import os, sys, time; os.open(sys.argv[1], os.O_WRONLY); time.sleep(3600)"
     subprocess.Popen([sys.executable, "-c", program, str(request.rest["pipe"])])
     say(request, "begun")
@@ -377,7 +377,7 @@ def run_a_program(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def fork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """A forked process is a stranger: it keeps no connection open, and SIGTERM ends it."""
+    """Fork a process that does not keep the parent's connection open and that SIGTERM ends."""
     here, there = os.pipe()
     child = os.fork()
     if not child:
@@ -386,7 +386,7 @@ def fork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         while True:
             time.sleep(3600)
     os.close(there)
-    os.read(here, 1)  # it has begun
+    os.read(here, 1)  # the forked process has begun
     os.kill(child, signal.SIGTERM)
     return WorkResponse(text=str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 
@@ -399,7 +399,7 @@ def fork_and_die(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def fork_unnoticed(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """A process that Python knows nothing of keeps the connection open beyond our end."""
+    """Fork without Python's knowledge, so the new process keeps the connection open."""
     library = ctypes.CDLL(None)
     if not library.fork():
         while True:
@@ -408,13 +408,13 @@ def fork_unnoticed(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse
 
 
 def hang_at_exit(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Leaves a thread behind that no exit gets past."""
+    """Leave a thread behind that blocks the interpreter's exit."""
     threading.Thread(target=threading.Event().wait).start()
     return WorkResponse()
 
 
 def hold_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Keeps the pipe open while the child waits for more work."""
+    """Keep the pipe open while the child waits for more work."""
     hold(request)
     return WorkResponse()
 
@@ -445,7 +445,7 @@ def settings(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Finds out by its report that it has lost its lease."""
+    """Report until a report raises LeaseLost."""
     say(request, "begun")
     while True:
         try:
@@ -456,28 +456,28 @@ def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Do what the request says under ``do``."""
+    """Run the function that the request names under ``do``."""
     found: WorkResponse = globals()[str(request.rest["do"]).partition(":")[0]](request, job)
     return found
 
 
 def short(request: WorkRequest) -> WorkResponse:
-    """Takes no job."""
+    """Take no job."""
     return WorkResponse(text=request.text)
 
 
 def nothing(request: WorkRequest) -> None:
-    """Has no response."""
+    """Return no response."""
 
 
 async def async_task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """An async function: it does what the request says, and awaits what can be awaited."""
+    """Run the function that the request names, and await its result if that is awaitable."""
     found: Any = task(request, job)
     return await found if inspect.isawaitable(found) else found
 
 
 async def await_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted where it awaits."""
+    """Sleep until the ``await`` is cancelled."""
     say(request, "begun")
     try:
         await asyncio.sleep(3600)
@@ -487,7 +487,7 @@ async def await_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse
 
 
 async def await_never(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted in its midst."""
+    """Run without an ``await``, so that only a signal interrupts it."""
     say(request, "begun")
     while True:
         time.sleep(0.001)
@@ -509,14 +509,14 @@ async def await_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResp
     return _learnt(job, before)
 
 
-# -- what is around functions ------------------------------------------------------------------
+# -- the around hook -------------------------------------------------------------------------------
 
 _noted = "not noted"
 
 
 @contextlib.contextmanager
 def noted(job: Job[Any]) -> Iterator[None]:
-    """Lets functions know that they are called within it; swallows what is not welcome."""
+    """Record that functions run inside this hook; swallow an ``Unwelcome`` error."""
     global _noted
     _noted = "noted"
     try:
@@ -532,7 +532,7 @@ class Unwelcome(Exception):
 
 
 def known(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """What is known of the operation, and what is around the function."""
+    """Return the facts of the operation, and whether the around hook is active."""
     return WorkResponse(" ".join([*map(str, operation_facts().values()), _noted]))
 
 
@@ -557,7 +557,7 @@ async def await_unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkR
 
 
 def service_of(executor: Executor, store: Store, **options: Any) -> Service:
-    """A service with every task, none of which is put in the place of its function."""
+    """Return a service with every task, whose functions stay importable under their names."""
     options = {"maintenance": False, **options}
     service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)

@@ -1,4 +1,4 @@
-"""The parts of the Celery executor, without a broker or with one in memory."""
+"""The parts of the Celery executor, with no broker or with one in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAME = "operations/a"
 
 
 def app_on(broker):
-    """An app that leaves logging as it is."""
+    """Return an app that does not change the configuration of logging."""
     app = celery.Celery(f"app{next(NUMBERS)}", broker=broker, set_as_current=False)
     app.conf.worker_hijack_root_logger = False
     app.conf.worker_redirect_stdouts = False
@@ -51,7 +51,7 @@ def app_on(broker):
 
 @pytest.fixture
 def unused_address():
-    """The address of a port without a listener."""
+    """The address of a port on which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -59,7 +59,7 @@ def unused_address():
 
 @pytest.fixture(autouse=True)
 def level():
-    """A worker sets the level of the root logger; the next test wants it as it was."""
+    """Restore the level of the root logger, which a Celery worker sets."""
     before = logging.root.level
     yield
     logging.root.setLevel(before)
@@ -67,13 +67,13 @@ def level():
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
-    """A worker gives a message back without a rest."""
+    """Let a worker return a message without a pause."""
     monkeypatch.setattr(_celery_messages, "REJECT_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
 def make_remote():
-    """Makes executors on a broker in memory, each with a worker of two threads."""
+    """A function that makes executors with a broker in memory and a worker of two threads each."""
     with ExitStack() as workers:
 
         def make(work):
@@ -95,7 +95,7 @@ def test_it_keeps_the_promises_of_its_kind(check, make_remote):
 
 
 def test_a_broken_remote_executor_is_found():
-    """The failure names the promise that was not kept."""
+    """The failure names the violated promise."""
     with pytest.raises(AssertionError, match="redelivery_is_valid"):
         check_remote_executor(lambda work: InlineExecutor())
 
@@ -109,7 +109,7 @@ def test_what_it_says_of_itself():
 
 
 def test_two_services_on_an_app_need_two_names():
-    """Else the names of one would be worked on by the other."""
+    """Otherwise a worker of one service would get the operation names of the other."""
     app = app_on("memory://")
     CeleryExecutor(app).attach(print)
     with pytest.raises(DeclarationError, match=r"lro\.work"):
@@ -119,7 +119,7 @@ def test_two_services_on_an_app_need_two_names():
 
 
 def test_settings_of_the_app_do_not_change_the_task():
-    """What the promises rest on is ours to say."""
+    """The executor's promises depend on these options, so it sets them itself."""
     app = app_on("memory://")
     ours = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True}
     app.conf.update({f"task_{name}": not value for name, value in ours.items()})
@@ -131,7 +131,7 @@ def test_settings_of_the_app_do_not_change_the_task():
 
 
 def test_an_eager_app_does_the_work_at_once():
-    """As Celery's users have it in their tests, without any broker."""
+    """Celery users test this way, without a broker."""
     done = []
     app = app_on("redis://nowhere.invalid")
     app.conf.task_always_eager = True
@@ -150,7 +150,7 @@ def publisher(*, app=None, seconds=1, connections=1):
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_a_broker_that_is_not_there(unused_address, scheme, monkeypatch):
-    """A start is refused; those right after it too, without another attempt."""
+    """A start is refused; further starts right after it are refused without another attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
@@ -159,7 +159,7 @@ def test_a_broker_that_is_not_there(unused_address, scheme, monkeypatch):
 
 
 def test_every_broker_of_a_list_is_tried(unused_address):
-    """The app names several; each gets its turn before a start is refused."""
+    """The app lists several brokers; all are tried before a start is refused."""
     publisher(app=app_on([f"redis://{unused_address}", "memory://"])).check_reachable()
 
 
@@ -168,7 +168,7 @@ def test_every_broker_of_a_list_is_tried(unused_address):
     [("redis://x", "socket_timeout"), ("amqp://x", "read_timeout"), ("memory://", None)],
 )
 def test_limits_are_those_of_our_connections_only(url, option):
-    """Settings of the app for its broker stay as they are, and are heeded."""
+    """The app's own broker settings are used and stay unchanged."""
     app = app_on(url)
     app.conf.broker_transport_options = {"visibility_timeout": 7}
     connection = publisher(app=app, seconds=3)._connect()
@@ -179,7 +179,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
 
 
 def test_a_dead_connection_is_replaced_once():
-    """The broker was started again: what failed over the old connection is done over a new one."""
+    """After a restart of the broker, a failed call is repeated once on a new connection."""
     broker = publisher()
     broker.check_reachable()
     failures = [OperationalError("gone") for _ in range(3)]
@@ -196,7 +196,7 @@ def test_a_dead_connection_is_replaced_once():
 
 
 def test_all_connections_are_in_use():
-    """A start that gets none in time raises; the broker does not count as away."""
+    """A start that gets no connection in time raises; the broker still counts as reachable."""
     broker = publisher(seconds=0.01)
 
     def act(connection):
@@ -208,7 +208,7 @@ def test_all_connections_are_in_use():
 
 
 def test_an_answer_is_believed_for_a_moment(monkeypatch):
-    """Then the broker is asked again."""
+    """For a moment after a successful check, the broker is not asked again."""
     asked, broker = [], publisher()
     monkeypatch.setattr(_celery_messages, "_open_channel", asked.append)
     for seconds, times in ((float("inf"), 1), (float("inf"), 1), (0.0, 2)):
@@ -221,7 +221,7 @@ def test_an_answer_is_believed_for_a_moment(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_makes_connections_of_its_own():
-    """After a fork; those of the parent are left alone."""
+    """After a fork, the child does not use the parent's connections."""
     broker = publisher()
     broker.check_reachable()
     pool = broker._pool
@@ -236,7 +236,7 @@ def test_a_child_makes_connections_of_its_own():
 
 
 def test_closed_publisher_closes_its_connections():
-    """One that is in use is closed when its call ends, and no new one is made."""
+    """A connection in use is closed when its call ends, and no new one is made."""
     broker, used = publisher(connections=10), []
 
     def act(connection):
@@ -248,7 +248,7 @@ def test_closed_publisher_closes_its_connections():
             assert [one.connected for one in used] == [True, True, False]
 
     broker.publish(act)
-    assert used[0].connected  # is kept for the next call
+    assert used[0].connected  # stays open for the next call
     broker.publish(act)
     assert used[0] is used[1]
     assert [one.connected for one in used] == [False, False, False]
@@ -264,7 +264,7 @@ def unavailable(name):
 
 
 def test_what_cannot_be_begun_goes_back(caplog):
-    """The store is away: the message is for another time, or another worker."""
+    """The store is unavailable, so the message is requeued for later or for another worker."""
     with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
         CeleryWorkerTask(unavailable, None).run(NAME)
     assert caught.value.requeue
@@ -272,7 +272,7 @@ def test_what_cannot_be_begun_goes_back(caplog):
 
 
 def dropped(caplog):
-    """The lines about messages that were dropped; threads of other tests may log, too."""
+    """Return the log lines about dropped messages; other tests' threads may log, too."""
     lines = [record.getMessage() for record in caplog.records if record.name == "lro"]
     return [line for line in lines if "a message is dropped" in line]
 
@@ -288,14 +288,14 @@ def dropped(caplog):
     ],
 )
 def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
-    """With one line in the log, of the types that it holds; no work is asked for."""
+    """One log line shows the types of the arguments; no operation is claimed."""
     CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     (line,) = dropped(caplog)
     assert f"a message is dropped: it must have the name of an operation, not {held}" in line
 
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
-    """The service says so, before its store is asked; in the main thread or another one."""
+    """The service refuses the name before it reads the store, in the main or another thread."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         CeleryWorkerTask(service.edges.work.run_operation, None).run("operations/")
         (line,) = dropped(caplog)
@@ -310,7 +310,7 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_work_is_begun_once(monkeypatch, begun):
-    """A signal may come while its thread is started, before it has begun or after."""
+    """A signal may come during the thread's start, before or after the thread has begun."""
     seen, errors = [], [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
@@ -329,13 +329,13 @@ def test_work_is_begun_once(monkeypatch, begun):
 @pytest.mark.parametrize(
     ("error", "raised", "closes"),
     [
-        (RuntimeError("can't start new thread"), Reject, 0),  # it is for another worker
-        (NotImplementedError("kill_job"), Reject, 1),  # which a signal has raised there
+        (RuntimeError("can't start new thread"), Reject, 0),  # requeued for another worker
+        (NotImplementedError("kill_job"), Reject, 1),  # which a signal handler raised there
         (SystemExit(1), SystemExit, 1),
     ],
 )
 def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, raised, closes):
-    """Not even by the thread, if it begins all the same: it finds that it is too late."""
+    """If the thread does begin later, it finds that it is too late."""
     seen, closed, threads = [], [], []
 
     def start(thread):
@@ -355,14 +355,14 @@ def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, ra
 
 
 class Consumer:
-    """What Celery says is ready."""
+    """The sender of Celery's ``worker_ready`` signal."""
 
     def __init__(self, app):
         self.app = app
 
 
 def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
-    """In its main process, and of this app alone; not where no application has asked for it."""
+    """Maintenance begins in the main process, for this app only and only if a service uses it."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
     executor.attach(print, None, lambda: begun.append(1))
@@ -375,7 +375,7 @@ def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
 
 
 def test_a_stopped_worker_begins_nothing():
-    """What comes after the stop goes back; so does what was running then, if it was given up."""
+    """Messages that come after the stop are requeued; so is one whose work was given up."""
     done, app = [], app_on("memory://")
     executor = CeleryExecutor(app)
 
@@ -393,7 +393,7 @@ def test_a_stopped_worker_begins_nothing():
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_service_is_told_when_a_task_is_over(apart):
-    """Whatever its end; and it does not count as running by then."""
+    """The callback runs after any end, and the task no longer counts as running by then."""
     app, told = app_on("memory://"), []
     executor = CeleryExecutor(app)
 
@@ -417,7 +417,7 @@ def test_the_service_is_told_when_a_task_is_over(apart):
 
 
 def test_an_error_of_the_work_is_an_error_of_the_task():
-    """Whether it is done in the main thread or another one."""
+    """This holds in the main thread and in other threads."""
 
     def work(name):
         raise KeyError(name)
@@ -437,7 +437,7 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
 
 
 class Signalled:
-    """Work in whose midst a signal handler raises an error in the main thread."""
+    """Work during which a signal handler raises an error in the main thread."""
 
     def __init__(self, error, hand_back=None):
         self.closed = []
@@ -467,9 +467,9 @@ class Signalled:
 
 @pytest.fixture
 def signalled():
-    """Makes such work, by the error.
+    """A function that makes such work, given the error.
 
-    Python drops an error that a signal handler raises while the garbage collector calls a function.
+    The garbage collector is off, because Python drops errors of signal handlers in its callbacks.
     """
     made = []
     gc.collect()
@@ -488,13 +488,13 @@ def signalled():
 @pytest.mark.parametrize(
     ("error", "hand_back", "raised"),
     [
-        (SystemExit(-241), None, SystemExit),  # as Celery raises it in a process of a pool
-        (NotImplementedError("kill_job"), None, Reject),  # where a worker has no pool
-        (SystemExit(1), ValueError("the store is broken"), SystemExit),  # left to its lease then
+        (SystemExit(-241), None, SystemExit),  # as Celery raises it in a pool process
+        (NotImplementedError("kill_job"), None, Reject),  # raised by a worker without a pool
+        (SystemExit(1), ValueError("the store is broken"), SystemExit),  # its lease expires later
     ],
 )
 def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
-    """The work is handed back first, and so is its message."""
+    """First the work is handed back, and its message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)
@@ -504,7 +504,7 @@ def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
 
 
 def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
-    """The work goes on, and the log says why."""
+    """The work continues, and the log says why."""
     work = signalled(SoftTimeLimitExceeded())
     work.may_end.set()
     with caplog.at_level(logging.WARNING, "lro"):
@@ -514,7 +514,7 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
 
 
 def test_work_without_a_way_to_hand_it_back(signalled):
-    """Then its lease runs out."""
+    """The work is not handed back; its lease expires later."""
     work = signalled(SystemExit(1))
     work.worker_task = CeleryWorkerTask(work.work, None)
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""What is special to an executor beside the contract; contexts and transactions of each."""
+"""Behavior of each executor beyond the contract; context variables and transactions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Coroutine(Work):
 
 
 def submit(executor, task):
-    """Submit a task where a worker is known to be free."""
+    """Submit a task when a worker is known to be free."""
     slot = executor.reserve()
     assert slot is not None
     slot.submit(task)
@@ -63,20 +63,20 @@ def finished(executor, task):
 
 
 def telling(executor):
-    """A semaphore that counts the calls of ``freed``."""
+    """Return a semaphore that counts the calls of ``freed``."""
     freed = threading.Semaphore(0)
     executor.attach(print, print, print, freed.release)
     return freed
 
 
 def ends(executor):
-    """Stop an executor; whether it has ended."""
+    """Stop an executor, and return whether it has ended."""
     executor.stop()
     return executor.join(PATIENCE)
 
 
 def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
-    """A function may make asyncio tasks of its own, and one of these may raise SystemExit."""
+    """A function may create asyncio tasks, and one of them may raise SystemExit."""
     executor = AsyncioExecutor()
 
     async def leave():
@@ -96,7 +96,7 @@ def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
 
 
 def test_what_a_function_left_behind_is_cancelled():
-    """Tasks that are not awaited end with the loop, in order."""
+    """Tasks that the function did not await are cancelled when the loop ends."""
     executor = AsyncioExecutor()
     cancelled = threading.Event()
 
@@ -119,7 +119,7 @@ def test_what_a_function_left_behind_is_cancelled():
 
 
 def test_the_loop_ends_once():
-    """Joining again, also from several threads, and submitting too late are harmless."""
+    """Further joins, even from several threads, and a late submit do no harm."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     executor.stop()
@@ -145,7 +145,7 @@ def test_joining_from_the_loop_itself_does_not_hang():
 
 
 def test_executors_declare_their_cancel_support():
-    """A thread cannot be stopped, a coroutine only where it awaits."""
+    """A thread cannot be stopped, and a coroutine only at an ``await``."""
     for make in (InlineExecutor, ThreadExecutor):
         assert make().cancel_support is CancelSupport.COOPERATIVE
     assert AsyncioExecutor().cancel_support is CancelSupport.AT_AWAIT
@@ -153,7 +153,7 @@ def test_executors_declare_their_cancel_support():
 
 @pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor])
 def test_an_executor_without_work_has_no_thread(make):
-    """It may be made before a server forks, or for nothing; stopping it is harmless."""
+    """It may be created before a server forks, or never be used; stopping it does no harm."""
     before = set(threading.enumerate())
     executor = make()
     assert ends(executor)
@@ -170,7 +170,7 @@ def test_the_thread_of_the_loop_is_started_once():
 
 
 def test_as_many_threads_are_started_as_are_needed():
-    """An idle thread is used again; when all are busy, one more is started."""
+    """An idle thread is reused; when all are busy, another one is started."""
     executor = ThreadExecutor(3)
     before = set(threading.enumerate())
 
@@ -190,14 +190,14 @@ def test_as_many_threads_are_started_as_are_needed():
 
 
 def others_end(before):
-    """Wait for the end of all threads but those; return whether there are no others."""
+    """Wait until all threads but these have ended; return whether no others are left."""
     for thread in set(threading.enumerate()) - before:
         joined(thread)
     return set(threading.enumerate()) <= before
 
 
 def refuse_threads(monkeypatch, *, after=0):
-    """Let so many threads be started, and no more."""
+    """Allow ``after`` more threads to be started, then refuse."""
     start, started = threading.Thread.start, []
 
     def limited(thread):
@@ -211,7 +211,7 @@ def refuse_threads(monkeypatch, *, after=0):
 
 @pytest.mark.parametrize("kind", [ThreadExecutor, AsyncioExecutor, ProcessExecutor])
 def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
-    """The process has too many, or is ending: the start raises, and the caller may ask again."""
+    """The process has too many threads, or is exiting: the start raises, and may be retried."""
     executor = kind(1)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
@@ -223,7 +223,7 @@ def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
 
 
 def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
-    """The system gives no more: the executor has fewer workers, and asks again each time."""
+    """The system refuses more: the executor has fewer workers, and tries again each time."""
     executor = ThreadExecutor(3)
     task = Work("a")
     with monkeypatch.context() as patch:
@@ -284,7 +284,7 @@ def test_slot_is_used_once():
 
 
 def test_the_tasks_of_a_closed_loop_are_given_up():
-    """By the next that asks for a worker; their places are free on the next loop."""
+    """The next reserve gives them up; their slots are free on the next loop."""
     executor = AsyncioExecutor(2, loop="running")
     freed = telling(executor)
     tasks = [Work("a", is_async=True), Work("b", is_async=True)]
@@ -340,7 +340,7 @@ def test_what_was_submitted_to_a_loop_that_is_closed_before_it_begins_is_given_u
 
 
 def test_a_task_for_a_loop_that_has_been_closed_is_refused_or_given_up():
-    """It is refused by the submit, unless another call has found out before."""
+    """The submit refuses it, whether or not an earlier call has noticed the closed loop."""
     executor = AsyncioExecutor(2, loop="running")
     loop = asyncio.new_event_loop()
 
@@ -360,7 +360,7 @@ def test_a_task_for_a_loop_that_has_been_closed_is_refused_or_given_up():
 
 
 def test_a_loop_that_is_being_ended_is_given_no_more_work():
-    """Its tasks are cancelled by then, and another would never begin."""
+    """Its tasks are being cancelled, and a new one would never begin."""
     executor = AsyncioExecutor(1, loop="running")
     freed = telling(executor)
     task = Work("a", is_async=True)
@@ -380,11 +380,11 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
 
 
 def test_a_slot_from_before_a_fork_is_of_no_use():
-    """The loop that it was for lives in the parent."""
+    """Its loop runs only in the parent."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     loop, thread = executor._loop, executor._thread
-    executor._after_fork()  # as in a forked child, but that the loop does run here
+    executor._after_fork()  # as in a forked child, except that the loop runs here
     with pytest.raises(Unavailable):
         slot.submit(Work("a"))
     executor._ended = True
@@ -441,7 +441,7 @@ assert executor.join(PATIENCE)
     ("module", "name"), [("threads", "ThreadExecutor"), ("asyncio", "AsyncioExecutor")]
 )
 def test_an_executor_survives_a_fork(module, name, warm):
-    """The child has threads of its own and none of the parent's tasks; the parent goes on."""
+    """The child has its own threads and none of the parent's tasks; the parent continues."""
     program = FORKED.format(module=module, name=name, warm=warm)
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
@@ -450,10 +450,10 @@ def test_an_executor_survives_a_fork(module, name, warm):
 
 
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
-    """Beside an event loop: it is neither lost, nor does it block the others."""
+    """It runs beside an event loop; it is not lost and does not block other tasks."""
     monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
     executor = AsyncioExecutor(2)
-    executor.reserve().release()  # the loop's own thread
+    executor.reserve().release()  # starts the loop's own thread
     start, refusals = threading.Thread.start, [1, 2]
 
     def refused(thread):
@@ -470,7 +470,7 @@ def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
 
 
 def test_the_inline_executor_waits_for_other_threads():
-    """A service that closes gives them time; what its own thread does is no reason to wait."""
+    """A join waits for tasks in other threads, but not for a task in its own thread."""
     executor = InlineExecutor()
     task = Work("a")
     other = threading.Thread(target=submit, args=(executor, task))
@@ -491,7 +491,7 @@ def test_the_inline_executor_waits_for_other_threads():
 
 
 def test_a_caller_reserves_one_inline_slot_at_a_time():
-    """So a service that wants as many as it can get has one; another thread has its own."""
+    """So a service that reserves all free slots gets one; another thread gets its own."""
     executor = InlineExecutor()
     freed = telling(executor)
     slot = executor.reserve()
@@ -502,7 +502,7 @@ def test_a_caller_reserves_one_inline_slot_at_a_time():
     seen = []
 
     class Outer(Work):
-        """Starts another within."""
+        """Runs another task inside this one."""
 
         def run(self, through=None):
             submit(executor, inner)
@@ -517,7 +517,7 @@ def test_a_caller_reserves_one_inline_slot_at_a_time():
 
 
 def test_starts_on_an_event_loop_do_not_share_an_inline_slot():
-    """Their steps are done in threads of a pool, which may be the same thread."""
+    """Their steps run in pool threads, possibly all in the same one."""
     executor = InlineExecutor()
     tasks = [Work(str(number), held=False) for number in range(3)]
 
@@ -546,7 +546,7 @@ def test_an_inline_slot_is_used_up_once():
 
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
-    """A loop of its own needs a thread of its own there; the caller waits."""
+    """The work needs its own loop in its own thread; the caller waits for it."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
 
         @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
@@ -565,7 +565,7 @@ NAME: Final = "acme.v1.Works.Context"
 
 
 def celery_eager(_: int) -> Executor:
-    """Work is done as a worker of Celery does it, where it is sent."""
+    """Return a Celery executor that runs each task where it is sent."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 
@@ -582,7 +582,7 @@ def celery_eager(_: int) -> Executor:
 def test_work_sees_no_context_of_a_start_or_of_other_work(
     make: Callable[[int], Executor], function: Any
 ) -> None:
-    """Of neither: the caller of the start sets one, and work in the same place another."""
+    """The caller of the start and each function set a variable; no later function sees it."""
 
     def start_three() -> list[str]:
         SEEN.set("by the caller")
@@ -611,7 +611,7 @@ METHOD = "acme.v1.Works.Echo"
 
 
 def committed(service, method, path):
-    """The name of an operation that a transaction has committed."""
+    """Start an operation in a transaction, commit it, and return the name."""
     with contextlib.closing(sqlite3.connect(path, timeout=60)) as connection:
         name = service.start(method, WorkRequest("abc"), within=connection).name
         connection.commit()

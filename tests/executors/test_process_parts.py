@@ -1,7 +1,7 @@
-"""The process executor: what signals and lost races do in its parts, and in short as a whole.
+"""The process executor: signals and lost races in its parts, and a short test of the whole.
 
-The connections of the parts are of these tests: all happens in one thread, in a given order. Real
-children, at the end, do not show that surely; ``tests/full/executors`` has the rest of them.
+The parts use fake connections, so everything happens in one thread and in a fixed order. The last
+tests use real children, whose timing varies; more of those are in ``tests/full/executors``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTERRUPTED = "interrupted"
 
 
 def call_of(do, *, function=process_methods.task, reference=None, **options):
-    """What a parent says to have a task done."""
+    """Return the message with which a parent has a child run a task."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
     rest = {"do": do, "pipe": os.devnull, "how": "detail"}
@@ -52,9 +52,9 @@ def call_of(do, *, function=process_methods.task, reference=None, **options):
 
 
 class Line:
-    """A connection of a child: it says what is given, then is closed; notes what it is told.
+    """A child's connection: it receives these messages, then closes; it records what is sent.
 
-    Each message ``interrupted`` of ``while_sending`` has SIGTERM come while something is sent.
+    For each ``interrupted`` in ``while_sending``, SIGTERM comes during that send.
     """
 
     def __init__(self, *messages, while_sending=()):
@@ -76,7 +76,7 @@ class Line:
 
 
 def lived(line):
-    """What a child says that gets all messages before it begins; and that it dies at their end."""
+    """Run a child that gets all messages before it begins; return what it sent before it died."""
     died = []
     line.child = ChildMain(line, lambda: died.append(True))
     line.child.listen()
@@ -112,7 +112,7 @@ def told(number, error=None):
     ],
 )
 def test_call_ends_as_its_messages_say_that_came_before_it_began(do, script, last):
-    """Answers to reports of before are passed over; what is to stop does, whenever that is said."""
+    """Replies to earlier reports are skipped; a stop takes effect whenever it comes."""
     function = process_methods.async_task if do.startswith("await") else process_methods.task
     *_, found = lived(Line(call_of(do, function=function), *script))
     if isinstance(last, Code):
@@ -133,7 +133,7 @@ def test_function_that_is_not_found_does_not_matter_once_the_call_is_to_stop(scr
 
 
 def test_signal_that_comes_while_a_message_is_sent_takes_effect_behind_it():
-    """And once; one between two calls, or from elsewhere, has none."""
+    """It takes effect once; a signal between two calls, or from elsewhere, has no effect."""
     signals = [INTERRUPTED, INTERRUPTED, ""]
     found = lived(Line(call_of("write_on"), ASKED, while_sending=signals))
     assert [type(one) for one in found] == [_messages.LogLine, _messages.Stopped]
@@ -166,13 +166,13 @@ def test_child_that_does_not_understand_its_parent_says_so_and_dies():
     ],
 )
 def test_refusal_of_a_report_arrives(error, expected):
-    """As the error that it was, where a function may expect it, else as one that passes."""
+    """Errors that functions may expect keep their class; others become Unavailable."""
     found = _messages.refusal_error(_messages.refusal(error), "operations/a", 1)
     assert (type(found), str(found)) == (type(expected), str(expected))
 
 
 class LastWords:
-    """A child that is dead when one looks, and has said something before."""
+    """A child that has sent some messages and is dead when it is next checked."""
 
     started = True
     killed = False
@@ -186,7 +186,7 @@ class LastWords:
             raise KeyError("the answer cannot be sent")
 
     def wake(self):
-        """There is nobody."""
+        """Do nothing: there is no child."""
 
     def receive(self, seconds):
         return self._words.pop(0) if self._words else None
@@ -196,12 +196,12 @@ class LastWords:
 
 
 class Control:
-    """The job of a call that nobody asks to stop."""
+    """The job of a call that nobody stops."""
 
     cancel_requested = False
 
     def on_stop(self, wake):
-        """Never."""
+        """Do nothing: the job never stops."""
 
 
 def supervision(*words):
@@ -213,7 +213,7 @@ def supervision(*words):
 
 
 def test_last_words_of_a_dead_child_count():
-    """It may have ended its call and itself between two looks."""
+    """The child may have sent its result and exited between two checks."""
     response = _messages.AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "x"})
     assert supervision(_messages.Done(response)).response() == response
 
@@ -223,7 +223,7 @@ def test_last_words_of_a_dead_child_count():
     [(_messages.AttemptReplaced(2), LeaseLost), (_messages.FunctionNotFound(), AttemptEnded)],
 )
 def test_child_is_used_again_if_all_was_understood(last, error):
-    """Else what it says later would be taken for the answer to another call."""
+    """Otherwise its later messages would be taken for the reply to another call."""
     fine = supervision(_messages.Ready(), last)
     with pytest.raises(error):
         fine.response()
@@ -234,7 +234,7 @@ def test_child_is_used_again_if_all_was_understood(last, error):
 
 
 def test_messages_are_read_whatever_pieces_they_come_in():
-    """Of more than two gigabytes, a length of eight bytes comes first; the end is no message."""
+    """Above two gigabytes, an eight-byte length comes first; a cut-off message is EOFError."""
     reading, writing = os.pipe()
     inbox = MessageReader()
     lengths = [
@@ -262,7 +262,7 @@ def service():
 
 
 def start(service: Service, do: str, **fields):
-    """Start a task; ``pipe`` and ``how`` are parts of its request."""
+    """Start a task; ``pipe`` and ``how`` go into its request."""
     rest = {"do": do, **{key: fields.pop(key) for key in ("pipe", "how") if key in fields}}
     return service.start("acme.v1.Works.Task", WorkRequest(rest=rest, **fields)).name
 

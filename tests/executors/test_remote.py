@@ -1,4 +1,4 @@
-"""Executors that only send names: who claims the work, and what becomes of names that are lost."""
+"""Executors that only send operation names: who claims the work, and how lost names are resent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Sending(InlineExecutor):
-    """Keeps the names that it is to send; the test delivers them."""
+    """An executor that records the names to be sent; the test delivers them."""
 
     redelivery = MINUTE
     submits_block = False
@@ -62,7 +62,7 @@ def sending():
 
 @pytest.fixture
 def service(make_service, store, sending):
-    """A service whose names are sent; its method says which attempt did the work."""
+    """A service with this executor; its method returns the number of the attempt."""
     return with_method(make_service(store, sending))
 
 
@@ -75,7 +75,7 @@ def with_method(service, **options):
 
 
 def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
-    """The start holds no lease; the worker that is given the name claims the work, and does it."""
+    """The start takes no lease; the worker that gets the name claims the work and runs it."""
     operation = service.start(NAME, WorkRequest("it"))
     assert not operation.done
     assert sending.sent == [operation.name]
@@ -88,7 +88,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
 
 
 def test_a_name_may_come_twice(service):
-    """Late, or to a worker that does not know it: nothing happens."""
+    """A late or unknown name has no effect."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
         service.edges.work.run_operation(name)
@@ -103,7 +103,7 @@ def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending,
     worker = threading.Thread(target=service.edges.work.run_operation, args=(name,))
     worker.start()
     step.reached()
-    service.edges.work.run_operation(name)  # by a second thread of the same process
+    service.edges.work.run_operation(name)  # in a second thread of the same process
     other.edges.work.run_operation(name)
     assert not other.get(name).done
     step.go.set()
@@ -112,7 +112,7 @@ def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending,
 
 
 def test_name_of_an_unknown_method_is_left_to_others(service, make_service, store, caplog):
-    """The log says so."""
+    """The worker logs an error and leaves the work in the queue."""
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
@@ -122,7 +122,7 @@ def test_name_of_an_unknown_method_is_left_to_others(service, make_service, stor
 
 
 def test_lost_name_is_sent_again(service, sending, clock, store):
-    """After its time of redelivery; then after its age again."""
+    """It is sent after the redelivery time, and then each time its age has doubled."""
     name = service.start(NAME, WorkRequest()).name
     service.run_maintenance()
     for after, sent in ((59, 1), (1, 2), (59, 2), (1, 3), (119, 3), (1, 4)):
@@ -138,7 +138,7 @@ def test_lost_name_is_sent_again(service, sending, clock, store):
 def test_work_of_a_dead_worker_is_sent_again_or_ends(
     make_service, store, sending, clock, at_most_once
 ):
-    """As the method says: another attempt, or ABORTED."""
+    """With ``at_most_once`` it ends ABORTED; otherwise another attempt is made."""
     service = with_method(make_service(store, sending), at_most_once=at_most_once)
     name = service.start(NAME, WorkRequest()).name
     now = clock()
@@ -154,7 +154,7 @@ def test_work_of_a_dead_worker_is_sent_again_or_ends(
 
 
 def test_cancel_before_any_claim_ends_the_operation(service, store):
-    """At once; the name that arrives later has no effect (spec §2.6)."""
+    """It ends at once; the name that arrives later has no effect (spec §2.6)."""
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
     assert service.get(name).error.code == Code.CANCELLED
@@ -163,7 +163,7 @@ def test_cancel_before_any_claim_ends_the_operation(service, store):
 
 
 def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
-    """Without a request id, nothing is left of it."""
+    """Without a request id, nothing stays in the store."""
     sending.error = Unavailable("the broker is away")
     with pytest.raises(Unavailable, match="broker"):
         service.start(NAME, WorkRequest())
@@ -171,7 +171,7 @@ def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
 
 
 def test_a_start_whose_stored_name_is_refused(service, sending, clock):
-    """The operation waits; its name is sent later."""
+    """The operation waits, and its name is sent later."""
     sending.late_error = Unavailable("the broker is away")
     name = service.start(NAME, WorkRequest()).name
     assert sending.sent == []
@@ -182,7 +182,7 @@ def test_a_start_whose_stored_name_is_refused(service, sending, clock):
 
 
 def test_a_repeated_start_sends_the_name_again(service, sending, store):
-    """With a request id the record stays: another call may have been answered with it."""
+    """With a request id the record stays, because another call may have returned it."""
     sending.error = Unavailable("the broker is away")
     for _ in range(2):
         with pytest.raises(Unavailable, match="broker"):
@@ -198,7 +198,7 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
 
 
 def test_start_during_a_stop_is_stored(service, sending, store):
-    """The next process does the work."""
+    """The next process runs the work."""
     service.edges.work.stopping = False
     whole = store.insert
 
@@ -215,7 +215,7 @@ def test_start_during_a_stop_is_stored(service, sending, store):
 
 @pytest.mark.parametrize(("refusal", "left"), [("error", 5), ("late_error", 60)])
 def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, store, refusal, left):
-    """What was claimed for sending has its time once more; no other process sends it meanwhile."""
+    """After a failed send, the claim holds for the redelivery time; no other process sends it."""
     name = service.start(NAME, WorkRequest()).name
     for error, seconds in ((Unavailable("the broker is away"), 60), (None, left)):
         setattr(sending, refusal, error)
@@ -228,7 +228,7 @@ def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, sto
 
 
 def test_deleted_waiting_work_still_runs(service, store):
-    """Callers do not see it, and then all is removed (spec §2.7)."""
+    """Callers do not see it, and its end removes the record (spec §2.7)."""
     name = service.start(NAME, WorkRequest()).name
     service.delete(name)
     with pytest.raises(OperationNotFound):
@@ -239,7 +239,7 @@ def test_deleted_waiting_work_still_runs(service, store):
 
 
 def test_a_stopping_worker_takes_no_name(service, store):
-    """The message goes back to where it came from."""
+    """It raises Unavailable, so the message goes back to the broker."""
     name = service.start(NAME, WorkRequest()).name
     service.edges.work.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
@@ -248,7 +248,7 @@ def test_a_stopping_worker_takes_no_name(service, store):
 
 
 def started(method, clock, *texts):
-    """The names of operations that are due one after the other."""
+    """Start operations that are due one after the other; return their names."""
     names = []
     for text in texts:
         names.append(method.start(WorkRequest(text)).name)
@@ -257,7 +257,7 @@ def started(method, clock, *texts):
 
 
 def test_a_name_that_comes_before_its_time_begins_nothing(service, sending, store, clock):
-    """Of delayed work: a repeated start sends one, or the broker an older one."""
+    """The work is delayed, but a repeated start or an old message delivers its name early."""
     name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     service.edges.work.run_operation(name)
@@ -271,7 +271,7 @@ def test_a_name_that_comes_before_its_time_begins_nothing(service, sending, stor
 
 
 def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
-    """Whichever older messages come in the pauses; each failure is in the record."""
+    """Older messages that arrive in the pauses have no effect; each failure is recorded."""
     service = make_service(store, sending)
     began = []
 
@@ -301,7 +301,7 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
 
 
 def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, step, clock):
-    """A worker that gets the name of another one ends its message at once."""
+    """A worker that gets a name over the limit drops its message at once."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     names = started(method, clock, *"abc")
@@ -326,7 +326,7 @@ def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, 
 def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
     make_service, store, sending, step, clock
 ):
-    """Its message came after the time of redelivery, when others had been sent."""
+    """Its message arrived after the redelivery time, when another name had been sent."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     late, other = started(method, clock, *"ab")
@@ -377,7 +377,7 @@ def test_a_rate_decides_when_names_are_sent(make_service, store, sending, clock)
 
 
 def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
-    """Names over the limit wait in the store, which knows whose turn it is."""
+    """Names over the limit wait in the store, which decides whose turn it is."""
     service = make_service(store, sending)
 
     def body(request, job):
@@ -393,7 +393,7 @@ def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
 
 
 def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
-    """Those that are sent at once are all equal to the broker."""
+    """The broker does not know priorities, so they are sent one by one."""
     service = make_service(store, sending)
     method = work(service, None, NAME, concurrency=1)
     names = [method.start(WorkRequest(), priority=priority).name for priority in (0, 5, 9)]
@@ -405,7 +405,7 @@ def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
 
 
 def test_paused_work_begins_after_the_pause(service, sending, store, clock):
-    """Its message is of no use; its name is sent again then, not after the time of redelivery."""
+    """Its message has no effect; after the resume its name is sent again at once."""
     name = service.start(NAME, WorkRequest()).name
     service.pause(NAME)
     service.edges.work.run_operation(name)
@@ -422,7 +422,7 @@ def test_paused_work_begins_after_the_pause(service, sending, store, clock):
 
 @pytest.mark.parametrize("swept", [True, False])
 def test_expired_work_does_not_begin(make_service, sending, clock, swept):
-    """Also if the worker is the one that finds it."""
+    """Maintenance ends it, or the worker that gets its name does."""
     service = make_service(None, sending)
     method = work(service, pytest.fail, NAME, expires=timedelta(seconds=30))
     name = method.start(WorkRequest()).name
@@ -435,7 +435,7 @@ def test_expired_work_does_not_begin(make_service, sending, clock, swept):
 
 
 class Elsewhere(ThreadExecutor):
-    """Calls functions another way, which the test gives."""
+    """An executor that calls functions through ``through``."""
 
     def __init__(self, through):
         super().__init__(1)
@@ -446,7 +446,7 @@ class Elsewhere(ThreadExecutor):
 
 
 def test_late_death_of_a_worker_changes_nothing(make_service, store, clock):
-    """Another worker has the operation by then."""
+    """Another worker has claimed the operation by then."""
     taken = threading.Event()
 
     def through(spec, request, job):
@@ -477,7 +477,7 @@ def test_attempt_that_has_died_is_over_before_its_operation_ends(make_service):
 
 
 def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
-    """All leases seem to have expired: live processes renew theirs before orphans are recovered."""
+    """All leases seem expired: live processes renew theirs before orphans are recovered."""
     seconds = [0.0]
     one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
     name = work(one, step, NAME).start(WorkRequest("done")).name
@@ -502,7 +502,7 @@ def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
 
 
 def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
-    """It is tried again in a minute; leases and orphans are seen to meanwhile."""
+    """The sweep is retried in a minute; meanwhile leases are renewed and orphans recovered."""
 
     class Sticking(MemoryStore):
         def expire(self, limit):
