@@ -1,4 +1,4 @@
-"""The command as the tests call it, the service that it asks, and what that was asked."""
+"""Helpers that call the command and record the requests that its server receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parent.parent.parent
 
 
 class Asked:
-    """An application, and the path and headers of every request to it."""
+    """Wraps an application and records the path and headers of every request."""
 
     def __init__(self, app: Any, url: str) -> None:
         self.app, self.url = app, url
@@ -35,7 +35,7 @@ class Asked:
 
 @attrs.frozen
 class Ended:
-    """How a call of the command ended, and what it wrote."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -48,20 +48,20 @@ class Ended:
 
     @property
     def json(self) -> list[Any]:
-        """The JSON values on them."""
+        """The JSON values, one on each line of standard output."""
         return [json.loads(line) for line in self.lines]
 
 
 @attrs.frozen
 class Lro:
-    """Calls the command in this process."""
+    """Runs the command in this process."""
 
     capsys: pytest.CaptureFixture[str]
     terminal: bool = False
-    """Whether the command takes standard output for a terminal."""
+    """Whether standard output looks like a terminal to the command."""
 
     def __call__(self, *arguments: str, status: int | None = None) -> Ended:
-        """Call it; where a status is given, the call must end with that."""
+        """Run the command; if a status is given, check the exit status."""
         from lro.cli import main
 
         self.capsys.readouterr()
@@ -74,7 +74,7 @@ class Lro:
 
     @staticmethod
     def as_process(*arguments: str, here: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Call it in a process of its own, which stands in that folder."""
+        """Run the command in its own process, in the folder ``here``."""
         path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
         return subprocess.run(
             [*COMMAND, *arguments],
@@ -87,17 +87,17 @@ class Lro:
 
 
 def started(harness: Harness, *steps: Any) -> str:
-    """The name of a new operation, which takes these steps."""
+    """Start an operation whose work takes these steps, and return its name."""
     harness.say(*steps)
     return harness.resize.start(ResizeRequest(source="a.png")).name
 
 
 def over(harness: Harness, *steps: Any) -> str:
-    """The same for one that is done by them."""
+    """Start an operation that ends after these steps, wait for its end and return its name."""
     name = started(harness, *steps)
     assert harness.service.wait(name, lro.Duration(10)).done
     return name
 
 
 COMMAND = [sys.executable, "-m", "lro.cli"]
-"""The command as a process of its own."""
+"""The command line that runs the command in its own process."""

@@ -1,6 +1,6 @@
-"""Every command stands in an empty folder, and leaves no path behind by which modules are found.
+"""Every command runs in an empty folder, and ``sys.path`` is restored afterwards.
 
-Those that ask a server find a real one on a socket of this machine.
+Commands for a server reach a real one on a local socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["harness", "listening"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder."""
+    """Change to an empty folder and return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("LRO_SERVER", "LRO_TOKEN", "NO_COLOR", "FORCE_COLOR"):
@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the processes of a command do counts as covered, if coverage is measured."""
+    """Measure coverage in the command's processes too, if coverage is measured."""
     coverage = sys.modules.get("coverage")
     current = None if coverage is None else coverage.Coverage.current()
     if current is not None:
@@ -45,13 +45,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Lro:
-    """Calls the command, for which there is no server."""
+    """The command, without a server."""
     return Lro(capsys)
 
 
 @pytest.fixture
 def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
-    """The service on the socket, and what was asked of it."""
+    """The service on the socket, which records the requests."""
     switch, url = listening
     switch.app = made = Asked(application(lro.asgi, harness), url)
     return made
@@ -59,14 +59,14 @@ def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
 
 @pytest.fixture
 def call(asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Calls the command, whose server is the service."""
+    """The command, whose server is the service of ``asked``."""
     monkeypatch.setenv("LRO_SERVER", asked.url)
     return Lro(capsys)
 
 
 @pytest.fixture
 def drawing(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Calls the command, which takes standard output for a terminal."""
+    """The command, with standard output as a terminal."""
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")

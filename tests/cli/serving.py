@@ -1,4 +1,4 @@
-"""Services for the commands that run one, each in a module of its own, and clients for them."""
+"""Modules with services for the commands that run one, and clients for these services."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LINE: Final = re.compile(r"(\S+) is served at (http://\S+:(\d+))(?: and (grpc://
 @lro.message("cli.v1.StepsRequest")
 @attrs.frozen
 class StepsRequest:
-    """What the work takes."""
+    """The request of the work."""
 
     text: str = ""
 
@@ -74,7 +74,7 @@ class StepsRequest:
 @lro.message("cli.v1.StepsResponse")
 @attrs.frozen
 class StepsResponse:
-    """Which process has done it."""
+    """The response: the process that did the work."""
 
     process: lro.Int32 = 0
 
@@ -89,7 +89,7 @@ def write_service(
     method: str = "",
     **options: object,
 ) -> None:
-    """Write the module of that name."""
+    """Write a module of this name with a service."""
     text = SERVICE.format(
         store=store, lease=lease, drain_seconds=drain_seconds, options=options, method=method
     )
@@ -98,7 +98,7 @@ def write_service(
 
 @attrs.frozen
 class Server:
-    """A running ``lro serve``, and where it is."""
+    """A running ``lro serve`` and its URLs."""
 
     host: Host
     url: str
@@ -106,7 +106,7 @@ class Server:
 
     @classmethod
     def of(cls, host: Host) -> Server:
-        """What a host says of itself, when it serves."""
+        """Read the server's URLs from the line that it prints once it serves."""
         found = host.says(LINE)
         return cls(host, found[2], found[4])
 
@@ -119,7 +119,7 @@ class Server:
 
 @contextlib.contextmanager
 def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterator[Server]:
-    """Run ``lro serve`` in a folder, at a free port, and wait for its line."""
+    """Run ``lro serve`` in a folder on a free port and wait until it serves."""
     command = ("-m", "lro.cli", "serve", *arguments, "--port", "0")
     with running(command, folder, log) as host:
         yield Server.of(host)
@@ -127,7 +127,7 @@ def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterato
 
 @contextlib.contextmanager
 def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str]]:
-    """The same, with a client, and with an operation whose work has begun."""
+    """Run ``lro serve``; yield it, a client, and the name of an operation that is running."""
     with lro_serve(folder, *arguments) as server, Client(server.url) as client:
         name = server.start(client).name
         until(lambda: begun(folder) != [])
@@ -135,6 +135,6 @@ def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str
 
 
 def begun(folder: Path) -> list[int]:
-    """The processes that have begun work, in order."""
+    """Return the IDs of the processes that have begun work, in order."""
     file = folder / "begun"
     return [int(line) for line in file.read_text().split()] if file.exists() else []

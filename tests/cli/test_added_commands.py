@@ -1,4 +1,4 @@
-"""Commands that other distributions add to ``lro``, by entry points of ``lro.commands``."""
+"""Commands that other distributions add to ``lro`` by entry points of ``lro.commands``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def greet(name: str) -> None:
 
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path with a distribution, ``acme-tools``, whose modules a test writes."""
+    """A folder on ``sys.path`` with a distribution ``acme-tools``, whose modules a test writes."""
     about = tmp_path / "acme_tools-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
@@ -46,7 +46,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write(folder: Path, source: str, *entries: str) -> None:
-    """Write the module ``acme_greet``, and the entry points of the distribution."""
+    """Write the module ``acme_greet`` and the entry points of the distribution."""
     (folder / "acme_greet.py").write_text(source)
     lines = ["[lro.commands]", *entries, ""]
     (folder / "acme_tools-1.0.dist-info" / "entry_points.txt").write_text("\n".join(lines))
@@ -54,7 +54,7 @@ def write(folder: Path, source: str, *entries: str) -> None:
 
 
 def test_command_of_another_package_is_listed_and_runs(added: Path, command: Lro) -> None:
-    """Its help is the first paragraph of the docstring, which is read without importing it."""
+    """Its help is the docstring's first paragraph, read without importing the module."""
     write(added, GREET, "greet = acme_greet:greet")
     listed = command("--help", status=0).out
     assert "Commands of other packages:\n  greet " in listed
@@ -85,7 +85,7 @@ EXTRA = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting',
 def test_broken_command_reports_why_and_breaks_no_other(
     source: str, entry: str, said: str, added: Path, command: Lro
 ) -> None:
-    """It is listed without help; the others run. Only what lacks an extra is told to install it."""
+    """Other commands still run. Only the error of a missing extra suggests to install it."""
     write(added, source, f"greet = {entry}", "good = acme_good:greet")
     (added / "acme_good.py").write_text(GREET)
     assert "  good " in command("--help", status=0).out
@@ -98,14 +98,14 @@ def test_broken_command_reports_why_and_breaks_no_other(
 
 
 def test_commands_of_this_package_cannot_be_replaced(added: Path, command: Lro) -> None:
-    """Built-in commands stay, and so do those that its own entry points add."""
+    """Built-in commands and those of lro's own entry points take precedence."""
     write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
     assert "operation_info" in command("lint", "--help", status=0).out
     assert "Say hello" not in command("get", "--help", status=0).out
 
 
 def test_entry_point_without_a_distribution(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finder of another kind may give one; its module stands in the sentence."""
+    """A custom finder may return one; the error then names its module."""
     entry = importlib.metadata.EntryPoint("greet", "acme_nowhere:greet", "lro.commands")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (entry,))
     assert "the command greet of acme_nowhere cannot be loaded" in command("greet", status=2).err

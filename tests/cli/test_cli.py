@@ -1,4 +1,4 @@
-"""The command: what it reads, what it prints, and how it ends."""
+"""The command ``lro``: input, output and exit status."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> {response}:
 
 @pytest.fixture(autouse=True)
 def here(here: Path) -> Path:
-    """The folder, with the files ``good``, ``bad`` and ``warned``."""
+    """The folder, with the descriptor sets ``good``, ``bad`` and ``warned``."""
     for name, method in (("good", GOOD), ("bad", BARE), ("warned", WARNED)):
         (here / name).write_bytes(packed(located(proto(method), 41, 2)))
     return here
 
 
 def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.Int32 = 0") -> None:
-    """Write a module with a Python service in it; each test has names of its own."""
+    """Write a module with a service; each test uses its own module names."""
     Path(f"{name}.py").write_text(MODULE.format(response=response, field=field), encoding="utf-8")
 
 
 def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
-    """Status 0, and the number of methods that were examined."""
+    """The status is 0, and the output has the number of checked methods."""
     assert command("lint", "good", status=0).out == "no findings in 1 long-running method\n"
 
 
 def test_a_finding_is_one_line(command: Lro) -> None:
-    """With its place first, so that editors and CI find it; status 1."""
+    """The line begins with the position, so that editors and CI can find it; the status is 1."""
     heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
     place, method, code, *what = line.split()
@@ -87,7 +87,7 @@ def test_a_finding_is_one_line(command: Lro) -> None:
 
 
 def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
-    """Nothing stands behind the sentence; a set without source information names the file."""
+    """Lines have no trailing spaces; without source information the position is the file."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     lines = command("lint", "bad", status=1).lines
@@ -100,7 +100,7 @@ def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
 def test_a_place_is_never_broken_in_a_terminal(
     command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Terminals and editors find the file by it; sentences break between words."""
+    """Terminals and editors need the position in one piece; messages wrap between words."""
     drawing = attrs.evolve(command, terminal=True)
     monkeypatch.setenv("COLUMNS", "60")
     name = f"acme/{'long' * 20}/v1/books.proto"
@@ -121,7 +121,7 @@ def test_a_place_is_never_broken_in_a_terminal(
 
 
 def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
-    """By protoc or by buf."""
+    """The error names both protoc and buf."""
     Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
     ways = "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
     for arguments in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
@@ -131,7 +131,7 @@ def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
 
 
 def test_json_output_is_a_list_of_objects(command: Lro) -> None:
-    """All with the same keys."""
+    """All objects have the same keys."""
     (found,) = json.loads(command("lint", "--json", "bad", status=1).out)
     assert list(found) == ["method", "code", "severity", "message", "file", "line", "column"]
     assert (found["severity"], found["line"], found["column"]) == ("error", 42, 3)
@@ -139,7 +139,7 @@ def test_json_output_is_a_list_of_objects(command: Lro) -> None:
 
 
 def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are printed in either case; ``-`` reads what another program writes."""
+    """Warnings are printed but only fail with ``--strict``; ``-`` reads standard input."""
     assert "1 warning in 1 long-running method" in command("lint", "warned", status=0).out
     given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
     monkeypatch.setattr(sys, "stdin", given)
@@ -149,7 +149,7 @@ def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.Monke
 
 
 def test_allowances(command: Lro) -> None:
-    """By option and by file, both as often as wanted; an unused one is a warning."""
+    """Options and files allow findings; an unused allowance is a warning."""
     Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
     by_file = ("lint", "--allow-file", "allowed.txt")
     command("lint", "bad", "--allow", "acme.v1.Books.Export", status=0)
@@ -159,7 +159,7 @@ def test_allowances(command: Lro) -> None:
 
 
 def test_several_sets_are_one(command: Lro) -> None:
-    """A type may stand in another file than its method."""
+    """Sets are merged, so a type and its method may be in different sets."""
     far = Declared("Export", ("ExportResponse", "far.Meta"))
     Path("a").write_bytes(packed(proto(far, imports=["far.proto"])))
     Path("b").write_bytes(packed(proto(name="far.proto", package="far", messages=["Meta"])))
@@ -168,7 +168,7 @@ def test_several_sets_are_one(command: Lro) -> None:
 
 
 def test_targets(command: Lro) -> None:
-    """Only the files that are named are examined; of a comparison, those of the old set."""
+    """``--target`` limits the check to these files; ``breaking`` picks them from the old set."""
     other = proto(BARE, name="o.proto", service="O", messages=())
     Path("two").write_bytes(packed(proto(GOOD), other))
     command("lint", "two", status=1)
@@ -179,7 +179,7 @@ def test_targets(command: Lro) -> None:
 
 
 def test_breaking(command: Lro) -> None:
-    """The same output and status, with the old and the new type in JSON."""
+    """``breaking`` reports like ``lint``; its JSON also has the old and the new type."""
     command("breaking", "good", "good", status=0)
     command("breaking", "good", "bad", "--allow", "*:operation-info-removed", status=0)
     (found,) = json.loads(command("breaking", "good", "warned", "--json", status=1).out)
@@ -188,11 +188,11 @@ def test_breaking(command: Lro) -> None:
 
 
 def test_a_python_service(command: Lro) -> None:
-    """A service is described and examined like any set; modules of the current folder are found."""
+    """A service is checked like a descriptor set; modules are found in the current folder."""
     module("kept")
     module("altered", "ExportResult")
     command("lint", "kept:books", status=0)
-    Path("a:b").write_bytes(Path("good").read_bytes())  # a file of such a name is read
+    Path("a:b").write_bytes(Path("good").read_bytes())  # a file of this name is preferred
     command("lint", "a:b", status=0)
     found = command("lint", "altered:books", "--strict", status=1)
     assert "response-type-convention" in found.out
@@ -212,7 +212,7 @@ def test_proto_files_are_printed(command: Lro) -> None:
 
 
 def test_proto_files_are_written(command: Lro) -> None:
-    """With a set of descriptors that the linter takes; a folder that cannot be made is named."""
+    """``lint`` accepts the descriptor set; the error of a folder that cannot be made names it."""
     module("written")
     write = functools.partial(command, "proto", "written:books")
     found = write("--out", "out/protos", "--descriptor-set", "out/set.pb", status=0)
@@ -249,10 +249,10 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("commands", "source", "why"), UNUSABLE)
-def test_what_cannot_be_used_is_named(
+def test_unusable_input_is_named(
     commands: list[list[str]], source: str, why: str, command: Lro
 ) -> None:
-    """Status 2 and a line that says what is wrong with what; never a traceback."""
+    """The status is 2, and the error names the input and the problem, without a traceback."""
     module("plain")
     Path("failing.py").write_text("1 / 0", encoding="utf-8")
     Path("leaving.py").write_text("raise SystemExit(3)", encoding="utf-8")
@@ -265,7 +265,7 @@ def test_what_cannot_be_used_is_named(
 
 
 def test_version_and_help(command: Lro) -> None:
-    """That of the distribution; each command is listed, and explains itself."""
+    """The version is the distribution's; the help lists the commands, and each has its own."""
     version = importlib.metadata.version("lro")
     assert command("--version", status=0).out == f"lro {version}\n"
     assert {"lint", "breaking"} <= {*command("--help", status=0).out.split()}
@@ -273,7 +273,7 @@ def test_version_and_help(command: Lro) -> None:
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
-    """Forget a package of ours, and have modules that cannot be imported."""
+    """Unload a package of ours, and make these modules fail to import."""
     for name in [one for one in [*sys.modules] if one.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lro.cli._app", raising=False)
@@ -293,21 +293,21 @@ def test_missing_extra_is_named(
     package: str, modules: list[str], said: str, command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing(monkeypatch, package, *modules)
-    drawing = attrs.evolve(command, terminal=True)  # where findings are coloured
+    drawing = attrs.evolve(command, terminal=True)  # coloured findings need rich
     assert said in drawing("lint", "bad", status=2).err
 
 
 def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not hidden behind advice that would not help."""
+    """Its error is raised as it is, without advice to install an extra."""
     missing(monkeypatch, "lro.cli.", "lro.cli._commands")
     with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._commands"):
         main(["lint", "good"])
 
 
-def test_a_process(here: Path) -> None:
-    """The status reaches the shell; a service with maintenance does not keep the process alive.
+def test_command_in_its_own_process(here: Path) -> None:
+    """A process returns the status, and a service's maintenance does not keep it running.
 
-    Who imports the module that is run calls nothing.
+    Importing ``lro.cli.__main__`` does not run the command.
     """
     module("alive", "ExportResult")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")

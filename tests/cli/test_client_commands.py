@@ -1,4 +1,4 @@
-"""The commands that ask a server: what each prints, and how it ends."""
+"""The commands that call a server: their output and exit status."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.work_messages import WorkRequest, WorkResponse
 
 START = json.dumps({"source": "a.png"})
 REFUSED: list[str] = []
-"""Names of operations that nobody may delete."""
+"""Names of operations whose deletion is refused."""
 
 
 def refuse_one(caller: str, verb: str, name: str) -> bool:
-    """Allow all but the deletion of what is ``REFUSED``."""
+    """Refuse only the deletion of an operation in ``REFUSED``."""
     return verb != "DeleteOperation" or name not in REFUSED
 
 
@@ -38,7 +38,7 @@ FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 
 
 def test_get(call: Lro, harness: Harness) -> None:
-    """All that is known of an operation, as text for people; how far it is while it runs."""
+    """In a terminal, ``get`` prints all fields as text, with the progress of running work."""
     name = over(harness, ResizeMetadata(40), ResizeResponse(2**40))
     shown = Lro(call.capsys, terminal=True)
     found = shown("get", name)
@@ -52,7 +52,7 @@ def test_get(call: Lro, harness: Harness) -> None:
 
 
 def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """With tabs between name, state, and result or progress; also of one that was just started."""
+    """``get`` and ``start`` print name, state, and result or progress, separated by tabs."""
     names = [over(harness, ResizeMetadata(40), ResizeResponse(7)), over(harness, FAILURE)]
     assert call("get", *names).lines == [
         f'{names[0]}\tSUCCEEDED\t{{"@type":"{PREFIX}acme.images.v1.ResizeResponse","sizeBytes":"7"}}',
@@ -63,7 +63,7 @@ def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
 
 
 def test_get_as_json(call: Lro, harness: Harness) -> None:
-    """One object on each line, as on the wire; the names each once."""
+    """Each line is the object as received; a repeated name is printed once."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0], status=0)
     first, second = found.json
@@ -73,7 +73,7 @@ def test_get_as_json(call: Lro, harness: Harness) -> None:
 
 
 def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
-    """The worst of several; of one that is missing in a sentence, and the others are printed."""
+    """Of several states the worst counts; a missing one is an error, but others are printed."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
@@ -84,7 +84,7 @@ def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
 
 
 def test_list(call: Lro, harness: Harness) -> None:
-    """In a pipe a line for each, with tabs; nothing in it controls a terminal."""
+    """In a pipe each operation is a line with tabs, without terminal control characters."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     assert [line.split("\t") for line in call("list", status=0).lines] == [
         [names[1], "SUCCEEDED", "100%"],
@@ -93,7 +93,7 @@ def test_list(call: Lro, harness: Harness) -> None:
 
 
 def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
-    """By filter, by parent, and not more than wanted."""
+    """A filter, a parent and a limit select the operations."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     assert [one["name"] for one in call("list", "--json").json] == names[::-1]
     assert len(call("list", "--limit", "2", "--page-size", "1").lines) == 2
@@ -104,7 +104,7 @@ def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
 
 
 def test_wait(call: Lro, harness: Harness) -> None:
-    """The response on one line, when it has come."""
+    """``wait`` prints the response on one line once the operation has ended."""
     name = started(harness, ResizeMetadata(40), ResizeResponse(7))
     found = call("wait", name)
     assert (found.status, found.err) == (0, "")
@@ -123,7 +123,7 @@ def test_wait_for_several(call: Lro, harness: Harness) -> None:
 
 
 def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
-    """With ``--poll`` no command asks for a Wait or a stream."""
+    """With ``--poll`` no command calls Wait or Watch."""
     names = [started(harness) for _ in range(6)]
     harness.say(*[ResizeResponse(1)] * 8)
     assert call("wait", *names, "--poll").status == Exit.DONE
@@ -134,7 +134,7 @@ def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
 
 
 def test_no_server_there(call: Lro) -> None:
-    """The error comes at once, whatever the timeout, and names the server."""
+    """The error appears at once, despite a longer timeout, and names the server."""
     with sockets.serving(sockets.closing) as url:
         for command in (["get"], ["wait", "--timeout", "1h"], ["cancel"], ["delete"]):
             found = call(*command, "operations/a", "--server", url)
@@ -143,7 +143,7 @@ def test_no_server_there(call: Lro) -> None:
             assert f"(asked was {url})" in found.err
         said = call("list", "--server", url, status=Exit.CALL_FAILED).err
         assert said.startswith("lro: ListOperations failed with UNAVAILABLE: ")
-    with sockets.serving(sockets.silent) as url:  # no wait is longer than the timeout
+    with sockets.serving(sockets.silent) as url:  # the timeouts hold here too
         slow = ("operations/a", "--server", url)
         found = call("wait", *slow, "--timeout", "100ms", status=Exit.CALL_FAILED)
         assert "DEADLINE_EXCEEDED" in found.err
@@ -151,7 +151,7 @@ def test_no_server_there(call: Lro) -> None:
 
 
 def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """A line for each change."""
+    """``watch`` prints a line for each change."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     last = call("watch", name, status=Exit.FAILED).lines[-1]
     assert last == f"{name}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk"
@@ -159,7 +159,7 @@ def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
 
 
 def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
-    """Those that match when it begins; it is said that there are more."""
+    """``watch`` follows the operations that match at its start, and reports more than the limit."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2", status=0)
     assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
@@ -171,7 +171,7 @@ def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
 
 
 def test_cancel(call: Lro, harness: Harness) -> None:
-    """With --wait, being cancelled is what was asked for; not so a failure."""
+    """With ``--wait``, a cancelled operation is a success, a failed one is not."""
     name, failed = started(harness, None), over(harness, FAILURE)
     assert call("cancel", name).status == Exit.DONE
     out = call("cancel", name, "--wait", status=Exit.DONE).out
@@ -191,7 +191,7 @@ def test_delete(call: Lro, harness: Harness) -> None:
 
 
 def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
-    """Those in progress; it says how many they are, and waits for them if it is asked to."""
+    """``cancel --filter`` takes those in progress, prints their number, and can wait for them."""
     ended = over(harness, ResizeResponse())
     names = [started(harness, None) for _ in range(3)]
     found = call("cancel", "--filter", "name:*", "--yes", "--wait", status=0)
@@ -205,7 +205,7 @@ def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
 def test_delete_all_that_match(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a question at the terminal, which counts them; without one only if --yes is there."""
+    """The command prints their number and asks at the terminal; elsewhere it needs ``--yes``."""
     names = [over(harness, ResizeResponse()) for _ in range(2)]
     matching = ("delete", "--filter", "done = true")
     found = call(*matching, status=2)
@@ -222,7 +222,7 @@ def test_delete_all_that_match(
 
 
 def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
-    """An empty one would be for all operations; with names it would be in doubt."""
+    """An empty filter, which would match all, and a filter together with names are refused."""
     name = over(harness, ResizeResponse())
     for verb in ("cancel", "delete", "rerun"):
         assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
@@ -236,7 +236,7 @@ def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
 
 @pytest.mark.parametrize("harness", [{"authorize": refuse_one}], indirect=True)
 def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
-    """The others are done all the same."""
+    """A refusal does not stop the other deletions."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     REFUSED.append(names[1])
     found = call("delete", "--filter", "name:*", "--yes", status=Exit.CALL_FAILED)
@@ -246,7 +246,7 @@ def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
 
 
 def test_start_and_wait(call: Lro, harness: Harness) -> None:
-    """Until it is done, with the status of that."""
+    """``start --wait`` returns once the operation ends; its result sets the exit status."""
     harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
     harness.say(FAILURE)
@@ -256,7 +256,7 @@ def test_start_and_wait(call: Lro, harness: Harness) -> None:
 
 
 def test_start_once(call: Lro, asked: Asked) -> None:
-    """Under one id nothing is started twice; auto makes one, and says which."""
+    """One request ID starts one operation; ``auto`` makes an ID and prints it."""
     found = call("start", PATH, START, "--validate-only", "--json")
     assert (found.status, found.json[0]["done"], call("list").out) == (0, True, "")
     refused = call("start", PATH)
@@ -274,7 +274,7 @@ def test_start_once(call: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun(call: Lro, harness: Harness) -> None:
-    """The new operation is printed, or waited for; what cannot be started again says why."""
+    """``rerun`` prints the new operation or waits for it; an error says why there is none."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]
@@ -290,7 +290,7 @@ def test_rerun(call: Lro, harness: Harness) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed, after a question; again it starts nothing, and neither does the service."""
+    """After a confirmation it reruns the failed ones; repeated, it returns the same reruns."""
     names = [over(harness, FAILURE) for _ in range(2)]
     over(harness, ResizeResponse(1))
     wanted = " OR ".join(f'name = "{name}"' for name in names)
@@ -318,7 +318,7 @@ def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: Harness) -> None:
-    """The others are started all the same."""
+    """An error does not stop the other reruns."""
     failed = over(harness, FAILURE)
     other = lro.Service(harness.service.store, None, maintenance=False)
     method = other.declare("acme.v1.Works.Gone", request=WorkRequest, response=WorkResponse)
@@ -333,7 +333,7 @@ def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: 
 
 
 def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file, or of what another program writes."""
+    """A request is read from a file or from standard input."""
     (here / "request.json").write_text(START, encoding="utf-8")
     assert call("start", PATH, "@request.json").status == 0
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(START.encode())))
@@ -343,7 +343,7 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_control_characters_of_server_are_escaped(call: Lro) -> None:
-    """Names and texts of a server write nothing to the terminal but themselves."""
+    """A server's names and texts cannot control the terminal."""
     body: Any = {
         "name": "operations/a\x1b]0;x\x07\u202e\u061c\u200b\U000e0041\n",
         "metadata": {"@type": "x/acme.Meta", "message": "\x9b2J\u200b"},
@@ -360,7 +360,7 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
 
 
 def test_bare_operations(call: Lro) -> None:
-    """Done with nothing, and an error without a code."""
+    """An operation that is done without a result, and an error without a code, are printed."""
     for body, expected in (
         ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),
         ({"done": True, "error": {}}, "FAILED\tUNKNOWN:\n"),

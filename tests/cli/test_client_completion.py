@@ -1,4 +1,4 @@
-"""Completion by the shell: the scripts, and what they get."""
+"""Shell completion: the scripts and the completions that they receive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", 
 
 @pytest.fixture
 def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What bash gets for these words, of which the last is not yet whole."""
+    """Return a function that completes the last of these words for bash."""
 
     def ask(*words: str) -> list[str]:
         with monkeypatch.context() as patch:
@@ -64,7 +64,7 @@ def test_names_of_operations_are_completed(complete: Any, harness: Harness, aske
 def test_names_with_shell_characters_are_not_completed(
     complete: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that a shell would interpret is not completed, also not one of several lines."""
+    """A name is left out if a shell would interpret it or if it has several lines."""
     bad = ["a;touch${IFS}/tmp/x", *(f"a{sign}" for sign in (" b", "\nb", "\x1b[2J", "\x9b"))]
     bad += ["a\u202e", "a'", "a~", "ä", "$(b)"]
     listed = [f"operations/{one}" for one in (*bad, "good-1_a.b")] + ["-rf", "~/operations", ""]
@@ -76,7 +76,7 @@ def test_names_with_shell_characters_are_not_completed(
 
 
 def test_names_under_a_parent_are_completed(complete: Any, asked: Asked) -> None:
-    """The server is asked for them."""
+    """Completion lists the operations below the parent."""
     assert complete("get", "projects/p/operations/a") == []
     assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
 
@@ -84,7 +84,7 @@ def test_names_under_a_parent_are_completed(complete: Any, asked: Asked) -> None
 def test_completion_without_a_server_prints_nothing(
     complete: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the server does not answer."""
+    """Without a usable or responding server there are no completions and no errors."""
     monkeypatch.setenv("LRO_SERVER", "nonsense")
     assert complete("get", "op") == []
     monkeypatch.delenv("LRO_SERVER")
@@ -96,8 +96,8 @@ def test_completion_without_a_server_prints_nothing(
             assert complete("get", "op") == []
 
 
-def test_the_help_of_what_is_loaded_later(call: Lro) -> None:
-    """It is read from the source, and is that of the command itself."""
+def test_help_of_commands_that_are_loaded_later(call: Lro) -> None:
+    """Their help is read from the source and equals the command's own help."""
     shown = call("--help").out
     added = _app.added_commands()
     assert set(CLIENT_COMMANDS) <= {*added}

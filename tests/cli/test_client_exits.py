@@ -1,4 +1,4 @@
-"""Interrupts and closed outputs end a command in this process; test_client_pipes uses a child."""
+"""Interrupts and closed outputs of commands in this process; test_client_pipes uses a child."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ID = "0c5b2a3e-5f1d-4b8f-9d55-6d4a3f3f5b11"
 
 
 def raising(error: BaseException) -> Any:
-    """A function that raises this."""
+    """Return a function that raises this error."""
 
     def fail(*_: object, **__: object) -> Any:
         raise error
@@ -52,7 +52,7 @@ def test_interrupt_names_the_operation(
 
 
 def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is to be typed again may be pasted into a shell."""
+    """The command that the message suggests can be pasted into a shell."""
     with click.Context(app):
         _terminal.set_going_on(["operations/a b$(c)"])
         _terminal.print_going_on()
@@ -86,7 +86,7 @@ def test_output_that_is_no_text_stream(
     name = over(harness, ResizeMetadata(40), ResizeResponse())
     found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
     assert (found.exit_code, name in found.output) == (0, True)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())  # its error handling cannot be changed
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # its error handler cannot be changed
     assert main(["list", "--server", asked.url]) == 0
 
 
@@ -113,7 +113,7 @@ def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.M
 def test_interrupted_while_it_starts(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
-    """The server may have got it: the message says how to find out."""
+    """The server may have received the start: the message says how to find out."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")
@@ -146,7 +146,7 @@ def test_command_without_output_asks_nothing(
 def test_command_without_standard_error_returns_its_status(
     call: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status says enough."""
+    """Nothing can be printed, so the exit status reports the error."""
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["get", "operations/no"]) == Exit.CALL_FAILED
     sys.stderr.close()
@@ -158,7 +158,7 @@ def test_command_without_standard_error_returns_its_status(
 @pytest.mark.parametrize(
     ("error", "status", "shown"),
     [
-        (BrokenPipeError(), Exit.CUT_OFF, ""),  # the reader has gone away
+        (BrokenPipeError(), Exit.CUT_OFF, ""),  # the reader closed the pipe
         (OSError(errno.ENOSPC, "No space left on device"), Exit.MISUSED, "No space left on device"),
         (OSError(errno.ENOENT, "No such", "roots.pem"), Exit.MISUSED, "roots.pem: No such"),
         (OSError("odd"), Exit.MISUSED, "odd"),

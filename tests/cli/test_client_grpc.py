@@ -1,4 +1,4 @@
-"""The commands over gRPC: the same, and descriptors where messages are in binary form."""
+"""The commands over gRPC, where binary messages need descriptors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = json.dumps({"source": "a.png"})
 def address(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, call: Lro, here: Path
 ) -> Iterator[str]:
-    """The address of the service over gRPC, whose descriptors are in the file ``set``."""
+    """The gRPC address of the service; its descriptors are in the file ``set``."""
     (here / "set").write_bytes(descriptor_set(harness.service))
     with serving("threads", harness.service) as found:
         monkeypatch.setenv("LRO_SERVER", f"grpc://{found}")
@@ -58,7 +58,7 @@ def test_messages_in_binary_form(call: Lro, harness: Harness, address: str) -> N
 
 
 def test_start_over_grpc_uses_descriptors(call: Lro, harness: Harness, address: str) -> None:
-    """The method is given by its full name."""
+    """``start`` takes the method's full name or path."""
     harness.say(ResizeResponse(7))
     for target in (FULL_NAME, "/acme.images.v1.Images/Resize"):
         harness.say(ResizeResponse(7))
@@ -82,7 +82,7 @@ def test_a_start_that_descriptors_do_not_describe_is_refused(
 
 
 def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers and the token are metadata."""
+    """``--header`` and the token become gRPC metadata."""
     monkeypatch.setenv("LRO_TOKEN", "s3cret")
     with odd_server(replying(name="operations/a", done=True)) as odd:
         monkeypatch.setenv("LRO_SERVER", f"grpc://{odd.address}")
@@ -119,7 +119,7 @@ def test_details_and_unknown_types(call: Lro) -> None:
 
 
 def test_grpcs_url_speaks_tls(call: Lro, address: str) -> None:
-    """This server does not."""
+    """So a call to this plaintext server fails, and the error names the URL."""
     options = ("--server", f"grpcs://{address}", "--call-timeout", "2s")
     said = call("get", "operations/a", *options, status=Exit.CALL_FAILED).err
     assert f"(asked was grpcs://{address})" in said
@@ -161,7 +161,7 @@ UNUSABLE = {
 def test_descriptors_that_cannot_be_used_are_an_error_of_every_command(
     call: Lro, here: Path, address: str, content: bytes, expected: str
 ) -> None:
-    """The status is 2, and a sentence names the file."""
+    """The status is 2, and the error names the file."""
     (here / "odd.binpb").write_bytes(content)
     named = [[verb, "operations/a"] for verb in ("get", "wait", "watch")]
     for command in (*named, ["list"], ["start", FULL_NAME, START]):

@@ -1,4 +1,4 @@
-"""Text from elsewhere, as a terminal gets it."""
+"""Text from servers, made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_invisible_characters_are_escaped(text: str, shown: str) -> None:
 
 @given(anything)
 def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
-    """In texts and in JSON, which means the same as before."""
+    """The escaped JSON still has the same value."""
     for shown in (plain(text), one_line(text)):
         assert UNSEEN.isdisjoint(map(unicodedata.category, shown))
     as_json = plain_json(json.dumps([text], ensure_ascii=False))
@@ -43,12 +43,11 @@ def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
 
 
 def test_white_space_becomes_single_spaces() -> None:
-    """White space becomes single spaces."""
     assert one_line(" a\r\n\tb\u2028\u00a0c\x1b ") == r"a b c\x1b"
 
 
 def test_no_word_with_a_sign_of_a_shell_is_safe() -> None:
-    """Nor one that begins like an option; names as services make them are."""
+    """Nor is an empty word or one that begins like an option; usual operation names are safe."""
     for word in ("a", "operations/a-b_c.d", "projects/1/operations/a%2F+@x"):
         assert safe_in_shells(word)
     for sign in [*"~=:;|&$`'\"\\<>(){}[]*?!#^, \n\x1bé\u200b"]:

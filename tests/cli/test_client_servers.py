@@ -1,4 +1,4 @@
-"""Which server is asked, as what, and how operations are named."""
+"""How commands choose the server, the credentials and the operation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_headers_are_sent(call: Lro, asked: Asked) -> None:
 def test_one_credential_is_sent(
     call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of the environment, or before that of a header or a file: of one of the two."""
+    """A header or a token file takes precedence over the environment; both together are refused."""
 
     def sent(*options: str) -> str | None:
         call("list", *options)
         return asked.requests[-1][1].get("authorization")
 
     assert sent() is None
-    for text in (SECRET, f"Bearer {SECRET}", f"bearer  {SECRET}\n"):  # as copied from a header
+    for text in (SECRET, f"Bearer {SECRET}", f"bearer  {SECRET}\n"):  # with and without the scheme
         monkeypatch.setenv("LRO_TOKEN", text)
         assert sent() == f"Bearer {SECRET}"
         (here / "token").write_text(text.replace(SECRET, "other"), encoding="utf-8")
@@ -53,7 +53,7 @@ def test_one_credential_is_sent(
 def test_the_token_stays_with_its_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operation's URL or token may come from anyone: it sends no secret elsewhere."""
+    """A URL or a token from a stranger must not send the secret to another server."""
     name = over(harness, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
 
@@ -70,7 +70,7 @@ def test_the_token_stays_with_its_server(
 
 
 def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None:
-    """Services have their operations below other paths too; what stands before is the server's."""
+    """``--prefix`` names the path below which the operations are; a URL may have its own prefix."""
     call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
     call("cancel", "operations/a", "--prefix", "/")
     call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
@@ -84,7 +84,7 @@ def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None
 def test_url_of_an_operation_gives_server_and_name(
     call: Lro, asked: Asked, harness: Harness
 ) -> None:
-    """An operation's URL says its server; a path is taken for the name that it has."""
+    """A URL names server and operation; a path names the operation alone."""
     name = over(harness, ResizeResponse())
     for given in (
         f"{asked.url}/v1/{name}",
@@ -95,7 +95,7 @@ def test_url_of_an_operation_gives_server_and_name(
 
 
 def test_the_address_in_messages(call: Lro) -> None:
-    """That of a token writes nothing to the terminal but itself."""
+    """An address from a token cannot control the terminal."""
     token = Token(name="operations/a", server="http://127.0.0.1:1/\x9b\u202e\u200b").text
     said = call("get", token, status=Exit.CALL_FAILED).err
     assert said.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
@@ -104,7 +104,7 @@ def test_the_address_in_messages(call: Lro) -> None:
 def test_token_gives_the_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the command line does."""
+    """``--server`` takes precedence over the token's server."""
     name = over(harness, ResizeResponse())
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
@@ -119,7 +119,7 @@ def test_token_gives_the_server(
 
 
 def test_redirects_and_pages_of_proxies(call: Lro) -> None:
-    """What is no answer is a failed call."""
+    """A reply that is not from an operations API is a failed call."""
     for head, body in (
         ("302 Found\r\nLocation: http://127.0.0.1:1/", ""),
         ("200 OK", "<h1>Welcome</h1>"),
@@ -139,7 +139,7 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
 def test_proxies_of_the_environment(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hosts that httpx has no form for do not count; a proxy that cannot be used is named."""
+    """NO_PROXY entries that httpx cannot parse are ignored; an unusable proxy is named."""
     with sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,fd00::/8")
@@ -207,7 +207,7 @@ MISUSED: list[tuple[list[str], str]] = [
 
 
 def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
-    """Without a password or terminal controls; nothing is sent."""
+    """The error has no password or control characters, and no request is sent."""
     wrong = []
     for arguments, expected in MISUSED:
         found = call(*arguments)

@@ -1,4 +1,4 @@
-"""Tables, as they are drawn for a terminal."""
+"""Tables in a terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
 
 
 def plain(text: str) -> str:
-    """What is drawn, without what moves the cursor."""
+    """Remove the terminal control sequences from the output."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
 def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
-    """With headings; long messages are cut."""
+    """The table has headings; long messages are cut."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
@@ -41,11 +41,11 @@ def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
 
 
 LISTED = {"name": "operations/a", "metadata": {"@type": "x/acme.Meta", "percent": 50}}
-"""An operation whose metadata say nothing of its age."""
+"""An operation whose metadata has no creation time."""
 
 
 class Viewing:
-    """A server that lists operations, and answers what a test says where the view is FULL."""
+    """A server that lists operations; a test sets its reply to requests for the FULL view."""
 
     def __init__(self, status: int, body: Any, listed: int = 1) -> None:
         self.status, self.body = status, body
@@ -78,7 +78,7 @@ FULL = {**LISTED, "description": DESCRIPTION}
 
 
 def test_list_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
-    """Age, method and state, which metadata need not have; nothing controls the terminal."""
+    """Age, method and state come from the description; control characters are escaped."""
     asked.app = server = Viewing(200, FULL)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
@@ -100,7 +100,7 @@ NOT_FULL: list[tuple[int, Any]] = [
 
 
 def test_list_of_server_without_views(drawing: Lro, asked: Asked) -> None:
-    """The table is that of the operations."""
+    """The table is made of the operations alone."""
     for status, body in NOT_FULL:
         asked.app = server = Viewing(status, body)
         found = drawing("list")
@@ -128,7 +128,7 @@ def test_list_shows_methods_on_each_page(drawing: Lro, harness: Harness, asked: 
 
 
 def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
-    """Method, age, attempt, and whether a caller has asked for the work to stop."""
+    """``get`` prints the method, age, attempt, and whether a cancellation was requested."""
     asked.app = Viewing(200, FULL)
     lines = drawing("get", "operations/a").lines
     assert lines[:2] == ["name      operations/a", "state     IN_PROGRESS"]
@@ -155,8 +155,8 @@ LASTING = {
 
 
 @pytest.mark.parametrize("in_a_pipe", [False, True])
-def test_get_shows_what_lasts(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: bool) -> None:
-    """Due time, expiry, origin, worker and failed attempts: in a terminal, or where it is told."""
+def test_get_shows_full_description(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: bool) -> None:
+    """A terminal, or ``--view FULL``, shows due time, origin, worker and failed attempts."""
     asked.app = Viewing(200, {**LISTED, "description": LASTING})
     command = call if in_a_pipe else drawing
     lines = command("get", "operations/a", *["--view", "FULL"] * in_a_pipe).lines
@@ -176,26 +176,26 @@ def test_get_shows_what_lasts(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: 
 
 
 def test_full_view_as_json(call: Lro, asked: Asked) -> None:
-    """The operation with its description, which has the members that this release knows."""
+    """The description only has the fields that this release knows."""
     asked.app = Viewing(200, {**LISTED, "description": {**LASTING, "addedLater": 1}})
     found = call("get", "operations/a", "--view", "full", "--json")
     assert "\x1b" not in found.out
     (value,) = found.json
     description = value.pop("description")
     assert value == LISTED
-    del description["failures"][1]  # an empty text is left out
+    del description["failures"][1]  # its empty text is not printed
     assert description == {**LASTING, "failures": LASTING["failures"][:1]}  # type: ignore[index]
 
 
 def test_server_that_refuses_the_view_is_reported(call: Lro, asked: Asked) -> None:
-    """If the view was asked for."""
+    """With ``--view``, the error is not hidden."""
     asked.app = Viewing(*NOT_FULL[0])
     found = call("get", "operations/a", "--view", "FULL", status=Exit.CALL_FAILED)
     assert "INVALID_ARGUMENT" in found.err
 
 
-def test_get_of_server_that_says_little(drawing: Lro, asked: Asked) -> None:
-    """What is not known has no line."""
+def test_get_leaves_out_unknown_fields(drawing: Lro, asked: Asked) -> None:
+    """Unknown fields have no line."""
     asked.app = Viewing(200, LISTED)
     found = drawing("get", "operations/a").out
     assert not re.search("^(method|age|attempt|cancel)", found, re.MULTILINE)
@@ -205,7 +205,7 @@ def test_get_of_server_that_says_little(drawing: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
 def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked) -> None:
-    """It is the operation as it is on the wire."""
+    """JSON output is the operation as received, and no FULL view is requested."""
     asked.app = server = Viewing(200, FULL)
     assert drawing(*command).json == [LISTED]
     assert server.asked == 0
@@ -214,7 +214,7 @@ def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked)
 def test_row_shows_the_last_state(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row shows the last state; a server that calls an operation otherwise adds one."""
+    """A row is updated in place; an operation under a new name gets its own row."""
     monkeypatch.setenv("COLUMNS", "80")
     link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
@@ -248,7 +248,7 @@ class Screen(io.TextIOWrapper):
 def test_a_terminal_that_cannot_draw(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """There are lines instead, and none that would have to be erased."""
+    """It gets plain lines, and no line that would have to be erased later."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:

@@ -1,4 +1,4 @@
-"""``lro openapi``: the document of a service or an application, and what has none."""
+"""``lro openapi``: the document of a service or an application, and errors without one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ failing = Own(lambda: 1 / 0)
 
 @pytest.fixture
 def module(here, request):
-    """A module with a service and an application, in the folder where we stand."""
+    """The name of a module in the current folder with a service and an application."""
     name = f"openapi_{abs(hash(request.node.nodeid))}"
     (here / f"{name}.py").write_text(MODULE)
     yield name
@@ -49,7 +49,7 @@ def test_document_of_a_service_has_the_methods_with_a_path(module, command):
 
 
 def test_document_of_an_application_is_its_own(module, command, here):
-    """In a file, too."""
+    """``--out`` writes it to a file."""
     assert command("openapi", f"{module}:app", "--out", "docs/books.json", status=0).out == ""
     document = json.loads((here / "docs" / "books.json").read_text())
     assert document["info"]["title"] == "Books"
@@ -68,7 +68,7 @@ def test_document_of_an_application_is_its_own(module, command, here):
     ],
 )
 def test_source_without_a_document_is_refused(module, command, arguments, complaint):
-    """In one line."""
+    """The error is one line."""
     printed = command("openapi", *(one.format(module) for one in arguments), status=2)
     assert printed.out == ""
     assert complaint in printed.err

@@ -1,4 +1,4 @@
-"""``lro schedules``: the periodic jobs of a service, as its store knows them."""
+"""``lro schedules``: the schedules that the store of a service has recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICK = datetime(2026, 3, 1, 2, tzinfo=UTC)
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command, whose services are closed and forgotten."""
+    """The command; the service that it imports is closed and its module unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:
@@ -31,7 +31,7 @@ def here_lro(command: Lro) -> Iterator[Lro]:
 
 @pytest.fixture
 def known(here: Path) -> None:
-    """A store that knows two schedules; one has not ticked yet."""
+    """A store with two schedules, one of which has not run yet."""
     write_service(here, SQLITE)
     with closing(SQLiteStore("operations.db")) as store:
         times = {"tick": TICK, "next_tick": TICK + timedelta(days=1)}
@@ -42,7 +42,7 @@ def known(here: Path) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_schedules_are_lines(here_lro: Lro) -> None:
-    """The expression, which has spaces, comes last; nothing controls the terminal."""
+    """The expression, which has spaces, comes last; control characters are escaped."""
     assert [line.split() for line in here_lro("schedules", "work:service", status=0).lines] == [
         ["name", "method", "timezone", "last_tick", "next_tick", "expression"],
         ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00+00:00", "every", "1:00:00"],
@@ -54,7 +54,7 @@ def test_schedules_are_lines(here_lro: Lro) -> None:
 
 
 def test_ticks_of_an_unknown_time_zone_are_in_utc(here_lro: Lro, here: Path) -> None:
-    """Another machine, which has declared the schedule, may know more zones."""
+    """The machine that declared the schedule may know more zones than this one."""
     write_service(here, SQLITE)
     with closing(SQLiteStore("operations.db")) as store:
         times = {"tick": TICK, "next_tick": TICK + timedelta(days=1)}
@@ -81,13 +81,13 @@ def test_schedules_as_json(here_lro: Lro) -> None:
     }
 
 
-def test_empty_list_of_schedules_is_said(here_lro: Lro, here: Path) -> None:
+def test_empty_list_of_schedules_is_reported(here_lro: Lro, here: Path) -> None:
     write_service(here, SQLITE)
     assert here_lro("schedules", "work:service", status=0).lines == ["no schedules"]
 
 
 def test_store_of_one_process_is_refused(here_lro: Lro, here: Path) -> None:
-    """Nobody else can read it."""
+    """No other process can read a MemoryStore."""
     write_service(here, MEMORY)
     said = here_lro("schedules", "work:service", status=2)
     assert "has a MemoryStore, which only its own process can read" in said.err

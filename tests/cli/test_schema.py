@@ -1,4 +1,4 @@
-"""``lro schema`` and ``lro purge``: the tables of a store, and what is left in them."""
+"""``lro schema`` and ``lro purge``: a store's tables and its expired operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command, in the folder with a module, whose service is closed and forgotten."""
+    """The command; the service that it imports is closed and its module unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:
@@ -36,7 +36,7 @@ def here_lro(command: Lro) -> Iterator[Lro]:
 
 
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
-    """To look at it makes nothing."""
+    """Without ``--create`` the command makes no file."""
     new = ("schema", "sqlite:///new.db")
     shown = f"new.db: does not exist; this release uses version {SCHEMA_VERSION}"
     assert here_lro(*new, status=1).lines == [shown]
@@ -62,7 +62,7 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
 
 
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
-    """A file by its path; memory has no tables, also without the extra of PostgreSQL."""
+    """A SQLite store is shown by its path; a MemoryStore is refused, as it has no tables."""
     write_service(here, SQLITE)
     shown = [f"{here / 'operations.db'}: version {SCHEMA_VERSION}, as this release uses it"]
     assert here_lro("schema", "work:service").lines == shown
@@ -71,8 +71,8 @@ def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
     assert "has a MemoryStore, which keeps no tables" in refused.err
 
 
-def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> None:
-    """The SQL has the indexes of the methods; the application's role then needs no more rights."""
+def test_printed_sql_makes_tables_and_indexes_for_an_application(here: Path, here_lro: Lro) -> None:
+    """The SQL includes the methods' indexes, so the application's role needs no DDL rights."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -119,12 +119,12 @@ COMMANDS = [
     ["schedules", "work:service"],
     ["purge", "work:service"],
 ]
-OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older one, and a newer one
+OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # older and newer
 
 
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, version: int) -> None:
-    """On both stores; ``schema`` shows it with 1, the others end with 2, and nothing changes."""
+    """For both stores ``schema`` shows it with status 1; other commands end with 2."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -147,7 +147,7 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
     schema = server.fresh_schema()
     write_service(here, POSTGRES.format(url=server.url, schema=schema))
     with closing(PostgresStore(server.url, schema=schema)) as store:
-        store.secret()  # its first use, which makes the tables
+        store.secret()  # the first use makes the tables
     with psycopg.connect(server.url, autocommit=True) as plain:
         plain.execute(f"UPDATE {schema}.versions SET version = {version}")
         refuse(server.url, of=f"--name {schema}")
@@ -156,7 +156,7 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
 
 
 def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
-    """The cause is in the sentence."""
+    """The error includes the cause."""
     pytest.importorskip("psycopg")
     url = "postgresql://lro@127.0.0.1:1/postgres"
     for more in ([], ["--create"]):
@@ -166,7 +166,7 @@ def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
 
 
 def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
-    """In batches; what is in progress stays, and so does what is to be kept longer."""
+    """Operations that are in progress or have not expired stay."""
     write_service(here, SQLITE, maintenance=False)
     assert here_lro("purge", "work:service").lines == ["removed: 0"]
     service = sys.modules["work"].service
@@ -190,7 +190,7 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
 
 
 def test_first_uses_at_once_fail_together_and_recover() -> None:
-    """While one thread tries again, the others fail at once with the error of the last one."""
+    """While one thread tries again, the others fail at once with the last error."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.ports import free_port
@@ -211,7 +211,7 @@ def test_first_uses_at_once_fail_together_and_recover() -> None:
 def test_index_that_cannot_be_made_at_first_use_is_made_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tables are there by then, and are used; a thread tries again."""
+    """The store works with its tables meanwhile; a thread tries to make the index again."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore, _schema
 
@@ -231,7 +231,7 @@ def test_index_that_cannot_be_made_at_first_use_is_made_later(
 
 
 def test_first_use_waits_for_that_of_another_thread() -> None:
-    """For as long as for a connection; then the caller learns what is the matter."""
+    """It waits as long as for a connection and then raises Unavailable with the reason."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 

@@ -1,4 +1,4 @@
-"""``lro workers``: who runs the work of a service."""
+"""``lro workers``, ``pause`` and ``resume``: the processes that run a service's work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ service = lro.Service(SQLiteStore("operations.db"), None)
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command, in the folder with a module, whose service is closed and forgotten."""
+    """The command; the services that it imports are closed and their modules unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:
@@ -46,12 +46,12 @@ SAID: Final = (
     ("images-3", 70.0, None, METHODS[:1]),
     ("front-1", 3.0, 0, ()),
 )
-"""Hosts, how many seconds ago they were seen, how much they can run at once, and what."""
+"""Workers: (host, seconds since last seen, capacity, methods)."""
 
 
 @pytest.fixture
 def known(here: Path) -> Iterator[None]:
-    """A store that knows four workers, whose processes live; one of them is lost."""
+    """A store with four workers, one of which is marked as lost."""
     write_service(here, SQLITE)
     with closing(SQLiteStore("operations.db")) as store:
         for host, seconds, capacity, methods in SAID:
@@ -75,7 +75,7 @@ def known(here: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("known")
 def test_live_workers_are_lines(here_lro: Lro) -> None:
-    """In a pipe, where no column has a space; nobody else is shown."""
+    """In a pipe no column has a space; workers that are not live are left out."""
     heading, row = here_lro("workers", "work:service", status=0).lines
     assert heading.split() == HEADINGS
     *columns, seen, methods = row.split()
@@ -85,8 +85,8 @@ def test_live_workers_are_lines(here_lro: Lro) -> None:
 
 
 @pytest.mark.usefixtures("known")
-def test_all_are_shown_with_what_they_are_at(here_lro: Lro) -> None:
-    """The silent, the lost and fronts; those who ask are none."""
+def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
+    """``--all`` adds silent and lost workers and fronts, but not the command itself."""
     _, *rows = here_lro("workers", "work:service", "--all", status=0).lines
     found = {row.split()[0]: row.split()[2:] for row in rows}
     assert {host: (state, runs) for host, (state, runs, *_) in found.items()} == {
@@ -104,7 +104,7 @@ def test_all_are_shown_with_what_they_are_at(here_lro: Lro) -> None:
 def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
     here_lro: Lro, seconds: float, state: str
 ) -> None:
-    """Its own lease has run out meanwhile, and it is renewed after a third of a lease."""
+    """Its own lease has expired, so its state follows the lease of its work."""
     with closing(SQLiteStore("operations.db")) as store:
         work = held(lambda: datetime.now(UTC), seconds=seconds, owner="of images-2")
         insert(store, work)
@@ -114,7 +114,7 @@ def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
 
 @pytest.mark.usefixtures("known")
 def test_json_has_all_that_is_known(here_lro: Lro) -> None:
-    """A list; times by the clock of the store."""
+    """The JSON is a list with all fields; its times are by the store's clock."""
     (found,) = json.loads(here_lro("workers", "work:service", "--json", status=0).out)
     names = ("start_time", "seen_time", "alive_until")
     began, seen, until = (datetime.fromisoformat(found.pop(name)) for name in names)
@@ -138,7 +138,7 @@ def test_json_has_all_that_is_known(here_lro: Lro) -> None:
 def test_table_has_room_in_eighty_columns(
     here: Path, here_lro: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal each method has a line of its own, and what is too long is folded."""
+    """In a terminal each method has its own line, and long ones are folded."""
     pytest.importorskip("rich")
     for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -156,8 +156,8 @@ def test_table_has_room_in_eighty_columns(
     ]
 
 
-def test_nobody_is_said(here: Path, here_lro: Lro) -> None:
-    """Also where the service runs nothing itself; and who asks is not counted."""
+def test_empty_list_of_workers_is_reported(here: Path, here_lro: Lro) -> None:
+    """The command itself is not a worker, nor is a service without an executor."""
     write_service(here, SQLITE)
     (here / "front.py").write_text(FRONT)
     for name in ("work:service", "front:service"):
@@ -166,7 +166,7 @@ def test_nobody_is_said(here: Path, here_lro: Lro) -> None:
 
 
 def test_worker_is_seen_by_a_front(here: Path, here_lro: Lro) -> None:
-    """A service that only asks sees who works on its store."""
+    """A service without an executor lists the workers of its store."""
     write_service(here, SQLITE)
     here_lro("workers", "work:service", status=0)
     sys.modules["work"].service.run_maintenance()
@@ -176,8 +176,8 @@ def test_worker_is_seen_by_a_front(here: Path, here_lro: Lro) -> None:
     assert row.split()[-1] == "cli.v1.Works.Work"
 
 
-def test_what_cannot_be_asked_is_refused(here: Path, here_lro: Lro) -> None:
-    """With status 2, and a sentence that says why."""
+def test_store_that_cannot_be_read_is_refused(here: Path, here_lro: Lro) -> None:
+    """The status is 2, and the error says why."""
     write_service(here, MEMORY, name="in_memory")
     refused = here_lro("workers", "in_memory:service", status=2)
     assert "has a MemoryStore, which only its own process can read" in refused.err
@@ -194,8 +194,8 @@ def test_what_cannot_be_asked_is_refused(here: Path, here_lro: Lro) -> None:
     assert "Connection refused" in refused.err
 
 
-def test_work_that_waits_is_told(known: None, here_lro: Lro) -> None:
-    """On the error output, so that a pipe has only workers; also if no live worker declares it."""
+def test_waiting_work_is_reported(known: None, here_lro: Lro) -> None:
+    """Waiting work is reported on standard error, with a note if no live worker declares it."""
     with closing(SQLiteStore("operations.db")) as store:
         for hours, method in ((3, "acme.v1.Works.Old"), (2, METHODS[0]), (1, METHODS[0])):
             then = datetime.now(UTC) - timedelta(hours=hours)
@@ -207,7 +207,7 @@ def test_work_that_waits_is_told(known: None, here_lro: Lro) -> None:
 
 
 def test_method_is_paused_and_resumed(here: Path, here_lro: Lro) -> None:
-    """A process that runs hears of it; who looks at the workers is shown it."""
+    """The store records the pause, and ``lro workers`` shows it."""
     write_service(here, SQLITE)
     method = "cli.v1.Works.Work"
     with closing(SQLiteStore("operations.db")) as store:

@@ -154,7 +154,7 @@ def test_body_in_pieces_is_put_together() -> None:
         assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
 
 
-def test_start_in_an_application_without_our_routes_says_no_place(counting: Counting) -> None:
+def test_start_in_an_application_without_our_routes_has_no_location(counting: Counting) -> None:
     operations = AiohttpOperations(counting.service, caller=caller, accepted=True)
 
     async def own(request: web.Request) -> web.Response:

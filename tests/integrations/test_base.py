@@ -22,7 +22,7 @@ def test_challenge_that_is_not_valid_is_replaced() -> None:
     assert error.challenge == "Bearer"
 
 
-def test_missing_caller_is_called_caller(
+def test_error_and_warning_name_the_option_caller(
     counting: Counting, make_counting: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error and the warning name the option ``caller``, not ``authenticate``."""
@@ -34,7 +34,7 @@ def test_missing_caller_is_called_caller(
     ]
 
 
-def test_console_is_a_path_or_says_more(shared: Counting) -> None:
+def test_invalid_console_option_is_refused(shared: Counting) -> None:
     """By default there is no console; an invalid ``console`` raises a DeclarationError."""
     make = pytest.importorskip("lro.integrations.starlette").StarletteOperations
     plain = make(shared.service).routes

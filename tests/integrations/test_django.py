@@ -120,7 +120,7 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
     connection.close()
 
 
-def test_start_in_a_project_without_our_urls_says_no_place(
+def test_start_in_a_project_without_our_urls_has_no_location(
     serve_alone: Callable[..., None], shared: Counting
 ) -> None:
     serve_alone(shared, accepted=True)
@@ -216,7 +216,7 @@ def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> 
         django.apps.apps.get_app_config("lro").ready()
 
 
-def test_command_looks_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """``lro check`` reports that the store works, or fails with the store's error."""
     said = io.StringIO()
     call_command("lro", "check", stdout=said)

@@ -242,7 +242,7 @@ def test_refusals_of_a_dependency_have_our_form(
             assert reply.headers["x-pot"] == "tea"
 
 
-def test_other_callers_of_a_dependency(client: TestClient) -> None:
+def test_dependency_may_redirect_or_return_no_name(client: TestClient) -> None:
     """A redirect is left as it is; None is a caller without a name."""
     client.follow_redirects = False
     away, unnamed = (

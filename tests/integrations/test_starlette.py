@@ -115,7 +115,7 @@ def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
-def test_caller_that_raises_what_no_coroutine_can_fails(
+def test_caller_that_raises_an_exit_or_stop_answers_internal(
     counting: Counting, error: type[BaseException]
 ) -> None:
     def caller(request: Request) -> str:

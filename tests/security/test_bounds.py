@@ -772,7 +772,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
-def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -> None:
+def test_large_operation_is_encoded_in_a_thread_when_bytes_are_free(kind: str) -> None:
     """A thread encodes it; if no bytes are free, a stored start is answered without a result."""
     threads: list[str] = []
     store = Wrapped(lambda: threads.append(threading.current_thread().name), "get")
@@ -815,7 +815,7 @@ def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -
         (lro.Status(code=10, details=(lro.AnyMessage("a/b.C", {"x": "y" * 70_000}),)), True),
     ],
 )
-def test_reply_counts_from_64_kib_on(result: Any, large: bool) -> None:
+def test_reply_reserves_bytes_from_64_kib_on(result: Any, large: bool) -> None:
     service = service_of()
     name = service.start(METHOD, WorkRequest()).name
     reporter = service.reporter(name)

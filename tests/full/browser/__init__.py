@@ -1,1 +1,1 @@
-"""The console in a real browser: Chromium of the system, driven by Playwright."""
+"""Tests of the console in a real browser: the system's Chromium, driven by Playwright."""

@@ -1,4 +1,4 @@
-"""One browser for these tests, a window of its own for each, and a real server with a console."""
+"""One browser for all tests, a new window for each test, and a real server with a console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.full.browser.staged import Stage, console_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Playwright
-else:  # so that tests can import them from here where there is no playwright
+else:  # tests can import these names without playwright
     Browser = BrowserContext = Page = Playwright = Any
 
 OpenPage: TypeAlias = "Callable[..., Page]"
@@ -22,19 +22,19 @@ Serve: TypeAlias = Callable[..., str]
 Show: TypeAlias = "Callable[..., Page]"
 
 PATIENCE: int = 60_000
-"""Milliseconds that a test waits for what it expects to see; two processors serve many tests."""
+"""Milliseconds that a test waits for an expected state: many tests share two processors."""
 
 REPORTS = """
     window.reports = [];
     document.addEventListener("securitypolicyviolation", (event) =>
         window.reports.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
 """
-"""Keeps what the content security policy has refused."""
+"""Records violations of the content security policy."""
 
 
 @pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
-    """Playwright, until the tests of this package are over: its loop must not meet other tests."""
+    """Playwright, only while this package's tests run: its event loop must not affect others."""
     pytest.importorskip("playwright.sync_api")
     from playwright.sync_api import expect, sync_playwright
 
@@ -45,7 +45,7 @@ def playwright() -> Iterator[Playwright]:
 
 @pytest.fixture(scope="package")
 def browser(playwright: Playwright) -> Iterator[Browser]:
-    """Chromium of the system, without a window."""
+    """The system's Chromium, headless."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("there is no chromium on the PATH")
@@ -55,14 +55,14 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serves the console of a service, with options of ``ConsoleEdge``; gives its address."""
+    """Return a function that serves a service's console with these options and returns its URL."""
     with ExitStack() as stack:
         yield lambda service, **options: stack.enter_context(console_of(service, **options))
 
 
 @pytest.fixture
 def stage(serve: Serve) -> Iterator[Stage]:
-    """A service whose work does what the test says; it ends before a server waits for it."""
+    """A service whose work the test controls; the work ends before a server would wait for it."""
     made = Stage()
     yield made
     made.close()
@@ -70,15 +70,15 @@ def stage(serve: Serve) -> Iterator[Stage]:
 
 @pytest.fixture
 def site(stage: Stage, serve: Serve) -> str:
-    """The address of the console of ``stage``."""
+    """The URL of the console of ``stage``."""
     return serve(stage.service, title="Acme", refresh_seconds=1)
 
 
 @contextmanager
 def window(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
-    """A window with nothing remembered, closed when no handler of a route is at work any more.
+    """Open a window with empty storage, and close it once no route handler runs.
 
-    What a handler raises because its page has gone, Playwright raises in whichever test runs then.
+    If a handler fails because its page was closed, Playwright raises the error in a later test.
     """
     with browser.new_context(**options) as opened:
         opened.set_default_timeout(PATIENCE)
@@ -91,7 +91,7 @@ def window(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
-    """The cookies and the storage of one test; it is closed before a server waits for it."""
+    """One test's browser context, closed before a server would wait for its connections."""
     with window(browser, viewport={"width": 1280, "height": 900}) as opened:
         opened.add_init_script(REPORTS)
         yield opened
@@ -99,7 +99,7 @@ def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def open_page(context: BrowserContext) -> Iterator[OpenPage]:
-    """Opens an address in a tab; at the end no script has failed, and no policy was broken."""
+    """Return a function that opens a URL in a tab; check that no script fails or breaks the CSP."""
     found: list[str] = []
     pages: list[Any] = []
 
@@ -119,13 +119,13 @@ def open_page(context: BrowserContext) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def show(open_page: OpenPage, site: str) -> Show:
-    """Opens the console of ``stage`` in a tab, by what follows its address."""
+    """Return a function that opens the console of ``stage`` at a fragment of its URL."""
     return lambda fragment="": open_page(site + fragment)
 
 
 @pytest.fixture
 def scripted(context: BrowserContext) -> Scripted:
-    """What the page is answered in this test."""
+    """Scripted replies to the page's requests."""
     made = Scripted()
     made.answer_for(context)
     return made
@@ -133,13 +133,13 @@ def scripted(context: BrowserContext) -> Scripted:
 
 @pytest.fixture
 def work(stage: Stage) -> str:
-    """The name of an operation of ``stage``, whose steps have the key ``work``."""
+    """The name of an operation of ``stage`` whose steps have the key ``work``."""
     return stage.start("work")
 
 
 @pytest.fixture
 def beside(stage: Stage, open_page: OpenPage, serve: Serve) -> Show:
-    """Opens another console of ``stage`` in a tab, served with these options."""
+    """Return a function that serves another console of ``stage`` with options and opens it."""
     return lambda **options: open_page(serve(stage.service, **options))
 
 

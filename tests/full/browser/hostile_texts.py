@@ -1,4 +1,4 @@
-"""Texts that do harm where a page takes them for more than texts."""
+"""Texts that do harm if a page treats them as anything but text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 RUN: Final = "window.pwned=1;alert(1)"
-"""What stands for RUN in the tables below: what a script would do, so that a test sees both."""
+"""The script that replaces RUN in the tables below; a test can detect both of its effects."""
 
 _TAGS: Final = (
     "<script>RUN</script>",
@@ -96,7 +96,7 @@ _SIGNS: Final = (
 
 
 def hostile_texts() -> list[str]:
-    """At least 200 texts, each once."""
+    """Return at least 200 distinct texts."""
     found = [*_TAGS, *_SCHEMES, *_TEMPLATES, *_STYLES]
     found += [f"{way}<img src=x onerror=RUN>" for way in _OUT_OF]
     found += [

@@ -1,4 +1,4 @@
-"""Where things are on the page."""
+"""Helpers that find and use parts of the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def row(page: Page, name: str) -> Locator:
-    """The row of an operation in the list."""
+    """Return the row of an operation in the list."""
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name[-8:]))
 
 
 def shows(page: Page, name: str, *texts: str) -> None:
-    """Expect the row of an operation to have these texts."""
+    """Expect the row of an operation to contain these texts."""
     from playwright.sync_api import expect
 
     for text in texts:
@@ -22,7 +22,7 @@ def shows(page: Page, name: str, *texts: str) -> None:
 
 
 def act(page: Page, verb: str) -> None:
-    """Press the button of a verb, and confirm it."""
+    """Press the button of a verb and confirm."""
     page.get_by_role("button", name=f"{verb}…").click()
     dialog(page).get_by_role("button", name=f"Yes, {verb.lower()}").click()
 
@@ -33,7 +33,7 @@ def open_operation(page: Page, name: str) -> None:
 
 
 def tab(page: Page, label: str) -> Locator:
-    """A tab of an operation's view."""
+    """Return a tab of an operation's view."""
     return page.get_by_role("tab", name=label)
 
 
@@ -42,5 +42,5 @@ def panel(page: Page) -> Locator:
 
 
 def dialog(page: Page) -> Locator:
-    """The dialog that is open."""
+    """Return the open dialog."""
     return page.get_by_role("dialog")

@@ -1,4 +1,4 @@
-"""What the console can look like: a service with one of each, and the ways to each view."""
+"""The console's states: a service with operations of each kind, and the way to each view."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DETAILS: Final = (
     types.LocalizedMessage(locale="de", message="Der Eimer ist weg."),
     types.DebugInfo(stack_entries=("at a.py:1", "at b.py:2"), detail="errno 5"),
 )
-"""Details of an error of each kind that is drawn in its own way."""
+"""Error details of each type that has its own display."""
 
 
 @attrs.frozen
 class Scene:
-    """A state of the page: its address below the console, and what is done there.
+    """A state of the page: its address below the console, and the actions that lead to it.
 
-    ``shows`` is a text that is there once the page has drawn what it was sent.
+    ``shows`` is a text that appears once the page has drawn the replies.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Scene:
 
 @attrs.frozen
 class Shown:
-    """The console of the service, and the names of its operations by what they show."""
+    """The URL of a console, and the names of its operations by their kind."""
 
     site: str
     names: dict[str, str]
@@ -55,7 +55,7 @@ class Shown:
 
 @contextmanager
 def one_of_each(**options: Any) -> Iterator[Shown]:
-    """A service that has an operation in each state, and some counts."""
+    """Serve a console with an operation in each state and some counts."""
     stage = Stage()
     names = {}
     for key in ("succeeded", "failed", "cancelled", "gone"):
@@ -76,7 +76,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     stage.pause("stopping")
     stage.await_calm("moving", "moving too", "stopping")
     stage.service.cancel(names["stopping"])
-    store: Any = stage.service.store  # which keeps counts
+    store: Any = stage.service.store  # this store keeps counts
     store.add_counts(
         store.now() - timedelta(minutes=3),
         {
@@ -95,7 +95,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
         try:
             yield Shown(site, names)
-        finally:  # before the server waits for the work
+        finally:  # before the server would wait for the work
             stage.go_on("stopping")
             stage.close()
 
@@ -105,7 +105,7 @@ def _loaded(done: int) -> ImportMetadata:
 
 
 def scenes(names: dict[str, str]) -> list[Scene]:
-    """The states of the page that are looked at, one by one."""
+    """Return the states of the page that tests visit one by one."""
 
     def at(key: str, tab: str = "") -> str:
         return f"#/{names[key]}" + (f"?tab={tab}" if tab else "")
@@ -163,7 +163,7 @@ def _ask_for_pause(page: Page) -> None:
 
 
 def _cut_pages(page: Page) -> None:
-    """Have each page of the list end early, as the server's do that look for 0.5 s in vain."""
+    """Cut each page of the list short, as a server does that finds too few matches in 0.5 s."""
 
     def cut(route: Any) -> None:
         reply = route.fetch()
@@ -174,7 +174,7 @@ def _cut_pages(page: Page) -> None:
 
 
 def _refused(pattern: str, status: int) -> Callable[[Page], object]:
-    """Have the calls to these addresses refused."""
+    """Return a function that makes requests to these addresses fail."""
     return lambda page: page.route(pattern, _answer(status))
 
 

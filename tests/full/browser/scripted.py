@@ -1,4 +1,4 @@
-"""Answers that a test makes up, for what the page asks of its server: any JSON at all."""
+"""Scripted replies to the page's requests, which can be any JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION: Final[dict[str, Any]] = {
     "links": {},
     "methods": [],
 }
-"""What the page learns first."""
+"""The reply that the page reads first."""
 
 TALLY: Final[dict[str, Any]] = {
     "now": "2026-11-25T12:00:00Z",
@@ -41,9 +41,9 @@ TALLY: Final[dict[str, Any]] = {
 }
 
 
-@attrs.define(slots=False)  # playwright keeps something in it
+@attrs.define(slots=False)  # playwright sets an attribute
 class Scripted:
-    """The operations and their descriptions by name; what the page asks for is kept."""
+    """The scripted operations and descriptions by name; ``calls`` records the requests."""
 
     operations: dict[str, Any] = attrs.field(factory=dict)
     descriptions: dict[str, Any] = attrs.field(factory=dict)
@@ -54,7 +54,7 @@ class Scripted:
     calls: list[str] = attrs.field(factory=list)
 
     def answer_for(self, context: BrowserContext) -> None:
-        """Answer in place of the server; the page and its files still come from there."""
+        """Answer API requests in place of the server, which still serves the page and its files."""
         context.route("**/session", lambda route: _send(route, self.session))
         context.route("**/tally?*", lambda route: _send(route, self.tally))
         context.route("**/v1/**", self._answer)

@@ -1,4 +1,4 @@
-"""A service whose work does what the test says, step by step, and the server of its console."""
+"""A service whose work the test controls step by step, and the server of its console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE, until
 
 WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
-"""How often work that waits for its next step looks whether it is to stop."""
+"""How often work checks for cancellation while it waits for its next step."""
 
 
 @attrs.frozen
@@ -55,11 +55,11 @@ class ImportResponse:
 
 
 Step = Callable[[Any], object]
-"""What work does next, given its job; anything but None that it returns is the response."""
+"""A step of the work, called with its job; if it does not return None, it returns the response."""
 
 
 class Stage:
-    """The service, and the steps that its work waits for."""
+    """A service, and the steps that its work waits for."""
 
     def __init__(self) -> None:
         self._steps: dict[str, queue.Queue[Step]] = {}
@@ -96,26 +96,26 @@ class Stage:
         raise lro.StatusError(lro.Code.ABORTED, "the test is over")
 
     def start(self, key: str, parent: str = "", *, load: bool = False) -> str:
-        """Start an operation whose steps have this key; its name."""
+        """Start an operation whose steps have this key, and return its name."""
         self._steps.setdefault(key, queue.Queue())
         method, request = (self.load, ImportRequest) if load else (self.resize, ResizeRequest)
         name: str = method.start(request(key=key), parent=parent).name
         return name
 
     def do(self, key: str, step: Step) -> None:
-        """Have the work of this key do this next."""
+        """Queue the next step of the work with this key."""
         self._steps[key].put(step)
 
     def progress(self, key: str, fraction: float, message: str = "") -> None:
-        """Have it report how far it is."""
+        """Make the work report progress."""
         self.do(key, lambda job: job.progress(fraction, message))
 
     def succeed(self, key: str, width: int = 640, pixels: int = 2**53 + 1) -> None:
-        """Have it end with a response."""
+        """Make the work end with a response."""
         self.do(key, lambda _: ResizeResponse(width=width, pixels=pixels))
 
     def fail(self, key: str, error: Exception) -> None:
-        """Have it end with an error."""
+        """Make the work end with an error."""
 
         def raise_it(_: object) -> None:
             raise error
@@ -123,24 +123,24 @@ class Stage:
         self.do(key, raise_it)
 
     def pause(self, key: str) -> None:
-        """Have it look no more whether it is to stop, until :meth:`go_on`."""
+        """Block the work, which then ignores a cancellation until :meth:`go_on`."""
         held = self._held[key] = threading.Event()
         self.do(key, lambda _: held.wait() and None)
 
     def go_on(self, key: str) -> None:
-        """End its pause."""
+        """Unblock the work."""
         self._held[key].set()
 
     def await_calm(self, *keys: str) -> None:
-        """Wait until the work of these keys has begun its last step."""
+        """Wait until the work with these keys has taken its last step from the queue."""
         until(lambda: all(self._steps[key].empty() for key in keys))
 
     def ended(self, name: str) -> lro.Operation:
-        """The operation, once it is done."""
+        """Wait until the operation is done and return it."""
         return self.service.wait(name, PATIENCE)
 
     def close(self) -> None:
-        """Stop the service and what still runs."""
+        """Stop the service and all running work."""
         self._over.set()
         for held in self._held.values():
             held.set()
@@ -149,7 +149,7 @@ class Stage:
 
 @contextmanager
 def console_of(service: lro.Service, **options: Any) -> Iterator[str]:
-    """The address of the console of a service, served by uvicorn."""
+    """Serve the console of a service with uvicorn and yield its URL."""
     with uvicorn_serving(
         EdgeApp(ConsoleEdge(service, **options)), timeout_graceful_shutdown=5
     ) as port:

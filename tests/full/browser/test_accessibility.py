@@ -1,4 +1,4 @@
-"""What axe-core finds in each state of the page: nothing, in both themes, narrow and wide."""
+"""axe-core finds no violation in any state of the page, in both themes, narrow and wide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN: Final = """async ([tags, only]) => {
 BROKEN: Final = """() => [...document.querySelectorAll("[role=tab], nav a, .acts button, .chip")]
     .filter((each) => each.checkVisibility() && each.offsetHeight > 40)
     .map((each) => each.textContent)"""
-"""Labels that do not stand on one line."""
+"""Finds labels that take more than one line."""
 
 QUIET: Final = "*, *::before { animation: none !important; transition: none !important; }"
 NAMES: Final = [scene.name for scene in scenes(dict.fromkeys(
@@ -35,21 +35,21 @@ NAMES: Final = [scene.name for scene in scenes(dict.fromkeys(
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[Shown]:
-    """A console that has one of each."""
+    """A console with operations in each state."""
     with one_of_each() as made:
         yield made
 
 
 @pytest.fixture
 def bare(browser: Browser) -> Iterator[Page]:
-    """A page in which the scripts of axe may run, although the policy of the console forbids it."""
+    """A page that bypasses the console's content security policy, so that axe's scripts can run."""
     with window(browser, bypass_csp=True) as context:
         yield context.new_page()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) -> None:
-    """By the rules of WCAG 2.2 AA and good practice; at 320 px nothing goes sideways."""
+    """It meets WCAG 2.2 AA and best practices; at 320 px it needs no sideways scrolling."""
     (scene,) = (one for one in scenes(shown.names) if one.name == name)
     found: list[str] = []
     scene.before(bare)

@@ -1,4 +1,4 @@
-"""Cancel and Delete, of one and of many, by mouse and by keys."""
+"""Actions on one and many operations, by mouse and by keyboard; paused methods."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Show) -> None:
-    """The work has not looked yet, so it goes on."""
+    """Work that has not yet seen the cancellation is shown as not stopped."""
     name = stage.start("busy")
     page = show()
-    expect(row(page, name)).to_contain_text("Resize")  # the server has described it
+    expect(row(page, name)).to_contain_text("Resize")  # the description has arrived
     open_operation(page, name)
     stage.pause("busy")
     page.get_by_role("button", name="Cancel…").click()
@@ -34,7 +34,7 @@ def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Sh
 
 
 def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, work: str, show: Show) -> None:
-    """Escape closes it, and gives the focus back."""
+    """Escape closes the dialog and returns the focus to the button."""
     page = show(f"#/{work}")
     button = page.get_by_role("button", name="Delete…")
     button.click()
@@ -46,7 +46,7 @@ def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, work: str, show:
 
 
 def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
-    """The dialog lists each result."""
+    """The dialog lists each operation's result."""
     names = [stage.start(f"work {number}") for number in range(3)]
     page = show()
     for name in names[:2]:
@@ -78,14 +78,14 @@ def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> Non
 
 
 def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
-    """A caller who may not is not asked a thousand times."""
+    """After a PERMISSION_DENIED the page sends no further requests for the marked rows."""
     for number in range(20):
         stage.start(f"work {number}")
     asked = []
 
     def allow(caller: str, action: str, name: str) -> bool:
         asked.append(name)
-        return not name  # the page is shown the buttons
+        return not name  # without a name: show the buttons
 
     page = beside(allow=allow)
     page.get_by_role("checkbox", name="Mark all that are shown").check()
@@ -95,7 +95,7 @@ def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
 
 
 def test_failed_work_is_started_again(stage: Stage, show: Show, beside: Show) -> None:
-    """The page then shows the new operation; a console without the action has no button."""
+    """The page then shows the new operation; a console without this action has no button."""
     name = stage.start("work")
     stage.fail("work", lro.StatusError(lro.Code.UNAVAILABLE, "away"))
     assert stage.ended(name).error
@@ -118,12 +118,12 @@ RESIZE = "acme.images.v1.Images.Resize"
 
 
 def card(page: Any) -> Any:
-    """The card of the method Resize."""
+    """Return the card of the method Resize."""
     return page.locator("section.card").filter(has=page.get_by_role("heading", name="Resize"))
 
 
 def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
-    """After a question; the page says since when."""
+    """The page asks before a pause and then shows its start time."""
     page = show("#/methods")
     resize = card(page)
     resize.get_by_role("button", name="Pause…").click()
@@ -142,7 +142,7 @@ def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
 
 
 def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, beside: Show) -> None:
-    """A console without the action has no button; what is refused is said."""
+    """Without the action there is no button; a refused action shows an error."""
     stage.service.schedule("nightly", timedelta(days=1), stage.resize, ResizeRequest())
     stage.service.start_maintenance()
     (known,) = until(stage.service.schedules)
@@ -164,7 +164,7 @@ def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, bes
 
 
 def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
-    """Filter, move, mark, cancel, open, and delete."""
+    """The keyboard can filter, move, mark, cancel, open and delete."""
     first, second = stage.start("first"), stage.start("second")
     page = show()
     expect(row(page, first)).to_be_visible()
@@ -201,7 +201,7 @@ def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
 
 
 def test_single_keys_can_be_switched_off(stage: Stage, show: Show) -> None:
-    """For those who speak to their browser (WCAG 2.1.4); the choice is kept."""
+    """Speech input needs this (WCAG 2.1.4); the choice survives a reload."""
     stage.start("work")
     page = show()
     page.get_by_role("button", name="Keys and settings").click()

@@ -1,4 +1,4 @@
-"""How large the page is: a budget that holds without a build step."""
+"""The size budget of the page, which has no build step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lro.console import page_files
 
 ASSETS = Path(lro._console.__file__).with_name("assets")
 FIRST = ("index.html", "console.css", "console.js")
-"""What is loaded before the list is seen."""
+"""The files that are loaded before the list appears."""
 
 
 def sizes() -> dict[str, tuple[int, int]]:
-    """The bytes of each file as it is sent, plain and gzipped."""
+    """Return the sizes of each file as sent, plain and gzipped."""
     files = {re.sub(r"\.[0-9a-f]{16}", "", path): file for path, file in page_files().items()}
     return {
         path.strip("/") or "index.html": (len(file.content), len(file.packed))
@@ -23,7 +23,7 @@ def sizes() -> dict[str, tuple[int, int]]:
 
 
 def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
-    """Page, style and script together; the other views are one file more, when one is opened."""
+    """Page, style and script count; the other views load one more file when first opened."""
     found = sizes()
     assert set(found) == {*FIRST, "views.js", "icon.svg"}
     assert sum(found[name][1] for name in FIRST) <= 22 * 1024
@@ -34,7 +34,7 @@ def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
 
 
 def test_files_have_nothing_that_the_policy_refuses() -> None:
-    """No markup made of texts, no style in the page, and no address of another server."""
+    """They do not build markup from text, have no inline style and name no other server."""
     forbidden = (
         r"https?://(?!www\.w3\.org/2000/svg)[\w.]|innerHTML|outerHTML|insertAdjacentHTML"
         r"|document\.write|eval\(|\bFunction\(|style="

@@ -1,4 +1,4 @@
-"""The demo page of the reference server, in a real browser: a picture in, its result drawn."""
+"""The reference server's demo page in a real browser: it draws the result for a picture."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OVERLAID = {"segment", "extract"}
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a reference server."""
+    """The URL of a reference server."""
     store = tmp_path_factory.mktemp("demo") / "operations.db"
     with Process(*SERVE, f"sqlite:///{store}") as process:
         yield str(process.http.base_url)
@@ -54,7 +54,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(context: BrowserContext, open_page: OpenPage, demo: str) -> Iterator[Page]:
-    """The demo page; at the end it has asked for nothing from elsewhere."""
+    """The demo page; check at the end that it has sent no request to another server."""
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = open_page(demo)
@@ -64,7 +64,7 @@ def page(context: BrowserContext, open_page: OpenPage, demo: str) -> Iterator[Pa
 
 
 def choose(page: Page, verb: str) -> None:
-    """Choose an analysis, and wait until its sample is there."""
+    """Choose an analysis and wait until its sample is loaded."""
     with page.expect_response(f"**/samples/{verb}") as sample:
         page.locator("label", has=page.get_by_role("radio", name=re.compile(f"^{verb}"))).click()
     sample.value.finished()
@@ -74,7 +74,7 @@ def choose(page: Page, verb: str) -> None:
 
 
 def drop(page: Page, *names: str) -> None:
-    """Drop pictures of scikit-image on the page."""
+    """Drop pictures from scikit-image on the page."""
     files = [base64.b64encode(picture(name).content).decode() for name in names]
     shown = f"data:image;base64,{files[0]}"
     page.evaluate(DROP, files)
@@ -87,8 +87,8 @@ def start(page: Page) -> None:
 
 @pytest.mark.parametrize("verb", TITLES)
 def test_dropped_picture_is_analysed_and_its_result_is_drawn(verb: str, page: Page) -> None:
-    """Each analysis of a picture that was dropped ends with a title, shapes and rows."""
-    if verb != "detect":  # which is chosen from the start
+    """Each analysis of a dropped picture shows a title, shapes and rows."""
+    if verb != "detect":  # detect is the default
         choose(page, verb)
     drop(page, *["astronaut.png"] * (2 if verb == "track" else 1))
     start(page)
@@ -103,7 +103,7 @@ def test_dropped_picture_is_analysed_and_its_result_is_drawn(verb: str, page: Pa
 
 
 def test_shapes_lie_where_the_result_says(page: Page) -> None:
-    """The box of the face covers the same part of the picture on the screen as in the file."""
+    """The face's box covers the same part of the picture on the screen as in the file."""
     start(page)
     expect(page.get_by_role("status")).to_have_text("Faces found: 1")
     image, box = page.locator("#image").bounding_box(), page.locator(".line").bounding_box()
@@ -116,7 +116,7 @@ def test_shapes_lie_where_the_result_says(page: Page) -> None:
 
 
 def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
-    """Nothing starts before a picture is read: its result would be drawn on the one shown."""
+    """Start is disabled until the new picture is loaded: it would be drawn on the old one."""
     answers: list[Route] = []
     page.route("**/pictures/coins.png", lambda route: answers.append(route))
     start = page.get_by_role("button", name="Start")
@@ -134,7 +134,7 @@ def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
 
 
 def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
-    """The stages go by while the work runs; cancelled, it says so, and the page can be used."""
+    """The page shows stages while the work runs, then the cancellation; it stays usable."""
     choose(page, "track")
     frames: list[FilePayload] = [
         {"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": frame.content}
@@ -155,7 +155,7 @@ def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
 
 
 def test_without_streams_the_page_polls(page: Page) -> None:
-    """A server, or a proxy, that streams nothing is asked again and again."""
+    """If a server or proxy does not stream, the page polls."""
     for break_off in ("abort", "404"):
         page.route(
             "**/v1/*:watch",
@@ -171,7 +171,7 @@ def test_without_streams_the_page_polls(page: Page) -> None:
 
 
 def test_bad_input_gets_a_sentence_and_the_page_can_be_used_again(page: Page) -> None:
-    """What is not JSON is found by the page, a wrong field and a file by the server."""
+    """The page rejects invalid JSON; the server rejects an invalid field or file."""
     page.get_by_text("Options").click()
     status = page.get_by_role("status")
     for options, sentence in [("{", "JSON"), ('{"minSizePx": 1}', "min_size_px"), ("{}", "")]:
@@ -189,7 +189,7 @@ def test_bad_input_gets_a_sentence_and_the_page_can_be_used_again(page: Page) ->
 
 
 def test_box_is_dragged_and_frames_are_turned(page: Page) -> None:
-    """The box goes into the options; after the result the slider shows each frame."""
+    """The dragged box appears in the options; with the result, the slider selects a frame."""
     choose(page, "track")
     area = page.locator("#drawing").bounding_box()
     assert area is not None
@@ -213,20 +213,20 @@ def test_box_is_dragged_and_frames_are_turned(page: Page) -> None:
 
 
 def test_keyboard_alone_is_enough(page: Page) -> None:
-    """Arrows choose the analysis, and Enter starts it."""
+    """Arrow keys choose the analysis and Enter starts it."""
     page.locator("[value=detect]").focus()
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")
     expect(page.locator("[value=extract]")).to_be_checked()
     expect(page.get_by_label("Options as JSON")).to_have_value(re.compile("paletteSize"))
-    expect(page.get_by_role("button", name="Start")).to_be_enabled()  # the picture is read
+    expect(page.get_by_role("button", name="Start")).to_be_enabled()  # the picture is loaded
     expect(page.locator("[value=extract]")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text(re.compile("Mostly #"))
 
 
 def test_page_fits_a_small_screen_in_both_themes(page: Page) -> None:
-    """At 320 pixels nothing needs sideways scrolling; dark is another colour than light."""
+    """At 320 pixels nothing needs sideways scrolling; the dark theme differs from the light one."""
     page.set_viewport_size({"width": 320, "height": 640})
     start(page)
     expect(page.get_by_role("status")).to_have_text("Faces found: 1")

@@ -1,4 +1,4 @@
-"""Hostile texts wherever the page shows a text: they are shown, and do nothing."""
+"""Hostile texts wherever the page shows text: it displays them and never runs them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_there_are_at_least_200_texts() -> None:
 
 @pytest.fixture
 def harmless(context: BrowserContext, site: str) -> Iterator[None]:
-    """Looks, when the test is over, whether anything has run, and what was asked of others."""
+    """After the test, check that no script ran and no other server got a request."""
     found: list[str] = []
 
     def opened(dialog: Dialog) -> None:
@@ -63,7 +63,7 @@ def harmless(context: BrowserContext, site: str) -> Iterator[None]:
 
 
 def sideways(page: Page) -> list[str]:
-    """What stands out of the window to the right, narrow or wide; it is wide afterwards."""
+    """Return elements beyond the window's right edge, narrow and wide; leave the window wide."""
     found = []
     for width in (320, 1280):
         page.set_viewport_size({"width": width, "height": 900})
@@ -73,12 +73,12 @@ def sideways(page: Page) -> list[str]:
 
 
 def name_of(number: int, text: str) -> str:
-    """The name of an operation that ends with the text, as far as names can."""
+    """Return an operation name that ends with the text, as far as names allow it."""
     return f"operations/{number}-{text.replace('/', '_') or 'empty'}"
 
 
 def filled(text: str, number: int) -> dict[str, Any]:
-    """An operation that has the text in all that the list shows."""
+    """Make an operation with the text in every field that the list shows."""
     key = text if text != "@type" else "other"
     return {
         "name": name_of(number, text),
@@ -92,14 +92,14 @@ def filled(text: str, number: int) -> dict[str, Any]:
 
 
 def described(text: str, number: int) -> dict[str, Any]:
-    """What the record says, with the text as the method and in place of times."""
+    """Make a description with the text as the method, the trace ID and all times."""
     times = dict.fromkeys(("createTime", "startTime", "endTime", "expireTime"), text)
     return {"method": text, "traceId": text, **times}
 
 
 @pytest.mark.usefixtures("harmless")
 def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> None:
-    """In the names, methods, progress, errors, and in what listeners and buttons say of them."""
+    """The list shows them in names, methods, progress, errors, parents and dialogs."""
     scripted.page_size = len(TEXTS)
     for number, text in enumerate(TEXTS):
         made = filled(text, number)
@@ -133,7 +133,7 @@ def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> No
     expect(page.get_by_role("dialog")).to_contain_text(f"You are {TEXTS[4]}.")
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     for box in page.locator("table.ops tbody input").all()[:12]:
-        box.press("Space")  # a click may miss: times tick, and what is so wide moves then
+        box.press("Space")  # a click may miss: changing times move wide rows
         expect(box).to_be_checked()
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").click()
@@ -143,12 +143,12 @@ def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> No
 
 
 SAFE: Final = "!'()*~"
-"""Signs that encodeURIComponent leaves as they are, and quote does not."""
+"""Characters that encodeURIComponent keeps but ``quote`` would escape."""
 
 
 @pytest.mark.usefixtures("harmless")
 def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> None:
-    """As keys and values, in the error, in each kind of details; links only lead to the web."""
+    """They appear as keys and values, in the error and its details; links only lead to the web."""
     pairs = {text: text for text in TEXTS if text != "@type"}
     big = {"small": 2**53 + 1, "double": 1.10, "huge": 10**400, "less": -(2**63), "text": "1" * 30}
     each = {
@@ -217,7 +217,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 
 @pytest.mark.usefixtures("harmless")
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
-    """The methods and their fields, what was counted, what is paused, and the schedules."""
+    """These views show methods, their fields, counts, pauses, schedules and workers."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
     limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
     methods = [
@@ -254,7 +254,7 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
 
 @pytest.mark.usefixtures("harmless")
 def test_hostile_address_is_only_a_text(page: Page) -> None:
-    """As a filter, a parent, a name, a tab, a window: the server refuses what is not one."""
+    """In the address it is a filter, parent, name, tab or minutes; invalid ones do no harm."""
     box = page.get_by_role("searchbox", name="Filter")
     for number, text in enumerate(TEXTS[::7]):
         query = urlencode({"filter": text, "parent": text if number % 2 else ""})

@@ -1,4 +1,4 @@
-"""The list of operations: what it shows, how it follows what happens, and what the filter does."""
+"""The list of operations: its columns, live updates and filter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> 
 
 
 def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page) -> None:
-    """Without a reload, and the row stays the same element, focus and all."""
+    """The row updates without a reload, and keeps its element and focus."""
     here = row(page, work)
     link = here.get_by_role("link")
     link.focus()
@@ -36,7 +36,7 @@ def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page)
 
 
 def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
-    """Rows do not move under the pointer."""
+    """So rows do not move under the pointer."""
     first = stage.start("first")
     page = show()
     expect(row(page, first)).to_be_visible()
@@ -45,18 +45,18 @@ def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
     button = page.get_by_role("button", name="1 new")
     expect(button).to_be_visible()
     expect(row(page, second)).to_have_count(0)
-    # It covers no header of a column, and the rows stay where they were.
+    # The button covers no column header, and the rows do not move.
     edges = "node => [node.getBoundingClientRect().top, node.getBoundingClientRect().bottom]"
     assert button.evaluate(edges)[1] <= page.locator("#filter").evaluate(edges)[0]
     assert page.locator("table.ops").evaluate(edges)[0] == top
-    with page.expect_request("**/tally*"):  # how many are in progress is read once more
+    with page.expect_request("**/tally*"):  # the counts are read again
         button.click()
     expect(row(page, second)).to_be_visible()
     expect(page.get_by_role("row").nth(1)).to_contain_text(second[-8:])
 
 
 def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Show) -> None:
-    """A second press takes the test away; the way back of the browser works."""
+    """A second press removes the condition; the browser's Back button works."""
     running, failed = stage.start("running"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.ABORTED, "no"))
     stage.ended(failed)
@@ -84,7 +84,7 @@ def test_chips_keep_the_other_tests_of_a_filter(page: Page) -> None:
 
 
 def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
-    """With what the server proposes, which one press puts there."""
+    """The server's proposal is a button that corrects the filter."""
     box = page.get_by_role("searchbox", name="Filter")
     box.fill('name = "😀" AND state = FAILED')
     box.press("Enter")

@@ -1,4 +1,4 @@
-"""How the page follows the server: broken streams, verbs that lack, hidden tabs."""
+"""How the page follows the server: streams, stale lists, tokens, several tabs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:
-    """The page, its style, its script, what may be done, and the list."""
+    """They load the page, its style, its script, the session and the list."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url.removeprefix(site)))
     page = show()
@@ -33,7 +33,7 @@ def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) 
 def test_stream_that_breaks_is_asked_for_again(
     stage: Stage, open_page: OpenPage, context: Any
 ) -> None:
-    """The server is away for a while: the page says so, and goes on by itself."""
+    """While the server is down the page says so; afterwards it reconnects by itself."""
     context.clock.install()
     port, name = free_port(), stage.start("work")
     app = EdgeApp(ConsoleEdge(stage.service, refresh_seconds=1))
@@ -47,7 +47,7 @@ def test_stream_that_breaks_is_asked_for_again(
     expect(page.locator(".live.on")).to_have_count(0)
     stage.progress("work", 0.5)
     with uvicorn_serving(app, port, **options):
-        page.clock.fast_forward(60_000)  # it may wait so long until it tries again
+        page.clock.fast_forward(60_000)  # the longest delay between retries
         expect(row(page, name)).to_contain_text("50 %")
         expect(page.get_by_role("button", name="Try now")).to_have_count(0)
         page.close()
@@ -56,7 +56,7 @@ def test_stream_that_breaks_is_asked_for_again(
 def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
     stage: Stage, work: str, page: Any
 ) -> None:
-    """The stream was faster, and says it once; the lists after that leave out what is done."""
+    """The stream reports the end first and only once; later lists leave out the done operation."""
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
     expect(page.locator(".live.on")).to_have_text("Live")
@@ -84,7 +84,7 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
 def test_token_is_asked_for_and_sent_until_it_has_expired(
     stage: Stage, work: str, beside: Show
 ) -> None:
-    """For this tab only; once, however many calls are refused, and then the list goes on."""
+    """The page asks once for several refused requests, and keeps the token for this tab only."""
     valid = {"old"}
 
     def authenticate(headers: Any) -> str:
@@ -111,10 +111,10 @@ def test_token_is_asked_for_and_sent_until_it_has_expired(
     page.close()
 
 
-def test_refusal_to_begin_stays_until_it_is_over(
+def test_refused_session_shows_an_error_until_it_is_allowed(
     work: str, beside: Show, context: BrowserContext
 ) -> None:
-    """A caller who may not see the console never reads that the page is live."""
+    """While the session is refused, the page never shows "Live"."""
     allowed: list[bool] = []
 
     def authenticate(_: Any) -> str:
@@ -125,7 +125,7 @@ def test_refusal_to_begin_stays_until_it_is_over(
     context.clock.install()
     page = beside(authenticate=authenticate)
     expect(page.locator("#trouble")).to_contain_text("not for you")
-    page.clock.run_for(2500)  # the page looks each second at what goes wrong
+    page.clock.run_for(2500)  # the page updates its error message every second
     expect(page.locator("#trouble")).to_contain_text("not for you")
     expect(page.locator(".live")).to_have_text("Not connected")
     allowed.append(True)
@@ -146,7 +146,7 @@ def test_theme_is_kept(page: Any) -> None:
 
 
 def test_many_tabs_leave_connections_for_one_more(stage: Stage, work: str, show: Show) -> None:
-    """All in sight, and each follows its operation: a browser has six connections to a server."""
+    """13 visible tabs follow an operation, though a browser has only six connections per server."""
     pages = [show() for _ in range(13)]
     for page in pages:
         expect(row(page, work)).to_be_visible()

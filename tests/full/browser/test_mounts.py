@@ -1,4 +1,4 @@
-"""The console wherever it may stand: servers, prefixes, several in one process, other servers."""
+"""The console in each setting: servers, prefixes, two in one process, foreign servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
-    """Progress is seen as it happens, each view opens, and what runs can be cancelled."""
+    """Check that progress is live, each view opens, and Cancel works."""
     for fraction in (0.25, 0.75):
         stage.progress(key, fraction)
         expect(row(page, name)).to_contain_text(f"{round(100 * fraction)} %")
@@ -38,7 +38,7 @@ def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kind: str) -> None:
-    """Behind WSGI there are no streams, and so batches are read."""
+    """Behind WSGI there are no streams, so the page polls with BatchGet."""
     serve, app = SERVERS[kind]
     name = stage.start("work")
     with serve(app(ConsoleEdge(stage.service, refresh_seconds=1))) as port:
@@ -51,7 +51,7 @@ def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kin
 
 
 def behind_a_proxy(app: Any, prefix: str, asked: list[str]) -> Any:
-    """The application as it is served below a prefix that a proxy cuts off."""
+    """Wrap the application as if a proxy stripped the prefix; record the requested paths."""
 
     async def cut(scope: Any, receive: Any, send: Any) -> None:
         asked.append(scope["path"])
@@ -64,7 +64,7 @@ def behind_a_proxy(app: Any, prefix: str, asked: list[str]) -> Any:
 def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
     stage: Stage, open_page: OpenPage
 ) -> None:
-    """Streams pass through, and nothing is asked above the prefix."""
+    """Streams work, and no request goes to a path outside the prefix."""
     name, asked = stage.start("work"), list[str]()
     app = asgi.EdgeApp(
         ConsoleEdge(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
@@ -78,7 +78,7 @@ def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
 
 
 def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPage) -> None:
-    """On one origin, each below its path, with a token of its own."""
+    """They share an origin, but each has its own path and token."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -121,8 +121,8 @@ def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPag
     assert ("two", "Bearer one") not in seen
 
 
-def test_server_that_is_not_ours_is_shown(open_page: OpenPage) -> None:
-    """Through ``lro console``: it lists, pages, polls, cancels and deletes; no error is shown."""
+def test_console_shows_operations_of_another_server(open_page: OpenPage) -> None:
+    """``lro console`` lists, pages, polls, cancels and deletes there without showing an error."""
     with other_server() as other, proxied(other.url) as client:
         names = [other.add(f"operations/build-{number:03}", percent=number) for number in range(60)]
         page = open_page(str(client.base_url).rstrip("/") + "/")
@@ -155,7 +155,7 @@ def test_server_that_is_not_ours_is_shown(open_page: OpenPage) -> None:
 def test_reader_can_do_nothing_and_what_is_hidden_is_hidden(
     stage: Stage, open_page: OpenPage, serve: Serve
 ) -> None:
-    """The page has no buttons for it; a hook takes fields away."""
+    """Without actions the page has no buttons; fields that ``redact`` removes are not shown."""
 
     def redact(operation: dict[str, Any]) -> dict[str, Any]:
         operation["response"] = {"@type": operation["response"]["@type"], "width": 1}
@@ -175,6 +175,6 @@ def test_reader_can_do_nothing_and_what_is_hidden_is_hidden(
     for each in ("Response", "Raw"):
         tab(page, each).click()
         expect(panel(page)).to_contain_text("width")
-        # As words: times and names may have the same digits within them.
+        # Whole words only: times and names may contain the same digits.
         expect(panel(page)).not_to_contain_text(re.compile(r"\b(640|4711)\b"))
     expect(page.get_by_role("button", name="Delete…")).to_have_count(0)

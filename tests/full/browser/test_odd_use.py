@@ -1,4 +1,4 @@
-"""Odd addresses, data and clicks: the page says what is wrong, and goes on."""
+"""Odd addresses, data and clicks: the page reports errors and stays usable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANSWER_CANCELS: Final = """
         return new Response(JSON.stringify(busy ? error : {}), {status: busy ? 400 : 200});
     };
 """
-"""Answers each request to cancel in the page itself: 1,000 calls through a test take long."""
+"""Answers Cancel requests inside the page, as 1,000 requests through a test would be slow."""
 
 EACH_TAB: Final = """async (names) => {
     const frame = () => new Promise(requestAnimationFrame), found = [];
@@ -55,11 +55,11 @@ EACH_TAB: Final = """async (names) => {
     }
     return found;
 }"""
-"""Opens each tab of each operation; gives what the last one, Raw, shows."""
+"""Opens each tab of each operation and returns the text of the last one, Raw."""
 
 
 def test_odd_addresses_lead_to_a_view(page: Page, site: str) -> None:
-    """And to no call but those of operations, whatever a name is made of."""
+    """The page only sends requests to its usual paths, whatever the name contains."""
     asked: list[str] = []
     page.on("request", lambda one: asked.append(urlsplit(one.url).path))
     for hash in (
@@ -91,7 +91,7 @@ def test_odd_addresses_lead_to_a_view(page: Page, site: str) -> None:
 
 
 def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None:
-    """Deleted by others while they are shown, in the list or alone: nothing more is offered."""
+    """If others delete an operation that is shown, the page marks it and offers no action."""
     ended, running, kept = stage.start("ended"), stage.start("running"), stage.start("kept")
     stage.succeed("ended")
     stage.ended(ended)
@@ -117,7 +117,7 @@ def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None
 def test_clock_of_the_server_counts_and_not_that_of_the_browser(
     context: BrowserContext, stage: Stage, show: Show
 ) -> None:
-    """They are five hours apart: nothing is five hours old, and nothing ends in the past."""
+    """With clocks five hours apart, the page still shows correct ages."""
     context.add_init_script(HOURS)
     name = stage.start("work")
     stage.progress("work", 0.5)
@@ -134,7 +134,7 @@ def test_clock_of_the_server_counts_and_not_that_of_the_browser(
 def test_response_of_5_megabytes_is_written_once(
     context: BrowserContext, show: Show, scripted: Scripted
 ) -> None:
-    """Its beginning is shown, and the clock that ticks beside it does not write it again."""
+    """Its beginning is shown; the page's ticking clock does not serialize it again."""
     context.add_init_script(COUNT_WRITES)
     context.clock.install()
     response = {f"key{number}": "x" * 90 for number in range(50_000)}
@@ -154,7 +154,7 @@ def test_response_of_5_megabytes_is_written_once(
 def test_1000_operations_are_cancelled_though_some_refuse(
     context: BrowserContext, show: Show, scripted: Scripted
 ) -> None:
-    """Eight at a time; each result is shown, and what was refused does not stop the rest."""
+    """Eight requests run at a time; each result is shown, and a refusal does not stop the rest."""
     context.add_init_script(ANSWER_CANCELS)
     for number in range(1_003):
         name = f"operations/{number:08}"
@@ -165,14 +165,14 @@ def test_1000_operations_are_cancelled_though_some_refuse(
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").dblclick()
     done = "900 done, 100 refused. Only the first 1,000 of them."
-    expect(dialog(page)).to_contain_text(done, timeout=5 * PATIENCE)  # each is drawn
+    expect(dialog(page)).to_contain_text(done, timeout=5 * PATIENCE)  # every result is drawn
     assert page.evaluate("window.most") == 8
     expect(dialog(page).get_by_role("listitem")).to_have_count(1_000)
     expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
 
 
 def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page) -> None:
-    """The way back and forward does nothing either: what was asked is asked again."""
+    """Nor do Back and Forward: the action needs a new confirmation."""
     page.get_by_role("link", name=work[-8:]).click()
     page.get_by_role("button", name="Cancel…").click()
     page.reload()
@@ -189,7 +189,7 @@ def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page
 
 
 def deep(levels: int) -> dict[str, Any]:
-    """An object in an object, and so on."""
+    """Return an object nested to this depth."""
     found: dict[str, Any] = {}
     for _ in range(levels):
         found = {"a": found}
@@ -202,7 +202,7 @@ ODD: Final[list[Any]] = [
 
 
 def test_messages_of_odd_forms_are_shown(show: Show, scripted: Scripted) -> None:
-    """As a server that is not ours may send them: none is taken for what it is not."""
+    """A foreign server may send messages of any form; each tab shows them without failing."""
     for at, field in enumerate(("metadata", "response", "error", "details", "more")):
         for number, value in enumerate(ODD):
             name = f"operations/{field}-{number:04}"
@@ -224,10 +224,10 @@ def test_messages_of_odd_forms_are_shown(show: Show, scripted: Scripted) -> None
     "answer",
     ["null", "[]", "5", '""', "{}", '{"operations": 5}', '{"operations": [null, 5, {}]}', "<p>"],
 )
-def test_list_that_is_none_is_said_to_be_wrong(
+def test_invalid_reply_to_a_list_shows_an_error(
     context: BrowserContext, show: Show, answer: str
 ) -> None:
-    """The page stays, and its other views work."""
+    """The page shows an error, and its other views work."""
     context.route("**/v1/operations?*", lambda route: route.fulfill(body=answer))
     page = show()
     expect(page.locator("#trouble, .note").filter(has_text=".")).not_to_have_count(0)

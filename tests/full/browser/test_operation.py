@@ -1,4 +1,4 @@
-"""The view of one operation: its state, its time line, its messages, and how to ask for it."""
+"""The view of one operation: state, timeline, messages, and commands that read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: Page) -> None:
-    """From its beginning to its end, without a reload."""
+    """They update from its start to its end without a reload."""
     open_operation(page, work)
     expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
     stage.progress("work", 0.25, "scaling")
@@ -34,7 +34,7 @@ def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: P
 
 
 def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, show: Show) -> None:
-    """A table of fields, a time to try again, and links that lead to web pages only."""
+    """BadRequest is a table of fields; Help has links, which only lead to web pages."""
     violation = FieldViolation(field="source.rows", description="is too long")
     links = (
         HelpLink(description="the manual", url="https://acme.test/manual"),
@@ -53,7 +53,7 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, sho
 
 
 def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show: Show) -> None:
-    """With the worker meanwhile, then with the time of the next attempt; no reload is needed."""
+    """The view shows the worker, then the failed attempt and the next due time, without reload."""
     page = show(f"#/{work}")
     facts = page.locator(".side section").first
     expect(facts).to_contain_text(f"Worker{socket.gethostname()}, PID {os.getpid()}")
@@ -68,8 +68,8 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
     expect(facts).not_to_contain_text("process")
 
 
-def test_what_lasts_is_shown_in_rows(scripted: Scripted, show: Show) -> None:
-    """Expiry, priority, and a link to the operation of which it is a rerun."""
+def test_expiry_priority_and_origin_are_shown_in_rows(scripted: Scripted, show: Show) -> None:
+    """The rows show the latest start, the priority and the origin, with a link to a rerun's one."""
     moment = "2030-01-02T12:04:05Z"
     scripted.operations["operations/b"] = {"name": "operations/b"}
     known = {"name": "operations/b", "state": "IN_PROGRESS", "origin": "p/q/operations/a b"}
@@ -116,7 +116,7 @@ def test_many_nodes_are_closed_at_first(stage: Stage, show: Show) -> None:
 
 
 def test_large_messages_are_cut_until_all_is_wanted(stage: Stage, show: Show) -> None:
-    """64 KB at first."""
+    """The panel shows the first 64 KB; buttons show or download the rest."""
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="x" * 100_000 + "end")))
     stage.do("work", lambda _: ImportResponse(rows=1))
@@ -131,18 +131,16 @@ def test_large_messages_are_cut_until_all_is_wanted(stage: Stage, show: Show) ->
     expect(panel(page)).to_contain_text("xend")
 
 
-def test_ways_to_ask_for_it_name_the_server(work: str, show: Show, site: str) -> None:
-    """With a prefix below which the page is, and quotes where a shell needs them."""
+def test_commands_name_the_server(work: str, show: Show, site: str) -> None:
+    """The commands have the page's address and are quoted for a shell."""
     page = show(f"#/{work}")
     expect(page.get_by_text(f"curl '{site}v1/{work}'")).to_be_visible()
     expect(page.get_by_text(f"lro watch '{work}' --server {site.rstrip('/')}")).to_be_visible()
     expect(page.get_by_text(f'client.operation("{work}")')).to_be_visible()
 
 
-def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
-    scripted: Scripted, show: Show, site: str
-) -> None:
-    """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
+def test_commands_name_the_server_of_the_session(scripted: Scripted, show: Show, site: str) -> None:
+    """The page's own address has a secret under ``lro console``; curl sends a token if needed."""
     scripted.operations["operations/b"] = {"name": "operations/b"}
     scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
     page = show("#/operations/b")
@@ -163,7 +161,7 @@ def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
 
 
 def test_copy_without_a_clipboard_shows_the_text(work: str, show: Show, site: str) -> None:
-    """As on a page over plain HTTP, where there is none."""
+    """Pages over plain HTTP have no clipboard."""
     page = show(f"#/{work}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.get_by_role("button", name="Copy lro").click()

@@ -1,4 +1,4 @@
-"""Pages of other sites: they start nothing, cancel nothing, read nothing, and frame nothing."""
+"""Pages of other sites cannot start, cancel, read or frame anything."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FRAME: Final = """(url) => new Promise((done) => {
 
 
 async def empty_page(_: Any, receive: Any, send: Any) -> None:
-    """The whole site of others."""
+    """Serve an empty page, the only one of the other site."""
     headers = [(b"content-type", b"text/html")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"<!doctype html><title>evil</title><body>"})
@@ -57,14 +57,14 @@ async def empty_page(_: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module")
 def evil() -> Iterator[int]:
-    """The port of the other site."""
+    """The port of another site."""
     with uvicorn_serving(empty_page, lifespan="off") as port:
         yield port
 
 
 @pytest.fixture
 def page(browser: Browser, evil: int, stage: Stage) -> Iterator[Page]:
-    """A page of the other site, on another host and port than the console."""
+    """A page of the other site, whose host and port differ from the console's."""
     with window(browser) as context:
         opened = context.new_page()
         opened.goto(f"http://localhost:{evil}/")
@@ -75,10 +75,10 @@ def page(browser: Browser, evil: int, stage: Stage) -> Iterator[Page]:
 def test_other_sites_cannot_act_or_read(
     page: Page, evil: int, stage: Stage, site: str, host: str
 ) -> None:
-    """By requests that need no preflight, with and without a type, by forms, and by those that do.
+    """Requests with and without a preflight or a content type, forms and images all fail.
 
-    The console has no authentication: every caller that reaches it is let in, as by a cookie.
-    Another port of the same host is another site too, but a browser sends cookies from there.
+    The console has no authentication, so each request has access, as if it carried a cookie.
+    Another port of the same host must fail too, although a browser sends cookies from there.
     """
     page.goto(f"http://{host}:{evil}/")
     name = stage.start("work")
@@ -115,7 +115,7 @@ def test_other_sites_cannot_act_or_read(
 def test_other_sites_cannot_frame_the_console(
     page: Page, evil: int, stage: Stage, site: str, serve: Serve
 ) -> None:
-    """A window that they open keeps no hold of them, and they none of it."""
+    """A window that they open has no opener; only origins in ``frame`` may frame the console."""
     refused: list[str] = []
     page.on("console", lambda one: refused.append(one.text))
     assert page.evaluate(FRAME, site) == [0, None]
@@ -136,7 +136,7 @@ def test_other_sites_cannot_frame_the_console(
 def test_name_that_leads_to_this_machine_is_refused(
     playwright: Playwright, stage: Stage, site: str
 ) -> None:
-    """DNS rebinding: a page of another name, whose address has become that of the console."""
+    """DNS rebinding: the page's host name resolves to the console's address."""
     name = stage.start("work")
     port = urlsplit(site).port
     path = shutil.which("chromium")

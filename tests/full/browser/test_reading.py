@@ -1,4 +1,4 @@
-"""What the page reads from messages: the same progress, estimates and digits as the client."""
+"""The page reads progress, estimates and numbers from messages as the client does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REPORTS: tuple[list[tuple[float, float | None]], ...] = (
     [(0, 0.2), (5, 1.5)],
     [(10, 0.2), (5, 0.4), (20, 0.6)],
 )
-"""Reports of progress, each at a second with a fraction."""
+"""Sequences of progress reports: (seconds, fraction)."""
 
 ESTIMATE = """all => all.map(reports => {
     const estimate = new Estimate();
@@ -72,19 +72,19 @@ SHOWN = """text => {
 
 
 def test_progress_is_that_of_the_client(page: Any) -> None:
-    """The same fields by the same rules (``lro_client.progress``)."""
+    """The page and ``lro_client.progress`` find the same progress in the same metadata."""
     texts = [json.dumps(one) for one in METADATA]
     found = page.evaluate("texts => texts.map(text => progressOf(readJson(text)))", texts)
     for metadata, shown in zip(METADATA, found, strict=True):
         inner = metadata
         if isinstance(metadata, dict) and "@type" in metadata:
-            inner = metadata["value"]  # the client has packed messages as objects
+            inner = metadata["value"]  # the client unpacks well-known types
         wanted = progress_of(inner)
         assert shown == (None if wanted is None else attrs.asdict(wanted)), metadata
 
 
 def test_estimate_is_that_of_the_client(page: Any) -> None:
-    """To the same digits."""
+    """Both give the same number of seconds."""
     for reports, found in zip(REPORTS, page.evaluate(ESTIMATE, REPORTS), strict=True):
         estimate = Estimate(clock=lambda: 600.0)
         for seconds, fraction in reports:
@@ -93,7 +93,7 @@ def test_estimate_is_that_of_the_client(page: Any) -> None:
 
 
 def test_numbers_are_shown_as_they_came(page: Any) -> None:
-    """Digit by digit, also those that no double has."""
+    """The page keeps all digits, even of numbers that do not fit a double."""
     for text in ("9007199254740993", "1.0", "-0", "1e400"):
         assert page.evaluate(SHOWN, text) == text
     assert page.evaluate(SHOWN, '{"a": [1.50, 2, 12345678901234567890]}') == (

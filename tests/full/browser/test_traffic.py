@@ -1,4 +1,4 @@
-"""How much the page asks for: little while it is looked at, nothing while it is not."""
+"""The page sends few requests while it is used, and none while it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDE: Final = """hidden => {
     Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
-"""What the browser does when the tab goes out of sight, or comes back."""
+"""Imitates a tab that is hidden or shown again."""
 
 COUNT: Final = """
     window.asked = [];
@@ -33,12 +33,12 @@ COUNT: Final = """
         try { return await real(url, options); } finally { window.pending--; }
     };
 """
-"""Notes what the page asks for, and how much of it is not answered yet."""
+"""Records the page's requests and counts the pending ones."""
 
 
 @pytest.fixture
 def page(context: BrowserContext, work: str, beside: Show) -> Page:
-    """A console with work in progress: its requests are counted, its clock goes as a test says."""
+    """A console with work in progress; its requests are recorded, and the test moves its clock."""
     context.add_init_script(COUNT)
     context.clock.install()
     opened = beside()
@@ -47,17 +47,17 @@ def page(context: BrowserContext, work: str, beside: Show) -> Page:
 
 
 def minute(page: Page) -> list[str]:
-    """What the page asks for in a minute of its own clock."""
+    """Return the requests that the page sends in a minute of its own clock."""
     page.evaluate("window.asked.length = 0")
     for _ in range(60):
         page.clock.run_for(1_000)
-        until(lambda: page.evaluate("window.pending === 0"))  # its policy forbids to look within
+        until(lambda: page.evaluate("window.pending === 0"))  # its CSP forbids wait_for_function
     found: list[str] = page.evaluate("window.asked")
     return found
 
 
 def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> None:
-    """With work in progress, whose stream is one of them; the overview asks for less."""
+    """This includes the stream of the work in progress; the overview sends fewer requests."""
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()
@@ -65,7 +65,7 @@ def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> No
 
 
 def test_page_that_is_not_looked_at_asks_for_nothing(page: Page, stage: Stage, work: str) -> None:
-    """Hidden, or untouched for 5 minutes; it goes on when it is seen or touched again."""
+    """A hidden page, or one unused for 5 minutes, sends none until it is shown or used again."""
     page.evaluate(HIDE, True)
     stage.progress("work", 0.2)
     assert minute(page) == []
@@ -86,7 +86,7 @@ def test_page_that_is_not_looked_at_asks_for_nothing(page: Page, stage: Stage, w
 def test_page_that_is_paused_asks_for_nothing_until_that_ends(
     page: Page, stage: Stage, work: str
 ) -> None:
-    """By the key p, and by its button."""
+    """The key ``p`` pauses the page; the button resumes it."""
     page.keyboard.press("p")
     button = page.get_by_role("button", name="Paused")
     expect(button).to_have_attribute("aria-pressed", "true")
@@ -98,7 +98,7 @@ def test_page_that_is_paused_asks_for_nothing_until_that_ends(
 
 
 def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, work: str) -> None:
-    """503 with Retry-After: all wait 7 s, the page says so, and then goes on."""
+    """After a 503 with ``Retry-After: 7`` the page waits 7 s, shows it, and goes on."""
     page.route("**/*", lambda route: route.fulfill(status=503, headers={"retry-after": "7"}))
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("Trying again in 7 s")).to_be_visible()
@@ -113,7 +113,7 @@ def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, wo
 
 
 def test_stream_that_is_cut_is_asked_for_again(stage: Stage, open_page: OpenPage) -> None:
-    """In the middle, by a proxy: what happened meanwhile is seen, and no row is lost."""
+    """A proxy cuts the stream; the page shows all later updates and loses no row."""
     names = [stage.start(str(number)) for number in range(3)]
     app = EdgeApp(ConsoleEdge(stage.service, authenticate=lambda headers: None))
     with uvicorn_serving(app, lifespan="off") as port, proxy_to(port) as proxy:

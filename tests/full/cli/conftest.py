@@ -1,4 +1,4 @@
-"""The fixtures of the tests of commands."""
+"""The fixtures of the command tests."""
 
 from tests.cli.conftest import asked, call, command, drawing, harness, here, listening, measured
 

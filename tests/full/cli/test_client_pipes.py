@@ -1,4 +1,4 @@
-"""The command as a process of its own: pipes that close, signals, locales, what it loads."""
+"""The command in its own process: closed pipes, full devices, locales, imports."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.client import sockets
 
 
 def run(*command: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command with these variables to its end."""
+    """Run a command to its end with additional environment variables."""
     texts: Any = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 240}
     return subprocess.run(command, env=environment(**more), **texts)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of a process."""
+    """Return the environment variables of a process."""
     return {**os.environ, "PYTHONPATH": str(SOURCE / "src"), **more}
 
 
 def test_a_pipe_that_is_closed() -> None:
-    """It is quiet, and ends as a process does that a closed pipe stops."""
+    """The command prints no error and exits with the status of a closed pipe."""
     page = {"operations": [{"name": f"operations/{number}"} for number in range(20_000)]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url:
         lister = subprocess.Popen(
@@ -53,7 +53,7 @@ def test_a_pipe_that_is_closed() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_a_full_device() -> None:
-    """A sentence, also for what is written when the process ends."""
+    """The command reports a full device, even if the write fails only at exit."""
     for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
         page = {"operations": [{"name": "operations/a"}]}
         with (
@@ -73,7 +73,7 @@ def test_a_full_device() -> None:
 
 
 def test_a_locale_without_letters() -> None:
-    """What cannot be written is escaped, and JSON stays JSON."""
+    """Characters that the encoding lacks are escaped, and JSON stays valid."""
     body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         get = functools.partial(run, *COMMAND, "get", "operations/a", "--server", url)
@@ -83,11 +83,10 @@ def test_a_locale_without_letters() -> None:
         assert json.loads(get("--json", PYTHONIOENCODING="latin-1").stdout) == body
         plain = get("--json", FORCE_COLOR="1")
         assert "5 ≥ 3" in plain.stdout
-        assert "\x1b" not in plain.stdout  # no colours, and nothing that moves a cursor
+        assert "\x1b" not in plain.stdout  # no colours or cursor movements
 
 
 def test_lint_and_help_do_not_load_client() -> None:
-    """``lro lint`` and the help need no client."""
     program = "import sys; from lro.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for arguments in (["--help"], ["lint", "--help"]):
         loaded = run(sys.executable, "-c", program, *arguments).stdout.splitlines()[-1].split()

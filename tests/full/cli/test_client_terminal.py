@@ -1,4 +1,4 @@
-"""The command in a real terminal, typed by a new user."""
+"""The command in a real terminal, used as a person would type it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.waiting import PATIENCE, until
 
 @attrs.frozen
 class Terminal:
-    """A terminal of tmux with a shell in it."""
+    """A tmux terminal that runs a shell."""
 
     socket: str
 
     def tmux(self, *arguments: str) -> str:
-        """Run a command of tmux; what it prints."""
+        """Run a tmux command and return its output."""
         command = ["tmux", "-L", self.socket, *arguments]
         return subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=PATIENCE
@@ -49,18 +49,18 @@ class Terminal:
         return self.tmux("capture-pane", "-p", "-J", *options)
 
     def shows(self, *texts: str) -> str:
-        """The screen, as soon as all of these texts stand on it."""
+        """Wait until the screen shows all of these texts, and return it."""
         return until(self.screen, lambda shown: all(text in shown for text in texts)).rstrip()
 
     def run(self, command: str) -> None:
-        """Type a command and press Enter; its status will be shown as ``(0)``."""
-        self.tmux("send-keys", "-R")  # nothing of the last one stays on the screen
+        """Type a command and press Enter; the shell then prints its status as ``(0)``."""
+        self.tmux("send-keys", "-R")  # clear the last command's output
         self.type(f'clear; {command}; echo "($?)"', "Enter")
 
 
 @pytest.fixture
 def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
-    """A terminal in which ``lro`` is a command whose server is the service."""
+    """A terminal with the command ``lro``, whose server is the service of ``asked``."""
     script = here / "bin" / "lro"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m lro.cli "$@"\n')
@@ -84,7 +84,7 @@ def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
 
 
 def test_watching_and_interrupting(terminal: Terminal, harness: Harness) -> None:
-    """A table that goes with the operation, which Ctrl-C leaves alone."""
+    """The table follows the operation; Ctrl-C ends the command, not the operation."""
     name = started(harness)
     terminal.run(f"lro watch {name}")
     terminal.shows("name", "state", "age", name, "IN_PROGRESS")
@@ -101,7 +101,7 @@ def test_watching_and_interrupting(terminal: Terminal, harness: Harness) -> None
 
 
 def test_colours_and_completion(terminal: Terminal, harness: Harness) -> None:
-    """A list is in colour unless NO_COLOR says not; the tab key completes options and names."""
+    """A list has colours unless NO_COLOR is set; the Tab key completes options and names."""
     name = over(harness, ResizeResponse(7))
     for before in ("", "NO_COLOR=1 "):
         terminal.run(f"{before}lro list")

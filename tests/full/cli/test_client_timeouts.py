@@ -1,4 +1,4 @@
-"""Commands that wait until their timeout: what they show and say then."""
+"""The output of commands that wait until their timeout."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import Harness
 
 IN_TIME = "6s"
-"""A timeout within which the first look, a call by itself, is over on a busy machine too."""
+"""A timeout that is long enough for the first request, even on a busy machine."""
 
 
 def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
-    """It counts from the creation, whenever the command was started; one call is made for it."""
+    """The age counts from the creation of the operation, and needs only one FULL view."""
     asked.app = server = Viewing(200, FULL)
     found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
@@ -34,7 +34,7 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
 
 
 def test_watching(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table stays on the screen as it was in the end, as wide as the terminal is now."""
+    """At the end the last table stays on the screen, at the terminal's current width."""
     monkeypatch.setattr("rich._console", Console(width=80))
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = drawing("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
@@ -48,7 +48,7 @@ def test_watching(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatc
 
 
 def test_ages(drawing: Lro) -> None:
-    """The age is that since the creation, and the end is estimated from it."""
+    """The age counts from the creation time, which is also used to estimate the end."""
     body = {
         "name": "operations/a",
         "metadata": {"@type": "x/acme.Meta", "createTime": "2020-01-01T00:00:00Z", "percent": 50},
@@ -63,7 +63,7 @@ def test_ages(drawing: Lro) -> None:
 
 
 def test_how_many_are_left(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it waits, a line on standard error that is gone in the end."""
+    """A line on standard error shows the number until the wait ends."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     names = [over(harness, ResizeResponse()), started(harness)]
     found = drawing("wait", *names, "operations/no", "--timeout", IN_TIME, "--json")
@@ -76,8 +76,8 @@ def test_how_many_are_left(drawing: Lro, harness: Harness, monkeypatch: pytest.M
     assert "waiting" not in drawn[-1]
 
 
-def test_many_that_go_on(call: Lro, harness: Harness) -> None:
-    """It is said how to look at them again; of many not all are named."""
+def test_message_names_operations_that_go_on(call: Lro, harness: Harness) -> None:
+    """The message says how to wait for them again; it does not name all of many."""
     names = [started(harness) for _ in range(12)]
     found = call("wait", names[0], "--timeout", IN_TIME)
     assert (found.status, found.out) == (Exit.RUNNING, "")

@@ -1,4 +1,4 @@
-"""``lro serve`` and ``lro worker`` as processes over real sockets, stopped by real signals."""
+"""``lro serve`` and ``lro worker`` as processes, with real sockets and signals."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ sys.exit(main())
 
 
 def process_of(client: Client, name: str) -> int:
-    """The process that has done the work of an operation."""
+    """Return the ID of the process that did the work of an operation."""
     handle = client.operation(name, response=StepsResponse, metadata=lro.OperationMetadata)
     return int(handle.result(timeout=PATIENCE).process)
 
 
 def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
-    """SIGTERM ends the server with 0; what it could not end is done by the next one."""
+    """After SIGTERM the server exits with 0; unfinished work is done by the next server."""
     write_service(here, drain_seconds=0)
     with at_work(here, "work:service") as (server, client, name):
         assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
@@ -80,7 +80,7 @@ def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
 
 @pytest.mark.parametrize("by", ["uvicorn", "hypercorn"])
 def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, here: Path) -> None:
-    """Most servers keep them for five seconds by themselves."""
+    """Most servers close idle connections after five seconds by default."""
     pytest.importorskip(by)
     write_service(here)
     (here / "program.py").write_text(ONLY_HYPERCORN)
@@ -99,7 +99,7 @@ def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, he
 
 
 def test_second_signal_ends_the_drain(here: Path) -> None:
-    """The work is handed back at once, though its function would go on."""
+    """The work is handed back at once, although its function has not returned."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service") as (server, _, _):
         server.host.ask_to_stop()
@@ -109,7 +109,7 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
 
 
 def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
-    """The result is stored by the process that was asked to stop."""
+    """The process that was asked to stop still stores the result."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--host", "localhost") as (server, client, name):
         server.host.ask_to_stop()
@@ -123,13 +123,13 @@ def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
 
 
 def skip_without_grpc() -> None:
-    """Skip a test whose server is asked over gRPC by the command."""
+    """Skip a test in which the command calls the server over gRPC, if a package is missing."""
     for module in ("grpc", "google.longrunning.operations_proto_pb2", "rich"):
         pytest.importorskip(module)
 
 
 def test_grpc_is_served_beside_http(here: Path) -> None:
-    """On one service: each sees what the other starts, and both stop."""
+    """Both serve one service, so each sees operations of the other; both stop together."""
     skip_without_grpc()
     write_service(here)
     (here / "go").touch()
@@ -146,7 +146,7 @@ def test_grpc_is_served_beside_http(here: Path) -> None:
 
 
 def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
-    """With the same line, health and stop."""
+    """It prints the same line and has the same health checks and stop."""
     pytest.importorskip("hypercorn")
     write_service(here, drain_seconds=0)
     (here / "program.py").write_text(ONLY_HYPERCORN)
@@ -165,7 +165,7 @@ def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
 
 
 def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
-    """It is served as it is, with health beside it."""
+    """The application is served unchanged, with health checks beside it."""
     write_service(here)
     with lro_serve(here, "work:app") as server:
         assert httpx.get(f"{server.url}/mine").text == "mine"
@@ -191,7 +191,7 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
 def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
     arguments: tuple[str, ...], refused: list[str], here: Path
 ) -> None:
-    """A page of a name that was made to mean this machine could start and read operations."""
+    """DNS rebinding: otherwise a page of another host could start and read operations."""
     write_service(here)
     with lro_serve(here, *arguments) as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
@@ -206,7 +206,7 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
                 found.append(host)
             else:
                 assert {one.status_code for one in said} == {200}
-        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # for that --host
+        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # any --host
         assert own.status_code == 200
         assert ("is not a loopback" in server.host.output) is ("0.0.0.0" in arguments)
     assert found == refused
@@ -215,8 +215,8 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
 def test_open_server_warns_and_serves_what_its_options_say(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without starts, and below a further parent; the module's own logging stays."""
-    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # which is for other servers
+    """``--no-starts`` and ``--parent`` work; the module's own logging is kept."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # meant for other servers
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
     arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")
     with lro_serve(here, *arguments) as server:
@@ -229,14 +229,14 @@ def test_open_server_warns_and_serves_what_its_options_say(
 
 
 def test_several_processes_share_port_and_store(here: Path) -> None:
-    """One that is killed is replaced; all end with the first one, or when that is killed."""
+    """A killed process is replaced; all end when the supervisor stops or is killed."""
     skip_without_grpc()
     write_service(here, lease=1)
     grpc = str(free_port())
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
     source = (here / "work.py").read_text(encoding="utf-8")
     with at_work(here, *arguments) as (server, client, name):
-        (here / "work.py").write_text("(", encoding="utf-8")  # as a deployment that is half done
+        (here / "work.py").write_text("(", encoding="utf-8")  # like a half-done deployment
         os.kill(begun(here)[0], signal.SIGKILL)
         server.host.says(re.compile("could not begin, .* another one begins in 2 s"))
         (here / "work.py").write_text(source, encoding="utf-8")
@@ -256,7 +256,7 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status: int) -> None:
-    """That of a terminal or of systemd reaches all of them, and counts once."""
+    """A terminal or systemd signals all processes; the signal counts once."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--workers", "2") as (server, client, name):
         os.killpg(server.host.process.pid, number)
@@ -269,7 +269,7 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
 
 
 def test_process_whose_supervisor_ends_before_it_serves_ends_too(here: Path) -> None:
-    """Nobody reads its report, and nobody would ask it to stop."""
+    """No supervisor would read its report or ask it to stop."""
     write_service(here)
     ours, link = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener, link:
@@ -285,7 +285,7 @@ def test_process_whose_supervisor_ends_before_it_serves_ends_too(here: Path) -> 
 
 
 def supervised(script: str) -> _processes.Processes:
-    """Run a script, given the descriptor of its link, in one process until a signal stops it."""
+    """Supervise one process that runs a script, until a signal stops it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         processes = _processes.Processes(
             lambda given: (sys.executable, "-c", script, str(given[1])), 1, listener
@@ -295,14 +295,14 @@ def supervised(script: str) -> _processes.Processes:
 
 
 def test_process_that_does_not_serve_yet_is_stopped_too() -> None:
-    """It does not read its link."""
+    """It does not read the link to its supervisor yet."""
     script = "import os, signal, time; os.kill(os.getppid(), {}); time.sleep(600)"
     assert not supervised(script.format(int(signal.SIGTERM))).interrupted
     assert supervised(script.format(int(signal.SIGINT))).interrupted
 
 
 def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal comes when a process has just ended."""
+    """The signal arrives just after a process has crashed."""
     lines: list[str] = []
 
     def stop(line: str) -> None:
@@ -315,7 +315,7 @@ def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.M
 
 
 def test_stopping_server_is_not_ready() -> None:
-    """While calls in flight end, balancers are to send no more."""
+    """Load balancers must not send new requests while the last ones end."""
     with lro.Service(MemoryStore(), InlineExecutor()) as service:
         health = Health(service)
         health.stopping = True
@@ -324,7 +324,7 @@ def test_stopping_server_is_not_ready() -> None:
 
 
 def test_slow_hooks_do_not_hold_up_probes() -> None:
-    """They have all threads of the event loop."""
+    """Probes are answered even if hooks occupy all threads of the event loop."""
 
     async def ask(health: Health) -> int:
         ended, loop = threading.Event(), asyncio.get_running_loop()
@@ -346,7 +346,7 @@ LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, {}))
 @pytest.mark.parametrize("other", ["uvicorn", "hypercorn"])
 @pytest.mark.parametrize(("most", "said"), [(64, 1), (512, 0)])
 def test_connections_wait_for_descriptors(most: int, said: int, other: str, here: Path) -> None:
-    """The log says so once; a process takes as many descriptors as it may have."""
+    """The log reports it once; a process raises its limit as far as allowed."""
     pytest.importorskip("hypercorn")
     write_service(here, MEMORY)
     program = ONLY_HYPERCORN.replace("uvicorn", other)
@@ -362,7 +362,7 @@ def test_connections_wait_for_descriptors(most: int, said: int, other: str, here
             address = (client.base_url.host, client.base_url.port)
             idle.enter_context(socket.create_connection(address))
         until(lambda: host.output.count("new connections wait: Too many open files") == said)
-        asked = client.get if said else httpx.get  # which needs a further connection
+        asked = client.get if said else httpx.get  # httpx.get opens a new connection
         assert asked(client.base_url.join("/readyz")).status_code == 200
         idle.close()
         assert host.stop() == 0
@@ -383,14 +383,14 @@ def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None
 
 
 def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
-    """The server is killed, and the worker does the work; SIGTERM hands it on to the next."""
+    """After the server is killed a worker takes its work; SIGTERM hands it to the next worker."""
     write_service(here, lease=1, drain_seconds=0)
     with at_work(here, "work:service") as (server, _, name):
         server.host.process.kill()
     command = ("-m", "lro.cli", "worker", "work:service")
     with running(command, here, "worker.log") as worker:
         until(lambda: worker.process.pid in begun(here))
-        assert "work:service takes work\n" in worker.output  # what is lost may be seen before that
+        assert "work:service takes work\n" in worker.output  # lost work may be logged before
         assert worker.stop() == 0
         assert "operations released: 1 of 1" in worker.output
     (here / "go").touch()
@@ -409,7 +409,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 
 def test_database_that_is_away_is_waited_for(here: Path) -> None:
-    """The module is imported without it; the server is not ready, and is once it is there."""
+    """The server starts without the database, and is ready once the database is up."""
     psycopg = pytest.importorskip("psycopg")
     from tests.services.postgres import new_server
 
@@ -471,10 +471,10 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
         (["worker", "work:app"], "is OperationsApp, not an lro.Service"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_sentence(
+def test_invalid_target_is_refused_in_one_sentence(
     arguments: list[str], said: str, here: Path, command: Lro
 ) -> None:
-    """With the exit status of a misuse."""
+    """The exit status is 2."""
     write_service(here, MEMORY)
     write_service(here, SQLITE, name="idle", maintenance=False)
     write_service(here, SQLITE, name="shared")
@@ -502,7 +502,7 @@ def test_several_processes_need_a_system_that_passes_sockets_on(
 def test_missing_servers_are_a_missing_extra(
     here: Path, monkeypatch: pytest.MonkeyPatch, command: Lro
 ) -> None:
-    """One of two packages is enough, and the extra has one."""
+    """Either server package is enough; the extra installs one of them."""
     write_service(here, MEMORY, name="unserved")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'lro[serve]'" in command("serve", "unserved:service", status=2).err

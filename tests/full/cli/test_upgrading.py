@@ -1,4 +1,4 @@
-"""docs/how-to/upgrading.md: its commands print what it shows, and its code runs on both stores."""
+"""docs/how-to/upgrading.md: commands print the output shown; the code runs on both stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORE: Final = 'SQLiteStore("prints.db")'
 
 
 def run(*command: str) -> str:
-    """What a command prints in the present folder, whatever its exit status is."""
+    """Run a command in the current folder and return its output, whatever its exit status."""
     path = os.pathsep.join([os.getcwd(), *sys.path])
     ran = subprocess.run(
         [sys.executable, *command],
@@ -39,7 +39,7 @@ def run(*command: str) -> str:
 
 
 def write_modules(folder: Path, store: str = STORE) -> None:
-    """Write the modules of the page, on this store."""
+    """Write the page's modules with this store."""
     for path, text in files(PAGE).items():
         assert STORE in text
         (folder / path).write_text(text.replace(STORE, store), "utf-8")
@@ -62,7 +62,7 @@ def test_commands_print_what_the_page_shows(here: Path) -> None:
 
 
 def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
-    """The program of the page, but for the backup, which is that of SQLite."""
+    """The page's program runs on PostgreSQL, without its backup, which is for SQLite."""
     pytest.importorskip("psycopg")
     server = shared_server()
     write_modules(here, f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})")
