@@ -1,4 +1,4 @@
-"""The servers of consoles."""
+"""The kinds of servers that consoles are tested on."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(params=["uvicorn", "waitress"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The name of a server: one of ASGI, one of WSGI."""
+    """Return the name of an ASGI server, then of a WSGI server."""
     return str(request.param)

@@ -1,7 +1,7 @@
-"""A server that is not ours: operations over the JSON mapping of google.longrunning, by hand.
+"""A server written without this library: operations in the JSON form of google.longrunning.
 
-It knows List, Get, Cancel and Delete, below ``/v1`` or another prefix, and none of our extensions.
-Its errors are those of Google's services.
+It supports List, Get, Cancel and Delete, below ``/v1`` or another prefix, and none of our
+extensions. Its errors are those of Google's services.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PAGE: Final = b"<!DOCTYPE html><title>Error 404 (Not Found)!!1</title><p>That's 
 
 
 class Refused(Exception):
-    """A call that is refused, with its HTTP status, code and message."""
+    """A call that is refused: its HTTP status, code and message."""
 
 
 @attrs.define(eq=False)
 class OtherServer:
-    """The operations by name, newest first, and the calls that came, with their headers."""
+    """An ASGI app with operations by name, newest first, and the calls it received."""
 
     prefix: str
     token: str
@@ -38,11 +38,11 @@ class OtherServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The server's base URL."""
         return f"http://{HOST}:{self.server_port}"
 
     def add(self, name: str, percent: int = 0) -> str:
-        """Put an operation at the top of the list."""
+        """Add an operation at the top of the list, and return its name."""
         metadata = {"@type": f"{TYPE}Progress", "progressPercent": percent, "verb": "build"}
         self.operations = {name: {"name": name, "metadata": metadata}, **self.operations}
         return name
@@ -121,7 +121,7 @@ class OtherServer:
 
 @contextmanager
 def other_server(prefix: str = "/v1", token: str = "") -> Iterator[OtherServer]:
-    """Such a server, which listens for as long as this lasts."""
+    """Serve such an app during the block."""
     server = OtherServer(prefix, token)
     with uvicorn_serving(server, lifespan="off") as server.server_port:
         yield server

@@ -1,4 +1,4 @@
-"""Consoles behind real servers: hypercorn, and a proxy that cuts off the path it stands at."""
+"""Consoles on real servers: hypercorn, and a proxy that strips its path prefix."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tests.http.servers import HOST, in_thread, listening, uvicorn_serving, wait
 from tests.integrations.counting import Counting, build, name_of
 from tests.waiting import PATIENCE
 
-"""Seconds after which a reply is taken for lost: a machine may be busy with other tests."""
-
 SECURE = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -30,12 +28,12 @@ SECURE = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""The headers that every reply of a console has."""
+"""Headers that every reply of a console has."""
 
 
 @contextlib.contextmanager
 def hypercorn_serving(app: Any) -> Iterator[int]:
-    """The port at which hypercorn serves an application, from a thread with a loop."""
+    """Serve an application with hypercorn in a thread with an event loop, and yield the port."""
     pytest.importorskip("hypercorn")
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
@@ -43,7 +41,7 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
     line, loop, over = listening(), asyncio.new_event_loop(), asyncio.Event()
     config = Config()
     port: int = line.getsockname()[1]
-    config.bind = [f"fd://{line.detach()}"]  # which it closes
+    config.bind = [f"fd://{line.detach()}"]  # hypercorn closes it
     config.accesslog = config.errorlog = None
 
     def run() -> None:
@@ -60,16 +58,16 @@ SERVERS: Mapping[str, tuple[Any, Any]] = {
     "hypercorn": (hypercorn_serving, asgi.EdgeApp),
     "waitress": (waitress_serving, wsgi.EdgeApp),
 }
-"""By name: what serves an application, and its kind."""
+"""For each server: the function that serves an application, and the application's class."""
 
 
 def authenticate(headers: Mapping[str, str]) -> str:
-    """The caller, by a token."""
+    """Return the caller that a token identifies."""
     return name_of(headers.get("authorization"))
 
 
 def counting(**options: Any) -> Counting:
-    """A service whose operations all callers may see."""
+    """Return a service whose operations every caller may see."""
     return build(**{"owner_only": False, "authorize": None, **options})
 
 
@@ -77,7 +75,7 @@ def counting(**options: Any) -> Counting:
 def console(
     kind: str, made: Counting | None = None, base: str = "", fallback: Any = None, **options: Any
 ) -> Iterator[httpx.Client]:
-    """A client of a console behind a server of this kind; its service is closed after it."""
+    """Serve a console on such a server, yield a client, and close the service afterwards."""
     serve, app = SERVERS[kind]
     made = made or counting()
     with (
@@ -88,12 +86,12 @@ def console(
         try:
             yield client
         finally:
-            made.go.set()  # or the service waits for the work
+            made.go.set()  # otherwise the service waits for the work
 
 
 @contextlib.contextmanager
 def cutting_proxy(port: int, prefix: str) -> Iterator[int]:
-    """The port of a proxy that serves below a prefix what a server has without it."""
+    """Serve, below a prefix, what another server has without the prefix, and yield the port."""
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The console over real servers: its files, its own reads, and what its API lets callers do."""
+"""The console on real servers: its files, its own endpoints, and the calls its API allows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMED: Any = {"authenticate": authenticate}
 
 @pytest.fixture
 def made() -> Iterator[Counting]:
-    """A service with an operation that waits."""
+    """Return a service whose operations wait until the test lets them go on."""
     found = counting()
     yield found
     found.go.set()
@@ -48,7 +48,7 @@ def made() -> Iterator[Counting]:
 
 
 def hashed(name: str) -> str:
-    """The name under which a file is served."""
+    """Return the name with the hash under which a file is served."""
     stem, _, suffix = name.rpartition(".")
     pattern = rf"/{stem}\.[0-9a-f]{{16}}\.{suffix}"
     (found,) = (path for path in page_files() if re.fullmatch(pattern, path))
@@ -57,7 +57,7 @@ def hashed(name: str) -> str:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_page_and_files_come_with_their_headers(kind: str) -> None:
-    """The page is looked at each time, what it names is kept for a year."""
+    """The browser revalidates the page each time, and caches its files for a year."""
     with console(kind) as client:
         page = client.get("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -74,7 +74,7 @@ def test_page_and_files_come_with_their_headers(kind: str) -> None:
 
 
 def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
-    """Also where the browser names several versions; it may be framed where the options say."""
+    """An ETag in a list matches too; options may allow other sites to frame the page."""
     with console(kind, frame=("self", "https://portal.example.com")) as client:
         policy = client.get("/").headers["content-security-policy"]
         assert "frame-ancestors 'self' https://portal.example.com;" in policy
@@ -100,7 +100,7 @@ def test_file_is_packed_for_whom_takes_that(accepted: str, packed: bool) -> None
 
 
 def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
-    """HEAD is GET without a body; all errors have the form of all errors, and the headers."""
+    """HEAD is GET without a body; errors have the usual form, and the security headers."""
     with console(kind) as client:
         head = client.head("/session")
         assert (head.status_code, head.content) == (200, b"")
@@ -121,7 +121,7 @@ def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
 
 
 def test_session_says_what_the_service_has(kind: str) -> None:
-    """Versions, verbs, methods with the fields that filters take."""
+    """It lists versions, verbs, and methods with the fields that filters accept."""
     links = {"trace": "https://t.example/{trace_id}"}
     with console(kind, **NAMED, title="Images", links=links) as c:
         assert c.get("/session").status_code == 401
@@ -169,7 +169,7 @@ def test_session_says_what_the_service_has(kind: str) -> None:
 @lro.message("acme.v1.Deep")
 @attrs.frozen
 class Deep:
-    """Fields of many kinds."""
+    """A message with fields of many kinds."""
 
     below: Deep | None = None
     labels: dict[str, str] = attrs.field(factory=dict)
@@ -182,7 +182,7 @@ Wide = lro.message("acme.v1.Wide")(attrs.make_class("Wide", _OWN, bases=(Deep,),
 
 
 def test_fields_of_a_deep_message_are_bounded() -> None:
-    """A message that holds itself is gone into some times, and not on millions of paths."""
+    """Recursive messages are followed only a few levels down, and at most 100 fields are listed."""
     made = counting()
     from datetime import timedelta
 
@@ -202,7 +202,7 @@ def test_fields_of_a_deep_message_are_bounded() -> None:
 
 
 def test_operations_are_served_below_the_console(kind: str, made: Counting) -> None:
-    """Listed, read in full, cancelled and deleted by the calls that the page makes, and logged."""
+    """The page's calls list, read, cancel, wait for and delete an operation."""
     name = made.count.start(CountRequest(steps=-1), caller="ann").name
     with console(kind, made, **NAMED) as client:
         client.headers.update(ANN)
@@ -218,7 +218,7 @@ def test_operations_are_served_below_the_console(kind: str, made: Counting) -> N
 
 
 def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None:
-    """A store that is away does not keep the page from being loaded."""
+    """If the store is unavailable, the page still loads."""
     made.service.pause("acme.v1.Things.Count")
     with console(kind, made) as client:
         (since,) = made.service.paused().values()
@@ -232,7 +232,7 @@ def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None
 def test_actions_are_logged_with_the_caller(
     made: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A caller's name cannot write lines of its own into the log."""
+    """A caller's name cannot add lines to the log."""
     names = [made.count.start(CountRequest(steps=-1)).name for _ in range(2)]
     with (
         caplog.at_level(logging.INFO, "lro"),
@@ -251,7 +251,7 @@ def test_actions_are_logged_with_the_caller(
 def test_rerun_is_an_action_where_the_service_offers_it(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged as the others; a console without the action refuses the call."""
+    """The rerun is logged like the other actions; a console without the action refuses it."""
     made = counting(verbs=(*VERBS, "RerunOperation"))
     name = made.count.start(CountRequest(steps=-1)).name
     with caplog.at_level(logging.INFO, "lro"), console(kind, made) as client:
@@ -274,7 +274,7 @@ PAUSING = (*VERBS, "PauseMethod")
 
 
 def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """For whom the service, the console and both hooks allow it; each time a line in the log."""
+    """The service, the console and both hooks must allow it, and each call logs a line."""
     asked = []
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -303,7 +303,7 @@ def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixt
 
 
 def test_wrong_pause_is_refused(kind: str) -> None:
-    """With a sentence that says why, and the headers of every reply."""
+    """The error says why, and has the headers of every reply."""
     with console(kind, counting(verbs=PAUSING)) as client:
         for body, said in (
             ({"method": "acme.v1.Things.Cuont"}, "is not declared by this service"),
@@ -322,7 +322,7 @@ def test_wrong_pause_is_refused(kind: str) -> None:
 
 
 def test_pause_is_off_until_service_and_console_offer_it(made: Counting) -> None:
-    """The hook ``allow`` gets the name of the method, and an empty one for the buttons."""
+    """The hook ``allow`` gets the method's name, or an empty name when buttons are chosen."""
     wanted: Any = {"method": COUNT}
     with console("uvicorn", made) as client:
         assert "pause" not in client.get("/session").json()["actions"]
@@ -343,7 +343,7 @@ def test_pause_is_off_until_service_and_console_offer_it(made: Counting) -> None
 
 
 def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:
-    """The buttons are not there, and the calls are refused all the same."""
+    """The buttons are missing, and the calls are refused too."""
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, actions=()) as client:
         session = client.get("/session").json()
@@ -356,7 +356,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
 
 
 def test_allow_decides_for_each_caller_and_operation(made: Counting) -> None:
-    """It is asked with an empty name for the buttons."""
+    """When buttons are chosen, the hook gets an empty name."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
 
@@ -375,13 +375,13 @@ def test_allow_decides_for_each_caller_and_operation(made: Counting) -> None:
 
 
 def hide(operation: dict[str, Any]) -> dict[str, Any]:
-    """Show no metadata, by changing what it gets."""
+    """Remove the percentage from the metadata, by changing the argument in place."""
     operation.get("metadata", {}).pop("percent", None)
     return operation
 
 
 def test_redaction_holds_for_every_call(made: Counting) -> None:
-    """Get, List, BatchGet, Wait and Watch; the stored operation and descriptions stay."""
+    """It covers Get, List, BatchGet, Wait and Watch; the record and descriptions are unchanged."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
     with console("uvicorn", made, redact=hide) as client:
@@ -405,7 +405,7 @@ def test_redaction_holds_for_every_call(made: Counting) -> None:
 
 @pytest.mark.parametrize("wrong", [None, "raises"])
 def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
-    """The call ends with INTERNAL, and a stream leaves the operation out."""
+    """The call fails with INTERNAL, and a stream leaves the operation out."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
 
@@ -422,7 +422,7 @@ def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
 
 
 def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
-    """A pattern is not one to choose; a caller who may list none has no session."""
+    """Patterns are not offered; a caller who may list no parent gets no session."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann" and name != "projects/b"
@@ -436,7 +436,7 @@ def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
 
 
 def test_console_offers_only_what_the_service_does() -> None:
-    """Verbs that are switched off are no buttons."""
+    """Verbs that the service does not offer have no buttons."""
     with console("uvicorn", counting(verbs=("ListOperations", "CancelOperation"))) as client:
         session = client.get("/session").json()
         assert session["actions"] == ["cancel"]
@@ -445,7 +445,7 @@ def test_console_offers_only_what_the_service_does() -> None:
 
 
 def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
-    """Unless their origin is trusted."""
+    """Only trusted origins are excepted."""
     made = counting(verbs=PAUSING)
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, **NAMED, trusted_origins=["https://portal.example.com"]) as client:
@@ -470,7 +470,7 @@ def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> None:
-    """What the page names is found from where the browser sees it, with a slash or without."""
+    """The page's relative links work at the URL the browser sees, with or without a slash."""
     with (
         console(kind, path="/in/console", **NAMED) as direct,
         cutting_proxy(direct.base_url.port or 0, "/a/b") as port,
@@ -490,13 +490,13 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
     [("a=%C3%A9&b='\"", "a=%C3%A9&b='\""), ("\u0130 b", "%C4%B0%20b"), ("\udcff", "%FF")],
 )
 def test_query_is_escaped_where_the_console_is_sent_to_its_slash(query: str, sent: str) -> None:
-    """Headers are ASCII, and servers break off a reply with others; escapes stay."""
+    """Other characters would break the header; existing escapes are kept."""
     made = counting()
     edge = ConsoleEdge(made.service, path="/console", **NAMED)
     moved = edge.handle(HttpRequest(method="GET", path="/console", query=query))
     made.service.close()
     assert (moved.status, dict(moved.headers)["location"]) == (307, f"./console/?{sent}")
-    assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # a mount of that name
+    assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # a mount
 
 
 def test_console_that_is_mounted_finds_its_slash() -> None:
@@ -519,7 +519,7 @@ def test_console_that_is_mounted_finds_its_slash() -> None:
 
 
 def test_other_paths_reach_the_other_application(kind: str) -> None:
-    """Below its own path the console answers everything."""
+    """All paths below the console's own path belong to the console."""
     made = counting()
     other = {"uvicorn": asgi, "hypercorn": asgi, "waitress": wsgi}[kind]
     fallback = other.OperationsApp(made.service)
@@ -555,7 +555,7 @@ async def allow_all(caller: str, action: str, name: str) -> bool:
 
 
 def test_wrong_options_are_named() -> None:
-    """When the application is made, not when it is asked."""
+    """Creating the application raises the error, not the first request."""
     made = counting()
     for options, named in WRONG:
         with pytest.raises(DeclarationError, match=named):
@@ -563,7 +563,7 @@ def test_wrong_options_are_named() -> None:
     for app in (asgi.EdgeApp, wsgi.EdgeApp):
         with pytest.raises(DeclarationError, match="fallback"):
             app(ConsoleEdge(made.service), 7)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match="allow"):  # it needs an event loop
+    with pytest.raises(DeclarationError, match="allow"):  # this hook needs an event loop
         wsgi.EdgeApp(ConsoleEdge(made.service, allow=allow_all))
     with pytest.raises(DeclarationError, match="path"):
         Console("")
@@ -571,7 +571,7 @@ def test_wrong_options_are_named() -> None:
 
 
 def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
-    """Before any integration takes it."""
+    """The error is raised before any integration uses the declaration."""
     shared = [one for one in WRONG if one[0].keys() <= ConsoleOptions.__optional_keys__]
     assert len(shared) > 8
     for options, named in shared:
@@ -584,7 +584,7 @@ def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
 
 
 def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:
-    """Then callers see their own operations, and no numbers of others; also where reads block."""
+    """Callers then see only their own operations, and no statistics; blocking stores work too."""
     made = counting(owner_only=True, store=SQLiteStore(tmp_path / "operations.db"))
     with pytest.raises(DeclarationError, match="authenticate"):
         ConsoleEdge(made.service)

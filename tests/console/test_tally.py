@@ -1,4 +1,4 @@
-"""What the console says of counts: who may read them, how often the store is asked."""
+"""The console's statistics: who may read them, and how often the store is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MINUTE = datetime(2026, 11, 25, 11, 59, tzinfo=UTC)
 
 
 class CountedStore(MemoryStore):
-    """A store that has counted something, and remembers what it was asked."""
+    """A store with some counts, which records how it was called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CountedStore(MemoryStore):
         self.away = False
 
     def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
-        """Some methods, one in two steps."""
+        """Return counts of two methods, one of them in two steps."""
         if self.away:
             raise OSError("the disk is gone")
         self.asked.append((self.now() - since, step_minutes))
@@ -63,13 +63,13 @@ class CountedStore(MemoryStore):
 
 
 def counted(**options: Any) -> tuple[Counting, CountedStore]:
-    """A service over such a store."""
+    """Return a service on such a store, and the store."""
     store = CountedStore()
     return counting(store=store, **options), store
 
 
 def test_tally_is_that_of_the_contract() -> None:
-    """Counts of all methods by step, what is in progress, the buckets of histograms."""
+    """It has counts of all methods for each step, work in progress, and histogram buckets."""
     made, store = counted()
     with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
         assert client.get("/session").json()["statistics"]
@@ -108,7 +108,7 @@ def test_tally_is_that_of_the_contract() -> None:
 
 
 def test_schedules_are_shown_with_their_next_tick() -> None:
-    """Those of the store, as a process has entered them; an answer holds for five seconds."""
+    """They are read from the store; a reply is cached for five seconds."""
     made, store = counted()
     clock = ManualClock()
     options: Any = {
@@ -147,7 +147,7 @@ def test_schedules_are_shown_with_their_next_tick() -> None:
     ("minutes", "step"), [(1, 1), (120, 1), (121, 5), (360, 5), (1440, 5), (1441, 30), (4320, 30)]
 )
 def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
-    """So that a page has a few hundred points at most."""
+    """Larger steps keep the number of points to a few hundred."""
     made, store = counted()
     with console("waitress", made) as client:
         found = client.get(f"/tally?minutes={minutes}").json()
@@ -161,7 +161,7 @@ def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
     "query", ["minutes=0", "minutes=4321", "minutes=x", "minutes=-1", "minutes=²", "hours=1"]
 )
 def test_wrong_window_is_named(query: str) -> None:
-    """With its bounds."""
+    """The reply is INVALID_ARGUMENT."""
     made, _ = counted()
     with console("uvicorn", made) as client:
         wrong = client.get(f"/tally?{query}")
@@ -169,12 +169,12 @@ def test_wrong_window_is_named(query: str) -> None:
 
 
 def request_of(minutes: int) -> HttpRequest:
-    """The request for the tally of so many minutes."""
+    """Return a request for the tally of this many minutes."""
     return HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
 
 
 def test_store_is_asked_once_in_five_seconds() -> None:
-    """For each window, however many pages ask; only some windows are remembered."""
+    """Each window is cached, however many pages ask; only a few windows are kept."""
     made, store = counted()
     now = 0.0
     edge = ConsoleEdge(made.service, authenticate=lambda headers: None, clock=lambda: now)
@@ -201,7 +201,7 @@ def test_store_is_asked_once_in_five_seconds() -> None:
 
 
 class AskedStore(MemoryStore):
-    """A store that remembers how far back it was asked to read counts."""
+    """A store that records how far back it was asked to read counts."""
 
     def __init__(self, clock: Any) -> None:
         super().__init__(clock)
@@ -214,7 +214,7 @@ class AskedStore(MemoryStore):
 
 @pytest.mark.parametrize("minutes", [60, 360, 4000])
 def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
-    """With the same answer as when all of it is read."""
+    """The reply equals one for which the whole window is read."""
     clock, draw = ManualClock(), random.Random(minutes)
     store = AskedStore(clock)
     made = counting(store=store)
@@ -245,7 +245,7 @@ def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
 
 
 def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
-    """A process takes the minute and is then held up: another one reads in between."""
+    """A process may store counts of a minute after another process has read that minute."""
     clock = ManualClock()
     store = MemoryStore(clock)
     made = counting(store=store)
@@ -263,7 +263,7 @@ def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
 
 
 def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
-    """The numbers are of all of them, also of those that the console does not show."""
+    """The counts cover all parents, even those that the console does not show."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         assert verb == "ListOperations"
@@ -280,7 +280,7 @@ def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
 
 
 class Uncounted:
-    """A store that counts nothing."""
+    """A store without statistics."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -303,7 +303,7 @@ def test_service_that_does_not_list_or_count_has_no_tally() -> None:
 
 
 def test_store_that_is_away_is_asked_again() -> None:
-    """An error is not kept for 5 s."""
+    """Errors are not cached."""
     made, store = counted()
     with console("uvicorn", made) as client:
         store.away = True

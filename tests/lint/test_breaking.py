@@ -1,4 +1,4 @@
-"""What ``breaking`` says beyond the vectors; allowances, and that none goes stale unseen."""
+"""Findings of ``breaking`` beyond the vectors, allowances, and unused allowances."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALL = ("Request", "ExportResponse", "Metadata", "Inner")
 
 
 def codes(*sets: bytes, **options: Any) -> list[str]:
-    """The codes of what ``breaking`` finds, in their order."""
+    """Return the codes of the findings of ``breaking``, in order."""
     return [one.code for one in breaking(*sets, **options)]
 
 
 def test_findings_point_into_the_new_set() -> None:
-    """Except for a method that is gone, which stands only in the old one."""
+    """A removed method is the exception: its position is in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -64,14 +64,14 @@ def test_findings_point_into_the_new_set() -> None:
 def test_finding_of_changed_type_has_both_names(
     method: Declared, old: str, new: str, said: str
 ) -> None:
-    """In the fields for programs and in the sentence for people; the new one may be empty."""
+    """They are in separate fields and in the message; the new name may be empty."""
     (found,) = breaking(packed(proto(GOOD, messages=ALL)), packed(proto(method, messages=ALL)))
     assert isinstance(found, Breaking)
     assert (found.old or "", found.new or "", found.message) == (old, new, said)
 
 
 def test_a_missing_import_that_was_added_is_no_change() -> None:
-    """The type was that of the same set before, and is so still."""
+    """The old set already had the type, without importing it."""
     far = proto(name="far.proto", package="acme.v1", messages=["Far"])
     method = Declared("Export", ("ExportResponse", "Far"))
     old, new = proto(method), proto(method, imports=["far.proto"])
@@ -80,12 +80,12 @@ def test_a_missing_import_that_was_added_is_no_change() -> None:
 
 
 def test_the_interface_itself_does_not_count() -> None:
-    """A set that leaves the imports out has not removed their methods."""
+    """A set that omits its imports has not removed their methods."""
     assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
 
 
 def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
-    """A set whose request, response, metadata and what is in the metadata have such numbers."""
+    """Return a set whose request, response, metadata and inner message have these field numbers."""
     file = proto(method, messages=ALL)
     for index, number in enumerate(numbers):
         field(file, index, "name", number)
@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_a_field_that_has_another_number_is_found() -> None:
-    """Old callers would read it as another field: of the request, both types, and inside them."""
+    """The number decodes as another field in old callers: in all messages and inside them."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (
@@ -107,7 +107,7 @@ def test_a_field_that_has_another_number_is_found() -> None:
 
 
 def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
-    """Messages that only one version has are no change either."""
+    """A message that only one set has is no change either."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
     assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
     bare = Declared("Export", None, request="acme.v1.Inner")
@@ -115,7 +115,7 @@ def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
 
 
 def test_target_may_be_in_either_set() -> None:
-    """A method may have moved to another file."""
+    """A method may move to another file."""
     old, new = packed(proto(GOOD)), packed(proto(GOOD, name="moved.proto"))
     assert breaking(old, new, old_targets=[BOOKS]) == []
     assert codes(old, packed(proto(GOOD)), new_targets=[]) == ["method-removed"]
@@ -126,7 +126,7 @@ def test_target_may_be_in_either_set() -> None:
 
 
 def test_the_set_that_cannot_be_read_is_named() -> None:
-    """Old or new."""
+    """The error says whether it is the old or the new set."""
     with pytest.raises(InvalidArgument, match="old: "):
         breaking(b"x", packed(proto(GOOD)))
     with pytest.raises(InvalidArgument, match="new: "):
@@ -134,7 +134,7 @@ def test_the_set_that_cannot_be_read_is_named() -> None:
 
 
 def test_a_field_whose_name_is_no_text_is_refused() -> None:
-    """With the message that has it."""
+    """The error names the message."""
     old, new = numbered(1), numbered(2)
     with pytest.raises(InvalidArgument, match=r"new: acme\.v1\.Request: a field is named by"):
         breaking(old, new.replace(b"\x0a\x04name", b"\x0a\x04na\xffe"))
@@ -168,13 +168,13 @@ FOUND = [
     ],
 )
 def test_allowed_findings_are_left_out(allow: list[str], left: list[tuple[str, str]]) -> None:
-    """By method, by code, by both; entries for ``breaking`` in the same list do no harm."""
+    """Entries match a method, a code or both; entries for ``breaking`` are accepted here too."""
     assert [(one.method, one.code) for one in lint(DATA, allow=allow)] == left
 
 
 @pytest.mark.parametrize("entry", ["*:response-type-empty", "acme.v1.Books.Gone"])
 def test_an_unused_entry_is_a_warning(entry: str) -> None:
-    """What it was written for has been mended, or is misspelt."""
+    """Its finding has been fixed, or the entry is misspelled."""
     (unused,) = [one for one in lint(DATA, allow=[entry]) if one.code == "unused-allowance"]
     assert unused.severity == "warning"
     assert unused.method == entry.partition(":")[0]
@@ -192,18 +192,18 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
     ],
 )
 def test_a_malformed_entry_is_refused(entry: str, why: str) -> None:
-    """With its text, and the forms or codes that there are."""
+    """The error has the entry, and the valid forms or codes."""
     with pytest.raises(InvalidArgument, match=f"allow: .*{why}"):
         lint(DATA, allow=[entry])
 
 
 def test_single_string_as_allow_list_is_refused() -> None:
-    """It would be read as its letters."""
+    """Otherwise each of its letters would be an entry."""
     with pytest.raises(InvalidArgument, match="give a list of entries"):
         lint(DATA, allow="*:response-type-missing")
 
 
 def test_file_of_allowances_is_read() -> None:
-    """Comments, spaces and empty lines do not count."""
+    """Comments, spaces and empty lines are ignored."""
     text = f"# old ones\n\n  {METHOD}  # AIP-151 came later\r\n*:method-removed"
     assert list(read_allowances(text)) == [METHOD, "*:method-removed"]

@@ -1,4 +1,4 @@
-"""What ``lint`` says, where, and what it refuses; with the vectors of spec §8."""
+"""Findings of ``lint``, their positions, and sets that it refuses; the vectors of spec §8."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ EMPTY = "google.protobuf.Empty"
 
 
 def codes(found: list[Finding]) -> list[str]:
-    """The codes of findings, in their order."""
+    """Return the codes of findings, in order."""
     return [one.code for one in found]
 
 
 def said(method: Declared, *messages: str, **more: object) -> str:
-    """The message of the only finding for this method, in a set with Google's files too."""
+    """Return the message of this method's only finding, in a set that has Google's files too."""
     book = proto(method, messages=messages, imports=["google/protobuf/empty.proto"])
     (found,) = lint(packed(book, empty_file(), interface_file()))
     return found.message
 
 
 def test_a_finding_says_where() -> None:
-    """Lines and columns count from 1 and are those of the method, if the set knows them."""
+    """Lines and columns count from 1 and are those of the method, if the set has positions."""
     (known,) = lint(packed(located(proto(BARE), 41, 2)))
     assert (known.file, known.line, known.column) == (BOOKS, 42, 3)
     (unknown,) = lint(packed(proto(BARE)))
@@ -87,7 +87,7 @@ def test_a_finding_says_where() -> None:
     ],
 )
 def test_a_finding_has_the_facts(method: Declared, wanted: str) -> None:
-    """The sentence says what was found and what is wanted."""
+    """The message says what was found and what is expected."""
     assert said(method, "Request", "ExportResponse", "M") == wanted
 
 
@@ -129,11 +129,11 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
     [
         (packed(proto(BARE)), ["x"], "targets: no file 'x' in the set; .* acme/v1/books"),
         (packed(proto()), ["x"], "no file 'x' in the set; none has services"),
-        (b"", None, "descriptor_set: holds no file"),  # it must not look as if all were well
+        (b"", None, "descriptor_set: holds no file"),  # success would be misleading
         (b"syntax = 'proto3';", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),
-        (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # cut off
-        (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # no text
-        # Other data may parse as such a set by chance.
+        (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # truncated
+        (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # not UTF-8
+        # These bytes parse as a set by chance.
         (packed(proto(GOOD, name="")), None, "a file without a name"),
         (
             packed(proto(BARE)) + packed(proto(GOOD)),
@@ -145,7 +145,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
 def test_what_cannot_be_examined_is_refused(
     data: bytes, targets: list[str] | None, said: str
 ) -> None:
-    """One clear error, with the files that could have been meant."""
+    """There is one clear error, which suggests files if a target is unknown."""
     with pytest.raises(InvalidArgument, match=said):
         lint(data, targets=targets)
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_examined_is_refused(
 def test_a_delete_of_many_or_one_may_respond_with_empty(
     name: str, response: str, expected: list[str]
 ) -> None:
-    """By AIP-235 and AIP-135; other batches may not."""
+    """AIP-235 and AIP-135 allow it; other batch methods must not."""
     messages = ["Request", "BatchDeleteBooksResponse", "M"]
     method = Declared(name, (response, "M"))
     here = proto(method, imports=["google/protobuf/empty.proto"], messages=messages)
@@ -170,14 +170,14 @@ def test_a_delete_of_many_or_one_may_respond_with_empty(
 
 
 def test_the_same_file_may_come_twice() -> None:
-    """As when sets with imports are joined; different source positions do not matter."""
+    """Joined sets repeat their imports; different source positions do not matter."""
     assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
         "missing-operation-info"
     ]
 
 
 def test_public_imports_of_missing_files_are_skipped() -> None:
-    """A set may lack imports, and have indexes that point nowhere (spec §8.3(4))."""
+    """A set may lack imports, and have dependency indexes out of range (spec §8.3(4))."""
     far = proto(name="far.proto", package="far", messages=["Far"])
     via = proto(name="via.proto", package="via", messages=[], imports=["far.proto", "gone.proto"])
     via.public_dependency.extend([0, 1, 7, -1])
@@ -187,14 +187,14 @@ def test_public_imports_of_missing_files_are_skipped() -> None:
 
 
 def test_a_message_of_two_files_is_seen_in_either() -> None:
-    """A set in which a file was moved has it twice; the visible one counts."""
+    """After a file was moved, a set may have it twice; the imported copy is used."""
     moved = [proto(name=name, package="far", messages=["Far"]) for name in ("a.proto", "b.proto")]
     method = Declared("Export", ("ExportResponse", "far.Far"))
     assert lint(packed(proto(method, imports=["b.proto"]), *moved)) == []
 
 
 def test_the_registry_is_filled_from_a_set() -> None:
-    """With full names; a method with a finding about its types is left out."""
+    """Keys are full names; a method whose types have findings is left out."""
     bad = Declared("Import", ("ImportResponse", "Metadata"))
     registry = operation_infos(packed(proto(GOOD, bad), interface_file()))
     assert list(registry) == ["acme.v1.Books.Export"]
@@ -211,7 +211,7 @@ def test_a_method_is_declared_once() -> None:
 
 
 def some() -> bytes:
-    """A set with something of everything in it."""
+    """Return a set with every kind of element."""
     file = located(proto(GOOD, Declared("Get", ("far.Far", ""))), 3, 4)
     field(file, 0, "inner", 1, nested="acme.v1.Metadata")
     field(file, 2, "percent", 1)
@@ -223,7 +223,7 @@ SOME = some()
 
 @given(st.data())
 def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
-    """Whatever a set looks like, the answer is a list or InvalidArgument."""
+    """Whatever the bytes are, the result is a list of findings or InvalidArgument."""
     at = data.draw(st.integers(0, len(SOME)))
     cut = data.draw(st.integers(0, 3))
     altered = SOME[:at] + data.draw(st.binary(max_size=4)) + SOME[at + cut :]
@@ -235,7 +235,7 @@ def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
 
 
 def cases(name: str) -> list[Any]:
-    """The cases of a file, each with the imports that are common to all."""
+    """Return the cases of a vector file, each with the common imports."""
     content = vectors(name)
     assert len(content["cases"]) == content["count"]
     base = base64.b64decode(content["base_files"])
@@ -243,20 +243,20 @@ def cases(name: str) -> list[Any]:
 
 
 def facts_of(finding: Finding, *names: str) -> dict[str, object]:
-    """What a vector says of a finding: these facts, where there are any."""
+    """Return these attributes of a finding, without those that are None."""
     facts = {name: getattr(finding, name) for name in names}
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def names_of(info: OperationInfo) -> dict[str, str]:
-    """The type names of a declaration that are not empty."""
+    """Return the non-empty type names of a declaration."""
     named = {"response_type": info.response_type, "metadata_type": info.metadata_type}
     return {field: name for field, name in named.items() if name}
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
 def test_findings_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
-    """In its order."""
+    """The order is the same too."""
     data = base + base64.b64decode(case["files"])
     found = lint(data, targets=case["targets"])
     assert [facts_of(one, "method", "code", "severity") for one in found] == case["expect"][
@@ -277,7 +277,7 @@ def test_findings_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_breaking"))
 def test_changes_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
-    """With the old and the new type."""
+    """Findings include the old and the new type."""
     found = breaking(
         base + base64.b64decode(case["old_files"]),
         base + base64.b64decode(case["new_files"]),

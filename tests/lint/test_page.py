@@ -1,4 +1,4 @@
-"""The reference page: each example is compiled, and gives just the finding that it stands for."""
+"""The linter's reference page: each example compiles, and has exactly the finding it shows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAME: Final = "library.proto"
 
 @pytest.fixture(scope="session")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Where the compiler finds Google's files."""
+    """Return the compiler options with the paths of Google's files."""
     own = importlib.resources.files("grpc_tools") / "_proto"
     return [write_googleapis(tmp_path_factory.mktemp("protos")), f"-I{own}"]
 
 
 def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
-    """The set of the frame with an example in it."""
+    """Return the set of the page's frame with an example inserted."""
     lines = example.splitlines()
     messages = "\n".join(line for line in lines if line.startswith("message "))
     methods = "\n".join(line for line in lines if not line.startswith("message "))
@@ -49,14 +49,14 @@ def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
 
 
 def test_every_kind_is_explained() -> None:
-    """No code without its section, and no section without a code."""
+    """Each code has a section, and each section a code."""
     assert set(SECTIONS) == {*LINT_CODES, *BREAKING_CODES}
     assert [one for one in SECTIONS if one in LINT_CODES] == list(SECTIONS)[: len(LINT_CODES)]
 
 
 @pytest.mark.parametrize("code", LINT_CODES)
 def test_lint_example_of_the_page_is_true(code: str, tmp_path: Path, imports: list[str]) -> None:
-    """One that mends it has no finding."""
+    """The corrected examples have no finding."""
     wrong, *mended = SECTIONS[code]
     (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
     assert (found.code, found.file, found.line) == (code, NAME, FRAME.count("\n"))
@@ -68,7 +68,7 @@ def test_lint_example_of_the_page_is_true(code: str, tmp_path: Path, imports: li
 def test_breaking_example_of_the_page_is_true(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
-    """The two halves of the example differ in just this."""
+    """From the first half to the second there is only this finding."""
     (example,) = SECTIONS[code]
     _, before, after = re.split(r"^// (?:before|after)\n", example, flags=re.M)
     old, new = compiled(before, tmp_path, imports), compiled(after, tmp_path, imports)

@@ -1,4 +1,4 @@
-"""The command ``lro console``: its page and its calls, against our server and one that is not."""
+"""The command ``lro console``: its page and calls, for our server and for another one."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from tests.services.processes import killed_at_end
 from tests.waiting import until
 
 VERBS = ["GetOperation", "ListOperations", "DeleteOperation", "CancelOperation"]
-"""What every server of operations offers."""
+"""The verbs that every server of operations offers."""
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server or token comes from the environment."""
+    """Remove server and token from the environment."""
     for name in ("LRO_SERVER", "LRO_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
 def other() -> Iterator[OtherServer]:
-    """A server that is not ours."""
+    """Serve operations without this library."""
     with other_server() as server:
         yield server
 
 
 def proxy(url: str, **options: Any) -> ConsoleProxy:
-    """What the local server for a server answers."""
+    """Return the proxy to a server, which the command's local server runs."""
     given: dict[str, Any] = {
         "server": url,
         "prefix": "/v1",
@@ -63,7 +63,7 @@ def proxy(url: str, **options: Any) -> ConsoleProxy:
 
 @contextlib.contextmanager
 def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
-    """A client of the local server for a server, below its secret path."""
+    """Run the local server for a server, and yield a client below its secret path."""
     with (
         httpx.Client() as upstream,
         local_server(proxy(url, **{"http": upstream, **options}), 0) as server,
@@ -79,7 +79,7 @@ def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
 
 @contextlib.contextmanager
 def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, Any]]:
-    """A client of the page that the command serves, and the process of the command."""
+    """Run the command, and yield a client of its page and the process."""
     program = "from lro_client.cli._console import console; console()"
     with killed_at_end(
         [sys.executable, "-c", program, *arguments],
@@ -96,7 +96,7 @@ def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, An
 
 
 def run(*arguments: str) -> Result:
-    """Call the command in this process, which is interrupted as soon as it serves."""
+    """Run the command in this process, and interrupt it as soon as it serves."""
 
     def interrupt(_: LocalServer) -> None:
         raise KeyboardInterrupt
@@ -107,7 +107,7 @@ def run(*arguments: str) -> Result:
 
 
 def raw(client: httpx.Client, line: str, *headers: str) -> str:
-    """The reply to a request that stands on the wire as given."""
+    """Send a raw request, and return the raw reply."""
     request = "\r\n".join([line, f"Host: {HOST}", *headers, "", ""])
     with socket.create_connection((HOST, client.base_url.port or 0)) as connection:
         connection.sendall(request.encode())
@@ -119,7 +119,7 @@ def raw(client: httpx.Client, line: str, *headers: str) -> str:
 def replying(
     status: int, *headers: tuple[bytes, bytes], body: bytes = b"{}"
 ) -> Iterator[httpx.Client]:
-    """A client of the local server for one that answers all with this."""
+    """Serve this reply for every request, and yield a client of the local server for it."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -130,7 +130,7 @@ def replying(
 
 
 def test_command_shows_a_server_that_is_not_ours() -> None:
-    """It lists, polls, pages and cancels there, with the token of the command."""
+    """The page's calls list, poll, page and cancel, with the command's token."""
     with other_server(token="t0ken") as other:
         names = [other.add(f"operations/b{number}", percent=number) for number in range(3)]
         with command("--server", other.url, token="t0ken") as (client, _):
@@ -155,7 +155,7 @@ def test_command_shows_a_server_that_is_not_ours() -> None:
 
 
 def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> None:
-    """Its JSON and its status; no page of it, and no question for a password."""
+    """JSON errors keep their status; HTML pages and password prompts are not relayed."""
     with proxied(other.url) as client:
         missing = client.get("/v1/operations/none")
         assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
@@ -174,7 +174,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
 
 @pytest.mark.parametrize("kind", ["text/html", "text/javascript; x=y", "image/svg+xml", ""])
 def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
-    """They would be of the address of the page; cookies are neither kept nor sent."""
+    """They would run in the page's origin; cookies are neither stored nor sent."""
     asked = []
 
     async def hostile(scope: Any, receive: Any, send: Any) -> None:
@@ -196,7 +196,7 @@ def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
 
 
 def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherServer) -> None:
-    """With each call, and never beside the credentials of the command."""
+    """It is sent with each call, unless the command has credentials of its own."""
     other.token = "needed"
     page = {"authorization": "Bearer needed"}
     with proxied(other.url) as client:
@@ -230,7 +230,7 @@ def test_command_says_at_its_start_that_credentials_are_needed(
 
 
 def test_prefix_and_parents_are_those_of_the_server() -> None:
-    """The page asks below ``v1`` whatever the server has."""
+    """The page calls ``v1``, whatever the server's prefix is."""
     with other_server(prefix="/api/v1beta1") as other:
         name = other.add("projects/p/locations/l/operations/b1")
         arguments = ("--server", f"{other.url}/", "--prefix", "api/v1beta1")
@@ -248,7 +248,7 @@ def test_prefix_and_parents_are_those_of_the_server() -> None:
 
 
 def test_our_server_has_all_and_streams_are_relayed() -> None:
-    """Watch comes event by event, before the operation ends."""
+    """Watch delivers each event before the operation ends."""
     made = counting()
     name = made.count.start(CountRequest(steps=-1), caller="ann").name
     app = asgi.OperationsApp(made.service, authenticate=authenticate)
@@ -271,7 +271,7 @@ def test_our_server_has_all_and_streams_are_relayed() -> None:
 
 
 def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
-    """With the next sign of life of the server."""
+    """It ends when the server next sends a heartbeat."""
     made = counting()
     name = made.count.start(CountRequest(steps=-1)).name
     app = asgi.OperationsApp(made.service, heartbeat_seconds=0.05)
@@ -285,7 +285,7 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
 
 @contextlib.contextmanager
 def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
-    """A client of the local server for one that answers one call with these bytes."""
+    """Serve these raw bytes for one request, and yield a client of the local server for it."""
     line = socket.create_server((HOST, 0))
 
     def serve() -> None:
@@ -302,14 +302,14 @@ def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
 
 
 def test_server_that_breaks_off_a_reply_does_so_here() -> None:
-    """The page must not take a part for the whole."""
+    """The page must not mistake a partial reply for a complete one."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
     with raw_replying(head + b"\r\n\r\n{") as client, pytest.raises(httpx.RemoteProtocolError):
         client.get("/v1/operations")
 
 
 def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
-    """For other users of the machine."""
+    """Other users of the machine do not know it."""
     with proxied(other.url) as client:
         at = str(client.base_url).replace("s3cret", "other")
         for path in ("/session", "/v1/operations", "/", ""):
@@ -321,7 +321,7 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
 def test_page_that_breaks_off_writes_nothing_on_the_terminal(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is the user's; a mistake of our own is shown."""
+    """The terminal belongs to the user; only a bug of our own is printed."""
     server_side, page = socket.socketpair()
     with httpx.Client() as upstream, local_server(proxy(other.url, http=upstream), 0) as server:
         for error in (ConnectionResetError(), ValueError("a mistake")):
@@ -377,7 +377,7 @@ def test_credentials_of_google_are_sent(
 
 
 def test_server_that_is_away_is_named() -> None:
-    """The command starts all the same: it may come. The session is there, too."""
+    """The command still starts, and has a session, because the server may come up later."""
     with socket.create_server((HOST, 0)) as line:
         gone = f"http://{HOST}:{line.getsockname()[1]}"
     ended = run("--server", gone)
@@ -392,7 +392,7 @@ def test_server_that_is_away_is_named() -> None:
 
 
 def test_redirects_are_not_followed() -> None:
-    """Credentials would go elsewhere."""
+    """Following them would send credentials elsewhere."""
     with replying(302, (b"location", b"https://user:pw@elsewhere.example/")) as client:
         refused = client.get("/v1/operations")
     assert refused.status_code == 400
@@ -412,7 +412,7 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
 
 
 def test_type_of_a_reply_is_not_what_a_server_writes() -> None:
-    """For browsers the last of a list counts, which would be a page."""
+    """Browsers use the last type in a list, which here is HTML."""
     with replying(200, (b"content-type", b"application/json;x=1, text/html")) as client:
         reply = client.get("/v1/operations")
     assert reply.headers["content-type"] == "application/json"
@@ -426,7 +426,7 @@ def test_reply_without_body_is_an_empty_message() -> None:
 
 
 def test_reply_with_two_lengths_is_not_read_as_two() -> None:
-    """A server that sends both lengths would answer the page's next request itself."""
+    """Otherwise the server could forge the reply to the page's next request."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
     both = b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"2\r\n{}\r\n8\r\nHTTP/1.1\r\n0\r\n\r\n"
@@ -440,7 +440,7 @@ def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
     name = other.add("operations/b")
     with proxied(other.url) as client:
         for headers, status in (
-            ({"host": "evil.example"}, 403),  # a name that was made to mean this machine
+            ({"host": "evil.example"}, 403),  # a name that an attacker resolves to this machine
             ({"sec-fetch-site": "cross-site"}, 403),
             ({"sec-fetch-site": "same-site"}, 403),
             ({"origin": "http://evil.example"}, 403),
@@ -457,7 +457,7 @@ def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
 
 
 def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None:
-    """The credentials are for operations only."""
+    """The command's credentials are only for operations."""
     began = time.process_time()
     with proxied(other.url) as client:
         for asked in (
@@ -487,7 +487,7 @@ def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None
 def test_what_is_no_request_of_the_page_gets_no_other_page(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its reply has the headers of all others; a body without a bound is not read."""
+    """The reply has the usual headers; a body without a length limit is not read."""
     watch = "POST /s3cret/v1/operations:watch HTTP/1.1"
     with proxied(other.url) as client:
         for line in ("PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"):
@@ -516,7 +516,7 @@ def test_what_is_no_request_of_the_page_gets_no_other_page(
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], text: str, other: OtherServer) -> None:
-    """As those of the other commands are; a port that is taken is not another one."""
+    """The errors are like those of other commands; a port in use is not replaced by another."""
     port = other.server_port
     ended = run(*(one.format(port) for one in arguments))
     assert (ended.exit_code, text.format(port) in ended.output) == (2, True), ended.output
@@ -526,7 +526,7 @@ def test_wrong_arguments_are_named(arguments: list[str], text: str, other: Other
 def test_browser_is_given_a_file_that_leads_to_the_page(
     opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The secret stands in no argument of a process, and the file is its user's alone."""
+    """The secret is not in any process's arguments, and only the user can read the file."""
     seen: list[tuple[str, int]] = []
 
     def show(url: str) -> None:

@@ -1,4 +1,4 @@
-"""No statement of a call of the page reads more than some 10,000 rows, however many there are."""
+"""No SQL statement of the page reads more than about 10,000 rows, however large the store is."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.services.postgres import PostgresServer, postgres, store_maker
 __all__ = ["postgres"]
 
 MOST: Final = 10_001
-"""One more than what is looked at: so it is known that there is more."""
+"""One row more than the limit, which shows that there are more."""
 
 SIZE: Final = 16_500
 IN_PROGRESS: Final = 0.9
-"""So many that one parent alone has more in progress than are looked at."""
+"""High enough that one parent alone has more operations in progress than the limit."""
 
 INDEXED: Final = {
     "none": "",
@@ -50,7 +50,7 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 def fill(store: Any, size: int) -> None:
-    """Add operations, most of them in progress, and half an hour of counts."""
+    """Add operations, most of them in progress, and counts of half an hour."""
     records = million.records(size, store.now(), IN_PROGRESS)
     if isinstance(store, SQLiteStore):
         fill_sqlite(store.path, records, False)
@@ -61,8 +61,8 @@ def fill(store: Any, size: int) -> None:
 
 
 def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
-    """Make each call of the page; its label, and what it gave."""
-    # No answer of the tally is given twice by this clock.
+    """Make each call of the page, and yield its label and its result."""
+    # This clock runs so fast that no tally is cached.
     clock = itertools.count(step=60).__next__
     edge = ConsoleEdge(
         service, authenticate=lambda headers: None, parents=million.PARENTS[1:], clock=clock
@@ -101,7 +101,7 @@ def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
 
 
 def instructions(path: Path, statement: Statement) -> int:
-    """Some tens for each row: how many instructions SQLite takes for a statement."""
+    """Count the SQLite instructions that a statement takes: some tens for each row."""
     taken = 0
 
     def count() -> None:
@@ -115,7 +115,7 @@ def instructions(path: Path, statement: Statement) -> int:
 
 
 def sqlite_costs(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, int]:
-    """The dearest statement of each call, on a file of this size."""
+    """Return the cost of the most expensive statement of each call, on a file of this size."""
     statements: list[Statement] = []
     read = Readers._read
 
@@ -125,7 +125,7 @@ def sqlite_costs(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Mapp
 
     found: dict[str, int] = {}
     store = SQLiteStore(path)
-    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # no page ends early
+    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # pages are not cut
     with service, monkeypatch.context() as patch:
         fill(store, size)
         patch.setattr(Readers, "_read", noted)
@@ -147,12 +147,12 @@ def test_statements_of_sqlite_cost_the_same_for_twice_as_many_operations(
         if large[label] > 1.1 * cost + 100 * 50 and label.partition(", ")[2] not in SCANNED
     }
     assert dearer == {}
-    # Each look at what no index finds has its limit as well.
+    # A scan without an index is limited too.
     assert max(large.values()) < 100 * MOST
 
 
 def rows_read(plan: Mapping[str, Any]) -> int:
-    """How many rows of tables the nodes of a plan have read, those thrown away included."""
+    """Return the number of table rows that a plan's nodes have read, filtered rows included."""
     below = sum(rows_read(one) for one in plan.get("Plans", ()))
     if "Relation Name" not in plan:
         return below
@@ -164,10 +164,10 @@ def rows_read(plan: Mapping[str, Any]) -> int:
 def test_statements_of_postgres_read_no_more_rows_than_the_limit(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted by the database itself."""
+    """PostgreSQL itself counts the rows."""
     pytest.importorskip("psycopg")
     store = store_maker(postgres)()
-    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # no page ends early
+    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # pages are not cut
     with service:
         fill(store, SIZE)
         connections = store._resources.connections
@@ -188,5 +188,5 @@ def test_statements_of_postgres_read_no_more_rows_than_the_limit(
             statements.clear()
     scanned = {label for label in found if label.partition(", ")[2] in SCANNED}
     assert max(found[label] for label in found if label not in scanned) == MOST  # of the tally
-    # A look goes through an index to where it is to end, and then through what lies before that.
+    # A scan finds its end through an index, and then reads the rows before that.
     assert max(found[label] for label in scanned) <= 2 * MOST

@@ -1,1 +1,1 @@
-"""Clients in other languages, as docs/how-to/clients-in-other-languages.md has them."""
+"""The clients in docs/how-to/clients-in-other-languages.md."""

@@ -1,4 +1,4 @@
-"""The programs of docs/how-to/clients-in-other-languages.md, run by the tools of each language."""
+"""The programs of docs/how-to/clients-in-other-languages.md, run with each language's tools."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from tests.services.npm import LANGUAGES, REACH_SECONDS, node_modules
 PAGE: Final = DOCS / "how-to" / "clients-in-other-languages.md"
 COMMANDS: Final = re.compile(r"<!--\s*commands: (?P<name>\w+)\s*-->")
 PATIENCE: Final = 600.0
-"""Seconds that only a program which hangs takes, also where all of its packages come first."""
+"""The time limit of a program, in seconds, which includes downloading its packages."""
 MAVEN: Final = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-    "-Dmaven.wagon.rto=3000",  # before Maven 3.9
+    "-Dmaven.wagon.rto=3000",  # for Maven before 3.9
     *(f"-Daether.connector.{one}Timeout=3000" for one in ("connect", "request")),
 )
-"""Maven starts quickly, and gives a registry that says nothing up after three seconds."""
+"""Makes Maven start quickly, and stop waiting for a silent registry after three seconds."""
 NO_REGISTRY: Final = re.compile(r"Could not transfer artifact .*")
-"""What Maven prints when it reaches no registry."""
+"""Maven's error if it reaches no registry."""
 
 
 @attrs.frozen
 class World:
-    """A folder with the files of the page, and the server that its programs call."""
+    """A folder with the page's files, and the server that its programs call."""
 
     folder: Path
     server: Server
 
     def run(self, name: str, within: str = ".", **variables: str) -> str:
-        """Run commands of the page, and return what they print; they must end with 0."""
+        """Run commands of the page, check that they succeed, and return their output."""
         ran = self.ran(commands()[name], within, **variables)
         assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
         return ran.stdout
 
     def ran(self, script: str, within: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a script as the page's reader would."""
+        """Run a script as a reader of the page would."""
         path = os.pathsep.join(
             [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
@@ -67,26 +67,26 @@ class World:
         )
 
     def here(self, text: str) -> str:
-        """A text of the page with the addresses of this server."""
+        """Replace the addresses in a text of the page with those of this server."""
         http, grpc = self.server.url, str(self.server.grpc)
         text = text.replace("localhost:8000", http.removeprefix("http://"))
         return text.replace("localhost:50051", grpc.removeprefix("grpc://"))
 
 
 def commands() -> dict[str, str]:
-    """The blocks of commands, by the name in the comment before each."""
+    """Return the page's command blocks, by the name in the comment before each."""
     named = [(COMMANDS.search(block.comment), block.text) for block in blocks(PAGE)]
     return {match["name"]: text for match, text in named if match}
 
 
 def report_of(title: str) -> str:
-    """What each program prints for a report of three pages."""
+    """Return the expected output of each program for a report of three pages."""
     return "2 " + "\n".join(f"{title}, page {page}" for page in (1, 2, 3)) + "\n"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The service of the page, served by the command of the page."""
+    """Serve the page's service with the page's command."""
     folder = tmp_path_factory.mktemp("languages")
     texts = files(PAGE)
     (folder / "reports.py").write_text(texts.pop("reports.py"), "utf-8")
@@ -100,7 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def skip_without(*programs: str) -> None:
-    """Skip where the tools of a language are not installed."""
+    """Skip the test unless all these programs are installed."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")

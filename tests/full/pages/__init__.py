@@ -1,1 +1,1 @@
-"""Pages of the docs whose claims no snippet shows: each is read, and held against what happens."""
+"""Tests of docs pages whose claims no snippet shows: the page is compared with the behaviour."""

@@ -1,4 +1,4 @@
-"""The pages on authentication: client certificates over real TLS, and when the hook is asked."""
+"""The pages on authentication: client certificates over real TLS, and calls of the hook."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ app = OperationsApp(service, authenticate=nameless)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of the page, a module that they import, and certificates of one authority."""
+    """Write the page's files, a module that they import, and certificates of one authority."""
     for text in fences(PAGE, "python"):
         if named := FILE.match(text):
             (tmp_path / named[1]).write_text(text)
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
-    """How a client speaks TLS, with a certificate of its own or without."""
+    """Return a client's TLS context, with or without a certificate."""
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     if certificate:
         context.load_cert_chain(folder / "client.pem", folder / "client.key")
@@ -73,7 +73,7 @@ def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
 
 @pytest.fixture
 def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """What the page's module with the gRPC server has."""
+    """Run the page's module with the gRPC server, and yield its names."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     monkeypatch.chdir(folder)
@@ -88,7 +88,7 @@ def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_grpc_caller_is_that_of_the_certificate(page_module: Any, folder: Path) -> None:
-    """It sees what it has started, and nothing else; without a certificate there is no call."""
+    """A caller sees only its own operations; without a certificate no call is possible."""
     import grpc
     from google.longrunning import operations_pb2_grpc
     from google.longrunning.operations_proto_pb2 import GetOperationRequest
@@ -111,11 +111,11 @@ def test_grpc_caller_is_that_of_the_certificate(page_module: Any, folder: Path) 
         stub = operations_pb2_grpc.OperationsStub(channel)
         with pytest.raises(grpc.RpcError) as refused:
             stub.GetOperation(GetOperationRequest(name=started["billing"]))
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # the handshake fails
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # the TLS handshake fails
 
 
 def command_of(server: str) -> list[str]:
-    """The words of the page's command for this server."""
+    """Return the page's command for this server, as words."""
     text = "".join(fences(PAGE, "console"))
     (command,) = re.findall(rf"^\$ ({server} .*)$", text, re.MULTILINE)
     return str(command).split()
@@ -124,7 +124,7 @@ def command_of(server: str) -> list[str]:
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
 def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
-    """gunicorn passes on whose it is; uvicorn only refuses callers without one."""
+    """gunicorn tells the app whose certificate it is; uvicorn only requires one."""
     pytest.importorskip(server)
     port = free_port()
     bound = {
@@ -151,7 +151,7 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
 
 @pytest.mark.parametrize("inside", [asgi_inside, wsgi_inside])
 def test_caller_is_asked_for_once_and_before_the_body_is_read(inside: Any) -> None:
-    """A body that is not valid, of a caller who is refused, is answered 401."""
+    """An invalid body from a caller who is refused gets 401, not a parse error."""
     asked: list[str] = []
 
     def authenticate(headers: Mapping[str, str]) -> str:

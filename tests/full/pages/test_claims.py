@@ -1,4 +1,4 @@
-"""Tests that pages name in comments as the proof of a sentence are there."""
+"""Each test that a docs page names in a comment, as proof of a sentence, exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES: Final = [
 
 @functools.cache
 def functions_of(path: Path) -> set[str]:
-    """The names of the test functions of a file."""
+    """Return the names of the functions in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
@@ -28,6 +28,6 @@ def functions_of(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_named_tests_exist(page: Path) -> None:
-    """A test that was renamed or removed takes its sentence along."""
+    """If a test is renamed or removed, the pages that name it must change too."""
     for path, test in MARK.findall(page.read_text(encoding="utf-8")):
         assert test in functions_of(ROOT / path), f"{path}::{test}"

@@ -1,4 +1,4 @@
-"""The page on Kubernetes: its commands and probes, run as processes on a real database."""
+"""The page on Kubernetes: its commands and probes, run as processes with a real database."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OBJECTS: Final = {(one["kind"], one["metadata"]["name"]): one for one in manifes
 
 
 def pod(kind: str, name: str) -> dict[str, Any]:
-    """The specification of the pods of an object."""
+    """Return the pod specification of an object."""
     spec = OBJECTS[kind, name]["spec"]
     spec = spec.get("jobTemplate", {}).get("spec", spec)
     found: dict[str, Any] = spec["template"]["spec"]
@@ -50,7 +50,7 @@ def pod(kind: str, name: str) -> dict[str, Any]:
 
 
 def command(kind: str, name: str) -> list[str]:
-    """The words after ``lro`` of its one container."""
+    """Return the arguments after ``lro`` in the command of the object's only container."""
     (container,) = pod(kind, name)["containers"]
     assert container["command"][0] == "lro"
     return [str(word) for word in container["command"][1:]]
@@ -62,7 +62,7 @@ SERVER: Final = pod("Deployment", "work")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the module ``work`` on a schema of its own."""
+    """Create a folder with the module ``work``, whose store has a schema of its own."""
     database = shared_server()
     store = POSTGRES.format(url=database.url, schema=database.fresh_schema())
     write_service(tmp_path, store, drain_seconds=0)
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def serving(folder: Path, log: str) -> Any:
-    """The command of the server, on a free port of this machine."""
+    """Run the page's server command on a free local port."""
     words = command("Deployment", "work")
     words[words.index("--port") + 1] = "0"
     words[words.index("--host") + 1] = "127.0.0.1"
@@ -78,7 +78,7 @@ def serving(folder: Path, log: str) -> Any:
 
 
 def probe(server: Server, kind: str) -> int:
-    """The status that a probe of the manifest is answered; 0 without an answer."""
+    """Send a probe of the manifest, and return the status code, or 0 without a reply."""
     asked = CONTAINER[kind]["httpGet"]
     assert asked["port"] == CONTAINER["ports"][0]["name"]
     try:
@@ -88,7 +88,7 @@ def probe(server: Server, kind: str) -> int:
 
 
 def test_objects_belong_together() -> None:
-    """Selectors find the pods, ports have names, and every container has one image."""
+    """Selectors match the pods, ports match by name, and all containers use one image."""
     labels = OBJECTS["Deployment", "work"]["spec"]["template"]["metadata"]["labels"]
     for kind in ("Deployment", "PodDisruptionBudget"):
         assert OBJECTS[kind, "work"]["spec"]["selector"]["matchLabels"] == labels
@@ -103,7 +103,7 @@ def test_objects_belong_together() -> None:
 
 
 def test_times_of_the_stop_fit_into_the_grace_period() -> None:
-    """The table adds up, and its numbers are those of the manifest, the module and the code."""
+    """The table's sum is right, and its numbers match the manifest, the module and the code."""
     *parts, (said, whole, _) = rows(PAGE, "step")
     seconds = [int(cells[1]) for cells in parts]
     drain = re.search(r"drain=timedelta\(seconds=(\d+)\)", text_of(PAGE))
@@ -118,7 +118,7 @@ def test_times_of_the_stop_fit_into_the_grace_period() -> None:
 
 
 def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: Path) -> None:
-    """The new pod is ready before the old one is stopped, and goes on with its work."""
+    """The new pod is ready before the old one stops, and continues the old one's work."""
     kinds = ("startupProbe", "livenessProbe", "readinessProbe")
     with serving(folder, "old.log") as old_host:
         old = Server.of(old_host)
@@ -126,12 +126,12 @@ def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: 
         with Client(old.url) as client:
             name = old.start(client).name
         until(lambda: begun(folder) == [old_host.process.pid])
-        module = folder / "work.py"  # a new version, with one more method
+        module = folder / "work.py"  # a new release, with one more method
         module.write_text(module.read_text() + NEW_METHOD)
         with serving(folder, "new.log") as new_host:
             new = Server.of(new_host)
             until(lambda: probe(new, "readinessProbe") == 200)
-            assert old_host.stop() == 0  # SIGTERM
+            assert old_host.stop() == 0  # sends SIGTERM
             assert "operations released: 1 of 1" in old_host.output
             assert probe(old, "readinessProbe") == 0
             (folder / "go").touch()
@@ -149,7 +149,7 @@ def more(request: StepsRequest) -> None:
 
 
 def test_pod_whose_database_is_of_another_version_does_not_start(folder: Path) -> None:
-    """The job says so with 1, the server ends with 2, and no probe of it is ever answered."""
+    """The schema job succeeds before that; later the server exits with 2 and never listens."""
     job = command("Job", "work-schema-1-4-0")
     assert Lro.as_process(*job, here=folder).returncode == 0
     purged = Lro.as_process(*command("CronJob", "work-purge"), here=folder)

@@ -1,4 +1,4 @@
-"""The page on monitoring: Prometheus' own tool reads its rules, and each alert fires when due."""
+"""The page on monitoring: promtool accepts its rules, and each alert fires when it should."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Series = Mapping[str, str]
 
 
 def buckets(metric: str, labels: str, slowest: str) -> Series:
-    """A histogram to which each minute one value is added that is in the bucket up to this."""
+    """Return a histogram that gets one value a minute, in the bucket with the bound ``slowest``."""
     bounds = ["1", "5", "10", "30", "60", "300", "+Inf"]
     first = bounds.index(slowest)
     return {
@@ -47,7 +47,7 @@ def buckets(metric: str, labels: str, slowest: str) -> Series:
 
 
 def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
-    """So many operations that end well and that fail, each minute."""
+    """Return counters of operations that succeed and fail, per minute."""
     name = "lro_operation_duration_seconds_count"
     return {
         f'{name}{{{METHOD},lro_outcome="succeeded",error_type=""}}': f"0+{good}x{MINUTES}",
@@ -56,7 +56,7 @@ def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
 
 
 def refused(code: str) -> Series:
-    """Starts that are refused with this code."""
+    """Return a counter of starts that are refused with this code."""
     return {
         f'lro_starts_total{{{METHOD},lro_start_outcome="refused",error_type="{code}"}}': (
             f"0+1x{MINUTES}"
@@ -65,7 +65,7 @@ def refused(code: str) -> Series:
 
 
 def busy(workers: int) -> Series:
-    """Two processes in which so many workers are busy, of a hundred each."""
+    """Return the gauges of two processes with this many busy workers out of 100 each."""
     return {
         f'lro_executor_{what}{{job="work",process="{process}"}}': f"{number}x{MINUTES}"
         for process in (1, 2)
@@ -74,13 +74,13 @@ def busy(workers: int) -> Series:
 
 
 def due(seconds: int, served: str) -> Series:
-    """Two processes that read in one store for how long work has been due."""
+    """Return the gauges of two processes that report, for one store, how long work has been due."""
     series = f'lro_queue_max_age_seconds{{{METHOD},lro_served="{served}",process='
     return {f'{series}"{process}"}}': f"{seconds}x{MINUTES}" for process in (1, 2)}
 
 
 def waits(due: int, later: int) -> Series:
-    """Two processes that read in one store how many operations of two methods wait."""
+    """Return the gauges of two processes that report, for one store, the waiting operations."""
     return {
         f'lro_queue_operations{{job="work",lro_method="{method}",lro_served="true",'
         f'lro_due="{word}",process="{process}"}}': f"{number}x{MINUTES}"
@@ -91,12 +91,12 @@ def waits(due: int, later: int) -> Series:
 
 
 def steps(series: str, each: int) -> Series:
-    """A number that rises so much each minute."""
+    """Return a counter that rises by ``each`` a minute."""
     return {series: f"0+{each}x{MINUTES}"}
 
 
 def paused(value: int) -> Series:
-    """Two processes that read in one store whether a method is paused."""
+    """Return the gauges of two processes that report whether a method is paused."""
     return {
         f'lro_method_paused{{{METHOD},process="{process}"}}': f"{value}x{MINUTES}"
         for process in (1, 2)
@@ -104,7 +104,7 @@ def paused(value: int) -> Series:
 
 
 def attempts(good: int, retried: int) -> Series:
-    """So many attempts that end well, and that fail and are tried again, each minute."""
+    """Return counters of attempts that succeed, and of attempts that fail and are retried."""
     name = "lro_attempt_duration_seconds_count"
     return {
         f'{name}{{{METHOD},lro_outcome="{outcome}",error_type=""}}': f"0+{number}x{MINUTES}"
@@ -151,11 +151,11 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
     "LroQueueFills": (waits(30_000, 20_000), [waits(20_000, 10_000)]),
     "LroNobodyWorks": (due(90, "false"), [due(30, "false"), due(90, "true")]),
 }
-"""For each alert what makes it fire, and what must not."""
+"""For each alert: series that make it fire, and series that must not."""
 
 
 def promtool(folder: Path, *arguments: str) -> None:
-    """Run the tool, which finds nothing wrong."""
+    """Run promtool, and check that it finds no error."""
     found = shutil.which("promtool")
     if found is None:
         pytest.skip("promtool is not installed")
@@ -164,7 +164,7 @@ def promtool(folder: Path, *arguments: str) -> None:
 
 
 def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
-    """Prometheus evaluates the rules for an hour and a half of each case."""
+    """Prometheus evaluates the rules on 90 minutes of each case."""
     assert CASES.keys() == RULES.keys()
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": GROUPS}))
     promtool(tmp_path, "check", "rules", "rules.yml")
@@ -196,7 +196,7 @@ QUERIES: Final = {**{name: rule["expr"] for name, rule in RULES.items()}, **PANE
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_queries_use_metrics_and_labels_that_there_are(name: str) -> None:
-    """Under the names that Prometheus is given."""
+    """Queries use the metrics' Prometheus names."""
     labels = {"job", "le", "process"}
     for found in SERIES.findall(LABELS.sub(" ", QUERIES[name])):
         series = SUFFIX.sub("", found)
@@ -209,7 +209,7 @@ def test_queries_use_metrics_and_labels_that_there_are(name: str) -> None:
 
 
 def test_each_alert_has_its_row_and_a_summary() -> None:
-    """What to do, in the table below the rules."""
+    """The table below the rules says what to do."""
     table = " ".join(cells[0] for cells in rows(PAGE, "alert"))
     named = {*re.findall(r"`(\w+)`", table)}
     assert named == RULES.keys() - {"LroStoreSlow"}
@@ -217,7 +217,7 @@ def test_each_alert_has_its_row_and_a_summary() -> None:
 
 
 def test_lines_of_the_log_are_those_of_the_library() -> None:
-    """Each fixed part of a line stands in the source of the engine."""
+    """Each fixed part of a quoted log line is in the engine's source."""
     sources = [path.read_text() for path in (ROOT / "src/lro/_engine").glob("*.py")]
     lines = [cells[0].strip("`") for cells in rows(PAGE, "line of the logger `lro`")][1:]
     assert len(lines) > 5

@@ -1,4 +1,4 @@
-"""The page on troubleshooting: its table, and what no program of one process can show."""
+"""The page on troubleshooting: its table, and cases that need more than one process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_section_is_in_the_table() -> None:
 
 
 def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operation]:
-    """The name of an operation whose process was killed, and how another process ends it."""
+    """Start an operation in a process that is killed; return its name and how it ended here."""
     ran = subprocess.run(
         [sys.executable, "-c", WORK], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -68,7 +68,7 @@ def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operat
 def test_work_of_a_killed_process_begins_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In another process that declares its method, with the line of the page in the log."""
+    """Another process that declares the method retries it, and logs the line on the page."""
     name, ended = killed(tmp_path)
     assert ended.state == "SUCCEEDED"
     assert "attempt 2" in str(ended.metadata)
@@ -78,7 +78,7 @@ def test_work_of_a_killed_process_begins_again(
 
 
 def test_work_of_a_killed_process_ends_if_it_is_to_be_done_once(tmp_path: Path) -> None:
-    """With the words of the page."""
+    """Its error has the text on the page."""
     _, ended = killed(tmp_path, at_most_once=True)
     assert ended.error is not None
     assert ended.error.code == lro.Code.ABORTED

@@ -1,1 +1,1 @@
-"""The docs as a web site: built once for these tests, read as files and in Chromium."""
+"""The docs site: built once for these tests, and tested as files and in Chromium."""

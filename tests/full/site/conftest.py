@@ -1,4 +1,4 @@
-"""The site, built once for all processes that run tests, and a browser that looks at it."""
+"""The site, built once for all test processes, and a browser for it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Serve: TypeAlias = Callable[[Path], str]
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site."""
+    """Build the site once, and return its folder."""
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings_handlers.python")
     from tools.site.building import build
 
     home = tmp_path_factory.getbasetemp()
-    if home.name.startswith("popen-"):  # the folder of one of several processes
+    if home.name.startswith("popen-"):  # pytest-xdist gives each process a folder
         home = home.parent
     folder = home / "site-build"
     with (home / "site-build.lock").open("w") as lock:
@@ -54,12 +54,12 @@ def api() -> Api:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """A test that fails says so itself."""
+        """Print nothing."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a file server on the loopback interface."""
+    """Serve the folder on the loopback interface, and yield the URL."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -73,14 +73,14 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def address(built: Path) -> Iterator[str]:
-    """The address of the site."""
+    """Serve the site, and yield its URL."""
     with served(built) as url:
         yield url
 
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A window with nothing remembered, in the light theme."""
+    """Open a browser context without cookies or storage, in the light theme."""
     size = {"width": 1280, "height": 900}
     with window(browser, viewport=size, color_scheme="light") as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""What programs read: llms.txt, llms-full.txt, Markdown beside HTML; and every link of the site."""
+"""Files for programs: llms.txt, llms-full.txt and Markdown pages; and all links of the site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOADED: Final = re.compile(
 
 
 def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
-    """A title, a summary, and for each section of the navigation its pages."""
+    """It has a title, a summary, and the pages of each section of the navigation."""
     lines = (built / "llms.txt").read_text("utf-8").splitlines()
     assert lines[0] == "# lro"
     assert lines[2].startswith("> ")
@@ -49,9 +49,9 @@ def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
 
 
 def test_page_names_its_markdown(built: Path) -> None:
-    """It stands beside the page, under its name, and is parsed as CommonMark with a title.
+    """The Markdown file is beside the HTML page, and parses as CommonMark with a title.
 
-    A program that wants to read everything at once finds it in one file.
+    Another file has all pages at once.
     """
     full = (built / "llms-full.txt").read_text("utf-8")
     for _, page in (entry for entries in sections().values() for entry in entries):
@@ -76,7 +76,7 @@ def test_markdown_of_the_reference_has_signatures_and_docstrings(built: Path) ->
 
 
 def test_links_of_markdown_lead_to_files(built: Path) -> None:
-    """A program that follows them finds Markdown again."""
+    """Links between Markdown pages lead to Markdown pages."""
     for page in built.rglob("*.md"):
         for block in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
             for token in block.children or []:
@@ -88,21 +88,21 @@ def test_links_of_markdown_lead_to_files(built: Path) -> None:
 
 @cache
 def ids(page: Path) -> frozenset[str]:
-    """The fragments of a page."""
+    """Return the fragments of a page."""
     return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text("utf-8"))))
 
 
 def links(page: Path) -> Iterator[str]:
-    """Where the links of a page point."""
+    """Yield the targets of the links on a page."""
     yield from map(unescape, re.findall(r'<a\b[^>]*?\bhref="([^"]+)"', page.read_text("utf-8")))
 
 
 def test_links_lead_to_pages_and_anchors(built: Path) -> None:
-    """Every link within the site, also those that the theme and the reference make."""
+    """Links that the theme and the reference generate are checked too."""
     wrong, seen = set(), 0
     for page in built.rglob("*.html"):
         if page.name == "404.html":
-            continue  # it may be shown for any address
+            continue  # served for any URL, so relative links cannot work
         for target in set(links(page)):
             parts = urlsplit(target)
             if parts.scheme:
@@ -118,7 +118,7 @@ def test_links_lead_to_pages_and_anchors(built: Path) -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
-    """No page, style or script names a script, style, picture or font of another site."""
+    """No page or style sheet loads a script, style sheet, image or font from another site."""
     foreign = [
         f"{path.relative_to(built)}: {target}"
         for path in built.rglob("*")
@@ -130,6 +130,6 @@ def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
 
 
 def test_first_sentence_is_found() -> None:
-    """Without the title, pictures and links."""
+    """Title, images and link targets are left out."""
     text = "# A\n\n![x](y.png)\n\nIt [is](b.md) 1.5\ntimes more: see `a.b`. Two.\n"
     assert first_sentence(text) == "It is 1.5 times more: see `a.b`."

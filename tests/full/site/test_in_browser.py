@@ -1,4 +1,4 @@
-"""The site in Chromium: no foreign request, search, both themes, small screens, accessibility."""
+"""The site in Chromium: no external requests, search, both themes, small screens, accessibility."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ LOOKED_AT: Final = (
     "reference/stores-and-executors.html",
     "reference/api/lro_client.progress.html",
 )
-"""Pages with each kind of content: prose, code, tables, pictures, signatures."""
+"""Pages with each kind of content: prose, code, tables, images, signatures."""
 QUESTIONS: Final = tomllib.loads(Path(__file__).with_name("questions.toml").read_text("utf-8"))[
     "question"
 ]
 SEEN: Final = 5
-"""How many results of a search a reader looks at."""
+"""The number of search results that a reader is expected to look at."""
 
 
 def pages() -> list[str]:
-    """The first and the last page of each section, as HTML."""
+    """Return the first and the last page of each section, as HTML."""
     ends = [entry for entries in sections().values() for entry in (entries[0], entries[-1])]
     return [re.sub(r"\.md$", ".html", page) for _, page in ends]
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A tab, in which no script has failed at the end and nothing foreign was asked for."""
+    """Open a tab, and check at the end that no script failed and no external request was made."""
     failed: list[str] = []
     opened = context.new_page()
     opened.on("pageerror", lambda error: failed.append(str(error)))
@@ -56,7 +56,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
     opened.on("request", lambda asked: None if own(asked.url) else failed.append(asked.url))
     yield opened
     opened.close()
-    # A request is given up where the reader goes to another page.
+    # The browser aborts requests when the reader leaves a page.
     assert [one for one in failed if not one.endswith("net::ERR_ABORTED")] == []
 
 
@@ -65,25 +65,25 @@ def own(url: str) -> bool:
 
 
 def search(page: Page, words: str) -> Locator:
-    """Type into the search; gives what it finds."""
+    """Type words into the search, and return the results."""
     page.get_by_role("button", name="Search").click()
     page.get_by_role("combobox", name="Search").fill(words)
     return page.get_by_role("listbox", name="Search results").locator("a")
 
 
 def test_no_foreign_request(page: Page, address: str) -> None:
-    """Each kind of page asks this server only, also when the search is opened."""
+    """Neither a page of any kind nor the search sends a request to another server."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     for path in dict.fromkeys([*pages(), *LOOKED_AT, "404.html"]):
         page.goto(address + path)
     search(page, "operation")
     page.wait_for_load_state("networkidle")
-    assert len(asked) > 100  # of this server, as the fixture sees
+    assert len(asked) > 100  # the fixture checks that all go to this server
 
 
 def test_dark_theme_follows_the_system_and_the_button(page: Page, address: str) -> None:
-    """The choice made by hand is kept on the next page."""
+    """The reader's choice is kept on the next page."""
     page.goto(address)
     body = page.locator("body")
     expect(body).to_have_attribute("data-md-color-scheme", "default")
@@ -95,7 +95,7 @@ def test_dark_theme_follows_the_system_and_the_button(page: Page, address: str) 
 
 @pytest.mark.parametrize("path", LOOKED_AT)
 def test_page_is_accessible(browser: Browser, address: str, path: str) -> None:
-    """By the rules of WCAG 2.2 AA and good practice, in both themes; 320 px are wide enough."""
+    """WCAG 2.2 AA and best practices hold in both themes; nothing overflows at 320 px."""
     script = (Path(axe.__file__).parent / "axe.min.js").read_text()
     found = []
     for theme, width in (("light", 1280), ("dark", 320)):
@@ -128,7 +128,7 @@ def test_site_works_below_a_path(page: Page, built: Path, tmp_path: Path) -> Non
 def test_question_is_answered_by_the_site(
     page: Page, address: str, built: Path, asked: Mapping[str, Any]
 ) -> None:
-    """By two clicks from the front page at most, or by one search."""
+    """The answer is at most two clicks from the front page, or one search away."""
     page.goto(address)
     clicks = asked.get("clicks", ())
     assert len(clicks) <= 2

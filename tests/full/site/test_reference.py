@@ -1,4 +1,4 @@
-"""The API reference has every public name, with its type, and other sites can link to it."""
+"""The API reference has each public name, with its type, and can be linked to from other sites."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FOUND_BY_DJANGO: Final = {
     f"lro.integrations.django.{name}"
     for name in ("admin", "apps", "management.commands.lro", "models", "urls")
 }
-"""Modules that Django finds by their names; applications import nothing from them."""
+"""Modules that Django finds by name; applications do not import from them."""
 COMMANDS: Final = {"lro.cli"}
-"""Modules of commands: their interface is the command line."""
+"""Modules of commands, whose interface is the command line."""
 
 
 def modules() -> dict[str, ast.Module]:
-    """Every module whose path has no underscore, but for empty packages."""
+    """Return the public modules, without empty packages."""
     found = {}
     for path in SOURCES.rglob("*.py"):
         parts = path.relative_to(SOURCES).with_suffix("").parts
@@ -39,22 +39,22 @@ def modules() -> dict[str, ast.Module]:
 
 
 def test_each_module_that_users_import_says_what_it_exports(api: Api) -> None:
-    """It has an ``__all__``, and so a page."""
+    """It has an ``__all__``, and therefore a page."""
     assert modules().keys() - FOUND_BY_DJANGO - COMMANDS == set(api.modules)
 
 
 def test_module_exports_what_it_says(api: Api) -> None:
-    """The reference is read from the source, and what is imported has the same names."""
+    """The reference comes from the source; the imported module exports the same names."""
     for path in api.modules:
         if path.startswith("lro.integrations.django"):
-            continue  # it needs settings, or a newer Django
+            continue  # they need settings, or a newer Django
         exported = importlib.import_module(path).__all__
         assert set(exported) >= set(api.names(path))
         assert set(exported) - set(api.names(path)) <= {"errors", "types"}
 
 
 def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
-    """On the page of its module, under an anchor of its own."""
+    """The entry is on the module's page, with an anchor of its own."""
     missing = []
     for module in api.modules:
         html = (built / "reference" / "api" / f"{module}.html").read_text("utf-8")
@@ -62,7 +62,7 @@ def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
         wanted = [f"{module}.{name}" for name in api.names(module)]
         missing += [name for name in [module, *wanted] if name not in ids]
         entries = re.findall(r'<h\d id="([^"]+)"', html)
-        assert [name for name in entries if re.search(r"\._", name)] == []  # nothing private
+        assert [name for name in entries if re.search(r"\._", name)] == []  # no private names
     assert sum(len(api.names(module)) for module in api.modules) > 400
     assert missing == []
 
@@ -77,14 +77,14 @@ def test_signature_has_types_that_lead_to_their_entries(built: Path) -> None:
 
 
 def entry(html: str, name: str) -> str:
-    """The HTML of an entry, to the next one on its level."""
+    """Return the HTML of an entry, up to the next entry on its level."""
     found = re.search(rf'<h2 id="{re.escape(name)}".*?(?=<h2 |</article>)', html, re.DOTALL)
     assert found is not None, name
     return found[0]
 
 
 def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path) -> None:
-    """Also those that come from another module, in both forms of the page."""
+    """This includes constants of other modules, in HTML and Markdown."""
     for form in ("html", "md"):
         page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
         assert "_LEASE" not in page
@@ -95,7 +95,7 @@ def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path)
 
 
 def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
-    """Once each, under its letter, where a title's article does not count."""
+    """Each is listed once, under its letter; a title's article is ignored in sorting."""
     text = (built / "reference" / "index-a-z.md").read_text("utf-8")
     for module in api.modules:
         assert text.count(f"- [`{module}`](api/{module}.md)\n") == 1
@@ -107,12 +107,12 @@ def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
             assert f"({relpath(page, 'reference')}), in " in text, page
     assert "- [orphan](../explanation/architecture.md#the-life-of-a-lease)\n" in text
     assert "\n- [A container](" in text.partition("\n## C\n")[2].partition("\n## D\n")[0]
-    # A search must not find it: it mentions everything, and answers nothing.
+    # The search must skip the index, because it mentions everything and answers nothing.
     assert "reference/index-a-z" not in (built / "search.json").read_text("utf-8")
 
 
 def test_docstring_leads_to_names_and_rules(built: Path) -> None:
-    """Roles are links, and so are the rules of the specification that it cites."""
+    """Roles become links, and so do references to rules of the specification."""
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     assert re.search(r'href="lro.errors.html#lro.errors"[^>]*><code>lro.errors', html)
     assert "../specification.html#95-parallel-operations-aip-151" in entry(html, "lro.Options")
@@ -121,7 +121,7 @@ def test_docstring_leads_to_names_and_rules(built: Path) -> None:
 
 
 def test_inventory_has_each_name(api: Api, built: Path) -> None:
-    """Sites of others link to ours by ``objects.inv``, as Sphinx made it usual."""
+    """Other sites link to ours through ``objects.inv``, the format of Sphinx."""
     raw = (built / "objects.inv").read_bytes()
     head, rest = raw.split(b"zlib.\n", 1)
     assert head.startswith(b"# Sphinx inventory version 2\n# Project: lro\n")
