@@ -1,4 +1,4 @@
-"""The services of these tests."""
+"""Fixtures of the tests of lro.azure."""
 
 from tests.azure.works import make_media
 

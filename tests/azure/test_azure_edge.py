@@ -1,4 +1,4 @@
-"""Status monitors: every state and every error (Azure's REST API guidelines, OASIS repeatability).
+"""Status monitors: all states and errors (Azure's REST API guidelines, OASIS repeatability).
 
 The texts that are compared are those of the guidelines' part "Long-running operations and jobs".
 """
@@ -28,12 +28,12 @@ from tests.http.servers import asgi_inside
 from tests.waiting import until
 
 UUID = "0b9f5d0e-6a0e-4f0a-9a53-0d3a6f6f7c11"
-OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # or in the future
+OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # and in the future
 DATES = {"createdAt", "lastUpdatedAt", "expiresAt"}
 
 
 def monitor(reply: httpx.Response) -> dict[str, Any]:
-    """The body of a monitor without its dates, which are checked."""
+    """Return the body of a monitor without its dates, after a check of their form."""
     assert reply.headers["content-type"] == "application/json; charset=utf-8"
     assert reply.headers["cache-control"] == "no-store"
     body: dict[str, Any] = reply.json()
@@ -43,7 +43,7 @@ def monitor(reply: httpx.Response) -> dict[str, Any]:
 
 
 def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) -> dict[str, Any]:
-    """Check what holds for every error of a call; the error object."""
+    """Check what every error of a call must have, and return the error object."""
     assert reply.status_code == status, reply.text
     (body,) = reply.json().values()
     assert reply.headers["x-ms-error-code"] == body["code"] == code
@@ -60,7 +60,7 @@ def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) 
 
 @each_kind
 def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
-    """The URL of the monitor is absolute and has the version; the id is ours."""
+    """The monitor's URL is absolute and has the API version; the id is that of the operation."""
     media = make_media()
     reply = media.start("wait", f"{PATH}?api-version=2026-11-01")
     body = monitor(reply)
@@ -75,7 +75,7 @@ def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
 
 
 def test_operation_that_goes_on_waits_for_a_worker_or_is_running(make_media: MakeMedia) -> None:
-    """It has no time of expiry yet; at work it has its metadata."""
+    """An unfinished operation has no expiry; once a worker runs it, it has metadata."""
     media = make_media({"executor": ThreadExecutor(1)})
     started = [media.start("wait") for _ in range(2)]
     assert {*started[1].json()} == {"id", "status", "createdAt", "lastUpdatedAt"}
@@ -91,7 +91,7 @@ def test_operation_that_goes_on_waits_for_a_worker_or_is_running(make_media: Mak
 
 
 def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
-    """Its work, which is done elsewhere, has not answered yet: the cancel is answered 202."""
+    """Its work is done outside and has not reacted yet, so the cancel is answered 202."""
     media = make_media()
     method = media.service.declare(
         "media.v1.Videos.Elsewhere", request=TranscodeRequest, response=lro.Empty
@@ -104,7 +104,7 @@ def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
     assert worker.cancel_requested
     body = media.call("GET", f"/v1/{name}").json()
     assert body == reply.json()
-    assert body["status"] == "NotStarted"  # no worker of this library has begun
+    assert body["status"] == "NotStarted"  # no worker of this library has started it
     assert body["kind"] == "media.v1.Videos.Elsewhere"
     assert worker.acknowledge_cancel()
     body = media.call("GET", f"/v1/{name}").json()
@@ -119,14 +119,14 @@ def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
         ("refused", ("SOURCE_NO_VIDEO", "the source is no video", "FAILED_PRECONDITION")),
         ("violations", ("INVALID_ARGUMENT", "it is wrong", "INVALID_ARGUMENT")),
         ("odd reason", ("NotFound", "NOT_FOUND", "NOT_FOUND")),
-        # What broke stands in the log only.
+        # Only the log shows what broke.
         ("broken", ("METHOD_FAILED", "the method failed with an internal error", "INTERNAL")),
     ],
 )
 def test_ended_operation_is_answered_200(
     make_media: MakeMedia, source: str, error: tuple[str, str, str] | None
 ) -> None:
-    """In any case, and without Retry-After."""
+    """The status is 200 for every outcome, and there is no Retry-After."""
     reply = make_media().ended(source)
     body = monitor(reply)
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
@@ -148,7 +148,7 @@ def test_ended_operation_is_answered_200(
 
 
 def test_result_that_is_not_an_object_has_its_json_form(make_media: MakeMedia) -> None:
-    """A well-known type has its own JSON; a method without a response has none."""
+    """A well-known type has its own JSON form; a method without a response has no result."""
     media = make_media()
 
     @media.service.method("media.v1.Videos.Name")
@@ -171,7 +171,7 @@ def test_result_that_is_not_an_object_has_its_json_form(make_media: MakeMedia) -
 
 @each_kind
 def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia) -> None:
-    """Cancelling what is done changes nothing."""
+    """Cancelling an operation that is done changes nothing."""
     media = make_media()
     started = media.start("wait")
     url = f"/v1/operations/{started.json()['id']}"
@@ -210,7 +210,7 @@ def test_only_validated_request_starts_nothing(make_media: MakeMedia) -> None:
     ],
 )
 def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str) -> None:
-    """By the option, or by the request."""
+    """The host comes from the option, or from the request."""
     counting = build()
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count}, base_url=base_url)
     replied = dict(edge.handle(ask("POST", "/v1/x", {}, **headers)).headers)
@@ -219,7 +219,7 @@ def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str
 
 
 def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None:
-    """Both percent-encoded; of an operation that is not served here there is no URL."""
+    """Both are percent-encoded; an operation that is not served here has no monitor URL."""
     start = Start(counting.count, parent=lambda request: request.headers["x-parent"])
     edge = AzureEdge(counting.service, starts={"/v1/x": start}, parents=["projects/*"])
 
@@ -237,7 +237,7 @@ def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None
 
 @pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
 def test_host_that_names_no_server_starts_nothing(host: str, counting: CountService) -> None:
-    """The monitor could not be found."""
+    """The caller could not find the monitor."""
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
     assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
@@ -258,7 +258,7 @@ def test_host_that_names_no_server_starts_nothing(host: str, counting: CountServ
 def test_version_that_is_not_served_is_refused(
     make_media: MakeMedia, query: str, code: str
 ) -> None:
-    """In every call."""
+    """Every call is checked."""
     media = make_media(api_versions=["2026-11-01", "2026-12-01-preview"])
     for method, path in [
         ("POST", PATH),
@@ -273,7 +273,7 @@ def test_version_that_is_not_served_is_refused(
 
 
 def test_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
-    """Without a list of versions any other is carried along."""
+    """Without a list of versions, every other version is accepted and repeated in the URL."""
     reply = make_media().start(url=f"{PATH}?api-version=1%0d%0aX:y")
     error = check_error(reply, 400, "UnsupportedApiVersionValue", Code.INVALID_ARGUMENT)
     assert "supported api-versions" not in error["message"]
@@ -283,7 +283,7 @@ def test_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> Non
 
 
 def sent(hours: float = 0) -> str:
-    """A date of HTTP, so many hours ago."""
+    """Return the HTTP date so many hours ago."""
     return format_datetime(datetime.now(UTC) - timedelta(hours=hours), usegmt=True)
 
 
@@ -291,7 +291,7 @@ def sent(hours: float = 0) -> str:
 def test_repeated_start_is_answered_with_the_same_operation(
     make_media: MakeMedia, identifier: str
 ) -> None:
-    """By either header; another request with the same id is refused."""
+    """Either header works; another request with the same id is refused."""
     media = make_media()
     headers = {"repeatability_request_id": identifier, "repeatability_first_sent": sent()}
     first = media.start("wait", **headers)
@@ -316,7 +316,7 @@ def test_repeated_start_is_answered_with_the_same_operation(
     ],
 )
 def test_date_of_the_first_attempt_is_checked(make_media: MakeMedia, date: str) -> None:
-    """After 24 hours it is not known whether the request was made: it is not made again."""
+    """After 24 hours nobody knows whether the request was made before, so it is refused."""
     media = make_media()
     reply = media.start(repeatability_request_id=UUID, repeatability_first_sent=date)
     old = (412, "FAILED_PRECONDITION", Code.FAILED_PRECONDITION)
@@ -372,7 +372,7 @@ def test_refused_call_has_its_code_in_body_and_header(
     headers: dict[str, str],
     wanted: tuple[int, str, Code],
 ) -> None:
-    """The code stands in the body and in a header."""
+    """The code is in the body and in a header."""
     reply = make_media(max_body=1000).call(method, path, content=body, headers=headers)
     error = check_error(reply, *wanted)
     assert ("allow" in reply.headers) == (wanted[0] == 405)
@@ -393,7 +393,7 @@ def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) 
     ("error", "status", "code"),
     [
         (lro.errors.Unavailable("later"), 503, Code.UNAVAILABLE),
-        # It may be tried again.
+        # Azure's clients retry a 503.
         (lro.StatusError(Code.DEADLINE_EXCEEDED, "later"), 503, Code.DEADLINE_EXCEEDED),
         (lro.errors.PermissionDenied("not you"), 403, Code.PERMISSION_DENIED),
         (lro.errors.Unauthenticated("a token is needed"), 401, Code.UNAUTHENTICATED),
@@ -404,7 +404,7 @@ def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) 
 def test_start_that_a_hook_refuses_is_forbidden(
     make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """It is not hidden; a defect of the server is."""
+    """The caller gets the hook's error, but not the text of a defect."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
         raise error
@@ -417,7 +417,7 @@ def test_start_that_a_hook_refuses_is_forbidden(
 
 
 def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
-    """In the words of one that never existed, whether the service hides it or a hook refuses."""
+    """The reply is the same as for an unknown operation, however the service hides it."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller != "eve" or verb.startswith("media")
@@ -441,7 +441,7 @@ def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None
 
 
 def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMedia) -> None:
-    """It is stored: the monitor says what is known without reading it."""
+    """The operation is stored, so the monitor says what is known without reading it."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "GetOperation"
@@ -454,7 +454,7 @@ def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMed
 
 
 def test_store_that_is_away_after_the_start_is_no_error() -> None:
-    """The start is stored by then."""
+    """The start has already been stored."""
     broken = threading.Event()
 
     def away() -> None:
@@ -471,7 +471,7 @@ def test_store_that_is_away_after_the_start_is_no_error() -> None:
 
 
 def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
-    """HEAD is GET without its body, also if that is refused."""
+    """HEAD is GET without the body, also for errors."""
     media = make_media()
     url = f"/v1/operations/{media.start('wait').json()['id']}"
     head = media.call("HEAD", url)
@@ -484,7 +484,7 @@ def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
 
 
 def test_too_many_headers_are_refused(counting: CountService) -> None:
-    """They cannot be read, so that the reply does not say what they ask for either."""
+    """The headers are not read, so the reply has no repeatability result."""
     app = EdgeApp(AzureEdge(counting.service, starts={"/v1/x": counting.count}))
     headers = [(f"x-{number}", "1") for number in range(1100)]
     headers += [("repeatability-request-id", UUID)]
@@ -512,13 +512,13 @@ def test_too_many_headers_are_refused(counting: CountService) -> None:
     ],
 )
 def test_option_of_the_wrong_form_is_refused(option: str, value: Any) -> None:
-    """Where the edge is made."""
+    """The error is raised when the edge is made."""
     with pytest.raises(lro.DeclarationError, match=option):
         AzureEdge(build().service, **{option: value})
 
 
 def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, where it is made."""
+    """The warning is logged once, when the edge is made."""
     with caplog.at_level(logging.WARNING, "lro"):
         AzureEdge(build().service, authenticate=lambda headers: None)
         assert caplog.text == ""
@@ -528,7 +528,7 @@ def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("kind", list(APPS))
 def test_paths_of_others_reach_the_fallback(kind: str, counting: CountService) -> None:
-    """Such as the application of the service itself, which shows the same operations."""
+    """The fallback may be another application of the service, which has the same operations."""
     application, inside = APPS[kind]
     plain = {"asgi": asgi.OperationsApp, "wsgi": wsgi.OperationsApp}[kind](counting.service)
     app = application(AzureEdge(counting.service, starts={"/v1/x": counting.count}), plain)

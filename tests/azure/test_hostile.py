@@ -1,4 +1,4 @@
-"""Hostile requests: each is answered in the terms of the protocol, and none with 500."""
+"""Hostile requests: each gets a reply of the protocol, and none a 500."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ REQUESTS = st.builds(
 
 @pytest.fixture(scope="module")
 def edge() -> AzureEdge:
-    """An edge that starts what is over at once."""
+    """An edge whose operations end at once."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
     @service.method("media.v1.Videos.Transcode", path=PATH)
@@ -84,9 +84,9 @@ def edge() -> AzureEdge:
 def test_hostile_request_is_answered_in_the_terms_of_the_protocol(
     edge: AzureEdge, asked: HttpRequest
 ) -> None:
-    """With a monitor, or an error whose code stands in a header too; never with 500.
+    """The reply is a monitor, or an error whose code is also in a header.
 
-    Applications hand requests over as the other edges have them, whose tests send such ones.
+    The applications are tested with such requests by the tests of the other edges.
     """
     reply = edge.handle(asked)
     headers = dict(reply.headers)

@@ -1,4 +1,4 @@
-"""A service whose operations are in every state, and the calls that a client of Azure's makes."""
+"""A service with operations in every state, and the calls that an Azure client makes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APPS: Final[Mapping[str, Any]] = {
 @lro.message("media.v1.TranscodeRequest")
 @attrs.frozen
 class TranscodeRequest:
-    """What to transcode: the source says what becomes of it."""
+    """What to transcode; the source decides the outcome."""
 
     source: str = ""
     width: lro.Int32 = 0
@@ -39,7 +39,7 @@ class TranscodeRequest:
 @lro.message("media.v1.TranscodeMetadata")
 @attrs.frozen
 class TranscodeMetadata:
-    """How far it is."""
+    """The progress."""
 
     percent: lro.Int32 = 0
 
@@ -47,7 +47,7 @@ class TranscodeMetadata:
 @lro.message("media.v1.TranscodeResponse")
 @attrs.frozen
 class TranscodeResponse:
-    """Where the result is."""
+    """The place of the result."""
 
     uri: str = ""
 
@@ -63,8 +63,8 @@ WRONG: Final = lro.types.BadRequest(
 class Media:
     """The service, its method, and calls to an application of it.
 
-    What a source says: ``wait`` waits until :attr:`go` is set, ``refused`` and ``violations`` end
-    with an error of the work, ``broken`` with one of the service; anything else succeeds.
+    Sources: ``wait`` and ``target`` wait until :attr:`go` is set; ``refused``, ``violations`` and
+    ``odd reason`` end with an error of the work, ``broken`` with an internal error.
     """
 
     def __init__(self, kind: str, stack: ExitStack, options: Any, **edge: Any) -> None:
@@ -106,17 +106,17 @@ class Media:
         self._call = stack.enter_context(inside(app))
 
     def call(self, method: str, url: str, **more: Any) -> httpx.Response:
-        """What is answered; ``url`` may be absolute."""
+        """Call the application; ``url`` may be absolute."""
         reply: httpx.Response = self._call(method, url, **more)
         return reply
 
     def start(self, source: str = "", url: str = PATH, **headers: str) -> httpx.Response:
-        """What a start is answered; ``_`` in names of headers stands for ``-``."""
+        """Start an operation; ``_`` in header names means ``-``."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.call("POST", url, json={"source": source}, headers=named)
 
     def ended(self, source: str = "") -> httpx.Response:
-        """The monitor of an operation that has ended."""
+        """Return the monitor of an operation that has ended."""
         started = self.start(source)
         self.service.wait(f"operations/{started.json()['id']}")
         return self.call("GET", started.headers["operation-location"])
@@ -126,12 +126,12 @@ MakeMedia = Callable[..., Media]
 
 
 each_kind = pytest.mark.parametrize("make_media", list(APPS), indirect=True)
-"""For tests of calls that both kinds of application serve."""
+"""Runs a test with the ASGI and the WSGI application."""
 
 
 @pytest.fixture
 def make_media(request: pytest.FixtureRequest) -> Iterator[MakeMedia]:
-    """Makes services behind an application over ASGI; options of the edge begin with it."""
+    """Make services behind an application, by default ASGI; keywords are options of the edge."""
     with ExitStack() as stack:
 
         def make(options: Any = None, **edge: Any) -> Media:

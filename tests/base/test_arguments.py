@@ -1,4 +1,4 @@
-"""What an application hands in is checked where it is handed in (spec §3.1(5) and its like)."""
+"""Arguments are checked where the application passes them (spec §3.1(5) and similar rules)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ async def awaited(*_: object) -> None:
 
 
 class Awaited:
-    """An object whose call gives a coroutine."""
+    """An object that returns a coroutine when called."""
 
     async def __call__(self, *_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def new_service(**options: Any) -> lro.Service:
-    """A service without threads."""
+    """Make a service without threads."""
     parts = {"store": MemoryStore(), "executor": InlineExecutor(), "maintenance": False}
     return lro.Service(**{**parts, **options})
 
@@ -58,12 +58,12 @@ def declare(**options: Any) -> None:
 
 
 def sqlite_store(**options: Any) -> SQLiteStore:
-    """A store in the folder that the process is in."""
+    """Make a store in the current directory."""
     return SQLiteStore(**{"path": "operations.db", **options})
 
 
 def postgres_store(**options: Any) -> object:
-    """A store of a server that is not there."""
+    """Make a store whose server does not exist."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -71,7 +71,7 @@ def postgres_store(**options: Any) -> object:
 
 
 def celery_executor(**options: Any) -> object:
-    """An executor without a broker."""
+    """Make an executor without a broker."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 
@@ -80,7 +80,7 @@ def celery_executor(**options: Any) -> object:
 
 
 def grpc_edge(**options: Any) -> None:
-    """The edge on a server that is not started."""
+    """Add the edge to a server that is never started."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +96,7 @@ def grpc_edge(**options: Any) -> None:
 
 
 def grpc_method(**options: Any) -> object:
-    """A method that a gRPC edge starts."""
+    """Make a method for a gRPC edge."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     import lro.grpc
@@ -202,7 +202,7 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
 
 
 def refused(call: Callable[[], object], name: str, wanted: str) -> None:
-    """A call refuses its argument of this name, in the sentence that all of them have."""
+    """Check that a call refuses this argument with the usual message."""
     with pytest.raises(lro.DeclarationError) as caught:
         call()
     assert str(caught.value).startswith(f"{name}: must be {wanted}")
@@ -216,7 +216,7 @@ def refused(call: Callable[[], object], name: str, wanted: str) -> None:
 def test_argument_of_wrong_type_is_refused_by_its_name(
     make, name, value, wanted, tmp_path, monkeypatch
 ):
-    """Before a file is made, a thread is started or a server is asked."""
+    """The error comes before a file is made, a thread started or a server called."""
     monkeypatch.chdir(tmp_path)
     refused(lambda: make(**{name: value}), name, wanted)
     assert list(tmp_path.iterdir()) == []
@@ -239,12 +239,12 @@ CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
 
 @pytest.mark.parametrize(("call", "name", "wanted"), CALLS)
 def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wanted):
-    """In declarations of the registry and of methods, in tests' clocks, in the command."""
+    """The calls are those of the registry, method declarations, clocks for tests and the CLI."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
 def test_method_that_runs_at_most_once_is_never_tried_again():
-    """Each of the two options says the opposite of the other."""
+    """The two options contradict each other."""
     text = r"^at_most_once: means that .* begun: leave out retry, or at_most_once$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(at_most_once=True, retry=lro.Retry())
@@ -253,7 +253,7 @@ def test_method_that_runs_at_most_once_is_never_tried_again():
 
 
 def test_a_retry_has_no_more_attempts_than_the_operation():
-    """Else it would end early, with no word why."""
+    """The work would otherwise end early without an explanation."""
     text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(retry=lro.Retry(attempts=21))
@@ -290,7 +290,7 @@ def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
 
 
 def test_shortest_lease_is_taken():
-    """A fifth of a second."""
+    """The shortest lease is 0.2 s."""
     with new_service(lease=timedelta(milliseconds=200)) as service:
         assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
@@ -306,7 +306,7 @@ def service():
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller", "validate_only"])
 def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name, value):
-    """A caller's value goes there; the sentence must say which field is wrong."""
+    """The value may come from a caller, so the error must name the field."""
     wanted = "True or False" if name == "validate_only" else "a text"
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be {wanted}, got ") as caught:
         service.start(WORK, WorkRequest(), **{name: value})
@@ -316,7 +316,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
 def test_name_that_is_no_text_is_an_invalid_name(service, call):
-    """It is a caller's value, so that its error is one of the caller's."""
+    """The value may come from a caller, so the error is one of the caller's errors."""
     with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)
 
@@ -341,7 +341,7 @@ A_METADATA, A_RESPONSE = "a WorkMetadata, or one packed", "a WorkResponse, or on
     ],
 )
 def test_argument_of_a_reporter_of_wrong_type_changes_nothing(service, call, name, wanted):
-    """A message of another registered class was stored, and said what the method does not."""
+    """Otherwise a message of another registered class would be stored."""
     operation = service.start(WORK, WorkRequest()).name
     service.cancel(operation)
     before = service.get(operation)
@@ -350,7 +350,7 @@ def test_argument_of_a_reporter_of_wrong_type_changes_nothing(service, call, nam
 
 
 def none_metadata(request: WorkRequest, job: lro.Job[None]) -> WorkResponse:
-    """A function whose metadata are annotated None."""
+    """A function whose metadata is annotated None."""
 
 
 def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -361,7 +361,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
     ("function", "role"), [(none_metadata, "metadata"), (none_request, "request")]
 )
 def test_annotation_none_is_refused_with_what_to_write(service, function, role):
-    """It is an annotation, so that "annotate it" was no help."""
+    """The argument is annotated already, so the error says which class to use."""
     with pytest.raises(lro.DeclarationError) as caught:
         service.method("acme.v1.Works.Nothing")(function)
     assert str(caught.value).startswith(

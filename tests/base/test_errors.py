@@ -1,4 +1,4 @@
-"""Errors: facts as attributes, a sentence with the facts in it, details that keep the rules."""
+"""Errors: their attributes, the messages that contain them, and details that follow the rules."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EXAMPLES = {
 
 
 def example(cls):
-    """An error of the class, with likely arguments."""
+    """Return an error of the class, with plausible arguments."""
     if cls in EXAMPLES:
         return EXAMPLES[cls]
     if issubclass(cls, InvalidArgument):
@@ -103,7 +103,7 @@ EACH = pytest.mark.parametrize(
 
 @EACH
 def test_error_survives_pickle_and_copy(error):
-    """With its text, facts and arguments."""
+    """The copy has the same text, facts and arguments."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
@@ -114,7 +114,7 @@ def test_error_survives_pickle_and_copy(error):
 
 @EACH
 def test_an_error_has_its_details(error):
-    """Exactly one ErrorInfo, by the rules of spec §6.3(1); each detail type at most once."""
+    """There is exactly one ErrorInfo, by spec §6.3(1), and each detail type occurs at most once."""
     details = error.details("acme.test")
     infos = [detail for detail in details if isinstance(detail, ErrorInfo)]
     assert len(infos) == 1
@@ -132,7 +132,7 @@ def test_an_error_has_its_details(error):
 
 @EACH
 def test_every_fact_is_in_the_sentence(error):
-    """Each variable part of the message stands in the metadata; here the other way round."""
+    """Every fact in the metadata occurs in the message."""
     if type(error) is LroError:
         assert str(error) == ""
         return
@@ -143,7 +143,7 @@ def test_every_fact_is_in_the_sentence(error):
 
 @EACH
 def test_error_has_the_details_of_its_code(error):
-    """Those that spec §6.3(2) wants beside ErrorInfo."""
+    """Spec §6.3(2) requires them in addition to ErrorInfo."""
     wanted = {
         Code.INVALID_ARGUMENT: BadRequest,
         Code.UNAVAILABLE: RetryInfo,
@@ -152,7 +152,7 @@ def test_error_has_the_details_of_its_code(error):
     if isinstance(error, OperationNotFound):
         wanted = ResourceInfo
     if isinstance(error, BatchTooLarge):
-        wanted = None  # the same call is refused again, however long one waits
+        wanted = None  # waiting does not help: the same call is refused again
     if isinstance(error, CancellationNotRequested):
         wanted = PreconditionFailure
     if wanted is not None:
@@ -168,7 +168,7 @@ def test_status_error_has_its_code_and_reason():
 
 
 def quoted(error):
-    """How a sentence quotes a value whose repr raises this."""
+    """Return how a message quotes a value whose repr raises this error."""
 
     class Odd:
         def __repr__(self):
@@ -181,12 +181,12 @@ def quoted(error):
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit])
 def test_a_value_whose_repr_fails_is_quoted_by_its_class(error):
-    """The application may have written the repr; what it raises must not stop a server."""
+    """The repr may be the application's, and its error must not stop a server."""
     assert quoted(error) == "some Odd"
 
 
 def test_ctrl_c_passes_while_a_value_is_quoted():
-    """It is to end the program; in any other thread than the main one it is not Ctrl-C."""
+    """In the main thread Ctrl-C must end the program; in other threads it cannot be Ctrl-C."""
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(quoted, KeyboardInterrupt).result() == "some Odd"
     with pytest.raises(KeyboardInterrupt):
@@ -194,7 +194,7 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
 
 
 def test_error_that_a_class_raises_when_it_is_called_is_no_interrupt() -> None:
-    """The default handlers of signals are members of an enum: its code is not a handler's."""
+    """Default signal handlers are enum members; an error of Enum's own code is no interrupt."""
     with pytest.raises(ValueError, match="not a valid Code") as found:
         Code(99)
     assert not errors.interrupts(found.value)

@@ -1,4 +1,4 @@
-"""A part that needs an extra says what to install where its library is missing."""
+"""A part that needs an extra says what to install if its library is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS = [
 
 
 def with_parts(name: str) -> list[str]:
-    """A module or package, and what has been imported of it."""
+    """Return the name of a module or package, and of its imported submodules."""
     return [name, *(one for one in [*sys.modules] if one.startswith(f"{name}."))]
 
 
@@ -38,7 +38,7 @@ def with_parts(name: str) -> list[str]:
 def test_part_without_its_library_names_the_extra(
     module: str, library: str, part: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is imported."""
+    """The error is raised when the part is imported."""
     for name in with_parts(library):
         monkeypatch.setitem(sys.modules, name, None)
     for name in with_parts(module):

@@ -1,4 +1,4 @@
-"""Codes, statuses and error bodies: the vectors of §5.11, §5.12 and §11.8, through the wire."""
+"""Codes, statuses and error bodies: the vectors of §5.11, §5.12 and §11.8, through JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECT = {"type": "google.rpc.ErrorInfo", "value": "CglOT1RfRU1QVFk"}
 
 
 def read_body(text):
-    """What a client makes of the text of a reply: JSON, or None."""
+    """Read the text of a reply as a client does: as JSON, or None."""
     try:
         return loads(text)
     except ValueError:
@@ -39,7 +39,7 @@ def read_body(text):
 
 @cases("code_to_http")
 def test_code_to_http(case):
-    """Every code has its HTTP status; a number that is not listed counts as UNKNOWN."""
+    """Every code has its HTTP status; an unknown number counts as UNKNOWN."""
     code = Code.of(case["code"])
     assert (code.name, code.http) == (case["name"], case["http"])
 
@@ -54,7 +54,7 @@ def test_http_to_code(case):
 
 @cases("error_body")
 def test_error_body(case):
-    """A status becomes this body, compared as values."""
+    """A status becomes this error body; the JSON values are compared, not the bytes."""
     status = status_from_json(case["status"], TYPES, strict=True)
     assert error_body(status, TYPES) == case["body"]
     assert Code.of(status.code).http == case["http"]
@@ -63,7 +63,7 @@ def test_error_body(case):
 
 @cases("parse_error_body")
 def test_parse_error_body(case):
-    """A client reads this from a reply of any server."""
+    """A client reads this status from the reply of any server."""
     status = status_from_error_body(case["http"], read_body(case["body_text"]), TYPES)
     expected = case["expect"]
     assert (status.code, Code(status.code).name) == (expected["code"], expected["name"])
@@ -73,7 +73,7 @@ def test_parse_error_body(case):
 
 
 def test_the_vectors_are_all_used():
-    """No kind of the file is left out."""
+    """No kind of case in the file is left out."""
     kinds = {"code_to_http", "http_to_code", "error_body", "parse_error_body"}
     assert {case["kind"] for case in CASES} == kinds
 
@@ -82,18 +82,18 @@ def test_the_vectors_are_all_used():
     ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
 )
 def test_unlisted_http_status_has_the_code_of_its_class(http, name):
-    """See spec §11.8(2)."""
+    """Spec §11.8(2) defines it."""
     assert code_from_http(http).name == name
 
 
 def test_http_only_statuses_keep_the_name_of_their_code():
-    """405, 413 and 415 exist in HTTP alone (spec §5.12)."""
+    """405, 413 and 415 exist only in HTTP (spec §5.12)."""
     body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
     assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
 
 
 INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "NOT_EMPTY"}
-BARE = [  # of grpc-gateway, Envoy, Connect and others; then what other interfaces send
+BARE = [  # of grpc-gateway, Envoy, Connect and others; then bodies of other interfaces
     (400, {"code": 9, "message": "no", "details": [INFO]}, Code.FAILED_PRECONDITION),
     (500, {"code": 15, "details": [INFO]}, Code.DATA_LOSS),
     (404, [{"code": 5, "message": "no", "details": [INFO]}], Code.NOT_FOUND),
@@ -118,7 +118,7 @@ BARE = [  # of grpc-gateway, Envoy, Connect and others; then what other interfac
 
 @pytest.mark.parametrize(("http", "body", "code"), BARE)
 def test_status_of_another_form_counts_if_its_code_fits(http, body, code):
-    """The HTTP status has to agree."""
+    """The code must agree with the HTTP status."""
     status = status_from_error_body(http, body, TYPES)
     if code is None:
         assert error_fields(http, body) is None
@@ -132,7 +132,7 @@ def test_status_of_another_form_counts_if_its_code_fits(http, body, code):
 
 
 def test_unreadable_details_do_not_hide_the_error():
-    """A foreign server's detail is dropped if it is none, and kept if only its type is foreign."""
+    """An invalid detail is dropped, and one of an unknown type is kept."""
     url = "type.googleapis.com/foreign.Detail"
     body = {"error": {"status": "ABORTED", "details": [5, {"a": 1}, {"@type": url, "a": 1}]}}
     status = status_from_error_body(409, body, TYPES)
@@ -143,7 +143,7 @@ def test_unreadable_details_do_not_hide_the_error():
 
 @pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])
 def test_reply_without_error_body_has_the_code_of_its_status(body):
-    """The HTTP status says something, whatever the code."""
+    """The HTTP status gives the code, whatever the body says."""
     status = status_from_error_body(503, body, TYPES)
     assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
 

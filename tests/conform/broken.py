@@ -1,7 +1,7 @@
 """A correct server of the interface, and a table of ways to break it.
 
-A layer stands around the server: it takes a request, and gives a reply. Most layers are made by a
-function that is told what they change, and where.
+A layer around the server takes a request and returns a reply. Most layers are made by functions
+whose arguments say which requests or replies they change, and how.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EMPTY: Final = {"@type": f"{TYPE}google.protobuf.Empty"}
 
 @attrs.define
 class Asked:
-    """A request, whole, and what the layer remembers of the ones before."""
+    """A request, with what the layer remembers of earlier requests."""
 
     method: str
     path: str
@@ -35,18 +35,18 @@ class Asked:
     server: Callable[[Asked], Awaitable[Reply]]
 
     async def forward(self, **changes: Any) -> Reply:
-        """What the correct server answers to it, perhaps after changes."""
+        """Return the correct server's reply to this request, perhaps after changes to it."""
         return await self.server(attrs.evolve(self, **changes))
 
     @property
     def name(self) -> str:
-        """The name of the operation that it is about; empty for others."""
+        """The name of the operation that the request is about, or an empty text."""
         found = MEMBER.match(self.path)
         return unquote(found[1]) if found else ""
 
     @property
     def verb(self) -> str:
-        """The method of the interface, or ``start``."""
+        """The verb of the interface, or ``start``."""
         if self.path.endswith(":start"):
             return "start"
         for verb in ("cancel", "wait"):
@@ -57,28 +57,28 @@ class Asked:
         return {"GET": "get", "DELETE": "delete"}.get(self.method, "")
 
     def parameter(self, key: str) -> str:
-        """A query parameter; empty without one."""
+        """Return a query parameter, or an empty text."""
         return parse_qs(self.query, keep_blank_values=True).get(key, [""])[0]
 
     @property
     def token(self) -> str:
-        """The page token of a list; empty for others."""
+        """The page token of a list request, or an empty text."""
         return self.parameter("pageToken") if self.verb == "list" else ""
 
     @property
     def filter(self) -> str:
-        """The filter of a list; empty for others."""
+        """The filter of a list request, or an empty text."""
         return self.parameter("filter") if self.verb == "list" else ""
 
     def times(self, key: object = "") -> int:
-        """How often this was called for the key, this time included."""
+        """Count this call for the key, and return the number of calls so far."""
         self.memory[key] = self.memory.get(key, 0) + 1
         return int(self.memory[key])
 
 
 @attrs.define
 class Reply:
-    """A reply, whole."""
+    """A complete reply."""
 
     status: int
     headers: dict[str, str]
@@ -86,7 +86,7 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body's value; an empty object for what is not JSON."""
+        """The body's JSON value, or an empty object if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -97,11 +97,11 @@ class Reply:
         return b'"done"' in self.body
 
     def saying(self, value: Any) -> Reply:
-        """The same with another body."""
+        """Return this reply with another body."""
         return Reply(self.status, self.headers, json.dumps(value).encode())
 
     def operations(self, change: Callable[[dict[str, Any]], Any]) -> Reply:
-        """The same after a change of each operation in it."""
+        """Return this reply after a change to each operation in it."""
         value = self.json
         found = value.get("operations", [value] if "name" in value else [])
         for one in found:
@@ -110,12 +110,12 @@ class Reply:
 
 
 def replying(value: Any, status: int = 200) -> Reply:
-    """A reply with a JSON body."""
+    """Return a reply with a JSON body."""
     return Reply(status, {"content-type": "application/json"}, json.dumps(value).encode())
 
 
 def refusal(status: int = 500, code: str = "INTERNAL") -> Reply:
-    """A well-formed refusal."""
+    """Return a well-formed error reply."""
     info = {"@type": f"{TYPE}google.rpc.ErrorInfo", "reason": "BROKEN", "domain": "acme.test"}
     error = {"code": status, "status": code, "message": "no", "details": [info]}
     return replying({"error": error}, status)
@@ -155,12 +155,12 @@ class Broken:
         await send({"type": "http.response.body", "body": reply.body})
 
     async def _forward(self, scope: Any, asked: Asked) -> Reply:
-        """The reply of the correct server."""
+        """Return the reply of the correct server."""
         sent, reply = asyncio.Event(), Reply(0, {}, b"")
 
         async def receive() -> Any:
             if sent.is_set():
-                await asyncio.Event().wait()  # until the caller goes
+                await asyncio.Event().wait()  # until the caller disconnects
             sent.set()
             return {"type": "http.request", "body": asked.body}
 
@@ -188,10 +188,10 @@ async def nothing(asked: Asked) -> Reply:
     return await asked.forward()
 
 
-# What layers are made of
+# Functions that make layers
 
 Where: TypeAlias = str | Callable[[Asked], object]
-"""Requests: a verb, or a condition; the empty text is for all."""
+"""Selects requests: a verb or a condition; an empty text selects all."""
 
 
 def meets(where: Where, asked: Asked) -> bool:
@@ -199,7 +199,7 @@ def meets(where: Where, asked: Asked) -> bool:
 
 
 def answers(where: Where, value: Any) -> Layer:
-    """Some requests do not come to the server, and have this reply."""
+    """Answer some requests with this reply, without the server."""
     reply = value if isinstance(value, Reply) else replying(value)
 
     async def layer(asked: Asked) -> Reply:
@@ -209,12 +209,12 @@ def answers(where: Where, value: Any) -> Layer:
 
 
 def refuses(where: Where, status: int = 500, code: str = "INTERNAL") -> Layer:
-    """Some requests do not come to the server, and are refused."""
+    """Refuse some requests, without the server."""
     return answers(where, refusal(status, code))
 
 
 def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
-    """Some replies are replaced: by this one, or by what a function makes of request and reply."""
+    """Replace some replies with a value, or by a function of request and reply."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -227,12 +227,12 @@ def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
 
 
 def at(where: Where, status: int = 200) -> Callable[[Asked, Reply], object]:
-    """Replies to some requests, with this status."""
+    """Select the replies to some requests that have this status."""
     return lambda asked, reply: meets(where, asked) and reply.status == status
 
 
 def asks(where: Where, change: Callable[[Asked], dict[str, Any]]) -> Layer:
-    """The server gets some requests with these changes."""
+    """Change some requests before the server gets them."""
 
     async def layer(asked: Asked) -> Reply:
         return await asked.forward(**(change(asked) if meets(where, asked) else {}))
@@ -241,7 +241,7 @@ def asks(where: Where, change: Callable[[Asked], dict[str, Any]]) -> Layer:
 
 
 def replaces(part: str, pattern: Any, by: Any) -> Layer:
-    """The server gets requests with a part in which something is replaced."""
+    """Replace a pattern in one part of each request before the server gets it."""
     return asks("", lambda asked: {part: re.sub(pattern, by, getattr(asked, part))})
 
 
@@ -250,7 +250,7 @@ def each(change: Callable[[dict[str, Any]], object], where: Where = "") -> Layer
 
 
 def bodies(where: Where, change: Callable[[bytes], bytes]) -> Layer:
-    """The bytes of successful replies are changed."""
+    """Change the bytes of successful replies."""
     return spoils(
         lambda asked, reply: meets(where, asked) and reply.status < 300,
         lambda _, reply: attrs.evolve(reply, body=change(reply.body)),
@@ -262,12 +262,12 @@ def failed(asked: Asked, reply: Reply) -> bool:
 
 
 def evolves(**changes: Any) -> Callable[[Asked, Reply], Reply]:
-    """The same reply but for this."""
+    """Return a function that changes these parts of a reply."""
     return lambda _, reply: attrs.evolve(reply, **changes)
 
 
 def errors(change: Callable[[dict[str, Any]], object]) -> Layer:
-    """The error in refusals is changed."""
+    """Change the error in error replies."""
 
     def changed(_: Asked, reply: Reply) -> Reply:
         value = reply.json
@@ -279,7 +279,7 @@ def errors(change: Callable[[dict[str, Any]], object]) -> Layer:
 
 
 def heads(name: str, value: str | None = None) -> Layer:
-    """All replies have this header; without a value none has it."""
+    """Set this header in all replies, or remove it if there is no value."""
 
     def changed(_: Asked, reply: Reply) -> Reply:
         others = {key: one for key, one in reply.headers.items() if key != name}
@@ -289,7 +289,7 @@ def heads(name: str, value: str | None = None) -> Layer:
 
 
 def sleeps(where: Where, seconds: float | Callable[[Asked], float]) -> Layer:
-    """Some requests are held up."""
+    """Delay some requests."""
 
     async def layer(asked: Asked) -> Reply:
         if meets(where, asked):
@@ -308,7 +308,7 @@ def renames(ours: str, theirs: str) -> Layer:
 
 
 def renames_tokens(make: Callable[[int], str]) -> Layer:
-    """Clients see other page tokens than the server's own."""
+    """Show clients other page tokens than the server's own."""
 
     async def layer(asked: Asked) -> Reply:
         given, memory = asked.token, asked.memory
@@ -327,7 +327,7 @@ def renames_tokens(make: Callable[[int], str]) -> Layer:
 
 
 def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
-    """After a call about one operation come these calls about every operation that was started."""
+    """After a call for one operation, make these calls for every started operation."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -342,7 +342,7 @@ def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
 
 
 def refuses_by_state(verb: str, done: bool, refused: Reply) -> Layer:
-    """A verb is refused for operations that are done, or for those that are not."""
+    """Refuse a verb for operations that are done, or for those that are not."""
 
     async def layer(asked: Asked) -> Reply:
         if asked.verb == verb:
@@ -355,7 +355,7 @@ def refuses_by_state(verb: str, done: bool, refused: Reply) -> Layer:
     return layer
 
 
-# Layers with a memory
+# Layers that remember earlier requests
 
 
 async def starts_that_share_a_name(asked: Asked) -> Reply:
@@ -403,7 +403,7 @@ async def waits_that_cancel_at_their_end(asked: Asked) -> Reply:
 
 async def waits_that_cancel_when_their_callers_go(asked: Asked) -> Reply:
     reply = await asked.forward()
-    if asked.verb == "wait" and reply.status == 503:  # the reply if the server cancels a call
+    if asked.verb == "wait" and reply.status == 503:  # the server's reply to a cancelled call
         await asked.forward(path=asked.path.replace(":wait", ":cancel"), body=b"{}")
     return reply
 
@@ -466,7 +466,7 @@ async def pages_without_a_token(asked: Asked) -> Reply:
 
 
 async def lists_that_are_cut(asked: Asked) -> Reply:
-    """Every list has the oldest operations alone, and no token."""
+    """Return only the oldest operations in every list, and no token."""
     if asked.verb != "list":
         return await asked.forward()
     reply = await asked.forward(query=re.sub(r"pageSize=\d+", "pageSize=1000", asked.query))
@@ -495,7 +495,7 @@ async def lists_with_what_was_deleted(asked: Asked) -> Reply:
     return reply
 
 
-# The table
+# The table of faults
 
 
 ZERO: Final = b'{"timeout": "0s"}'
@@ -521,18 +521,18 @@ def timeout(asked: Asked) -> float:
 
 
 def holds(part: str, text: Any) -> Where:
-    """Requests with this in a part of them."""
+    """Select requests that contain this in one part."""
     return lambda asked: text in getattr(asked, part)
 
 
 def named_beside_the_path(asked: Asked) -> dict[str, Any]:
-    """The path has the name that stands in the query or the body."""
+    """Use the name from the query or the body instead of the one in the path."""
     given = {"name": asked.parameter("name") or asked.name, **json.loads(asked.body or b"{}")}
     return {"path": asked.path.replace(asked.name, given["name"]), "query": ""}
 
 
 def again(verb: str) -> Where:
-    """Every request of this kind but the first about an operation."""
+    """Select all requests of this kind except the first for each operation."""
     return lambda asked: asked.verb == verb and asked.times(asked.name) > 1
 
 
@@ -776,7 +776,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "json.metadata-names": each(lambda one: one["metadata"].update(progress_bar=1)),
     "json.large-numbers": each(lambda one: one["metadata"].update(bytes=[2**60])),
 }
-"""Each way to break the server, under the checks that must find it."""
+"""All ways to break the server, each under the ids of the checks that must find it."""
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "cancel.ends": {"end": 0.3},
@@ -784,4 +784,4 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "auth.anonymous": {"headers": (("Authorization", "Bearer secret"),)},
     "auth.challenge": {"headers": (("Authorization", "Bearer secret"),)},
 }
-"""The checks for which the kit gets other options than usual, such as other times."""
+"""Options of the kit, such as shorter times, for the faults of these checks."""

@@ -1,4 +1,4 @@
-"""Ways to break the handmade server over gRPC: changes of its servicer, and interceptors."""
+"""Ways to break the handmade gRPC server: changes to its servicer, and interceptors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Change: TypeAlias = Callable[[Operations], None]
 
 @attrs.frozen
 class Handles(grpc.ServerInterceptor):
-    """The bytes of calls of one method are handled by a function: of them, and how to go on."""
+    """Handles the bytes of calls of one method; ``handle`` can also forward them to the server."""
 
     method: str
     handle: Callable[[bytes, Any, Callable[[bytes], bytes]], bytes]
@@ -41,7 +41,7 @@ class Handles(grpc.ServerInterceptor):
 
 
 def refuses(trailers: Callable[[Refused], list[bytes]], message: str = "{}") -> Change:
-    """Errors have these details, and perhaps another message."""
+    """Refuse calls with these trailers, and perhaps another message."""
 
     def refuse(context: Any, error: Refused) -> None:
         context.set_trailing_metadata([(DETAILS, one) for one in trailers(error)])
@@ -51,7 +51,7 @@ def refuses(trailers: Callable[[Refused], list[bytes]], message: str = "{}") -> 
 
 
 def reads(change: Callable[[Any], object]) -> Change:
-    """Operations are changed when they are read."""
+    """Change operations when they are read."""
 
     def broke(servicer: Operations) -> None:
         read = servicer._read
@@ -67,7 +67,7 @@ def reads(change: Callable[[Any], object]) -> Change:
 
 
 def calls(method: str, handle: Callable[[Any, Any, Callable[[Any, Any], Any]], Any]) -> Change:
-    """Calls of a method are handled by a function: of the request, context, and how to go on."""
+    """Handle the calls of a method; ``handle`` can also forward them to the servicer."""
 
     def broke(servicer: Operations) -> None:
         inner = getattr(servicer, method)
@@ -77,7 +77,7 @@ def calls(method: str, handle: Callable[[Any, Any, Callable[[Any, Any], Any]], A
 
 
 def lists(asks: Callable[[Any], object], gives: Callable[[Any], object] = id) -> Change:
-    """Requests of lists are changed before they are read, and pages before they are sent."""
+    """Change list requests before they are read, and pages before they are sent."""
 
     def handle(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
         asks(request)
@@ -186,4 +186,4 @@ GRPC_FAULTS: Final[dict[str, list[Change | Handles]]] = {
         Handles("CancelOperation", lambda *_: pb.Operation(name="x").SerializeToString())
     ],
 }
-"""By the checks that must find it, each way to break the server."""
+"""All ways to break the server, by the ids of the checks that must find them."""

@@ -1,7 +1,7 @@
-"""A server written by hand on the stubs of google.longrunning, with a dict: nothing of lro in it.
+"""A server written by hand on the stubs of google.longrunning, with a dict, and without lro.
 
-``Operations`` is the servicer of gRPC; ``Gateway`` puts it behind HTTP as a transcoding proxy
-would, by protobuf's own JSON.
+``Operations`` is the gRPC servicer; ``Gateway`` serves it over HTTP like a transcoding proxy, with
+protobuf's own JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILTERS: Final = {"": None, "done = true": True, "done = false": False}
 
 @attrs.frozen
 class Refused(Exception):
-    """A call that is refused."""
+    """A refused call."""
 
     code: int
     reason: str
@@ -47,19 +47,19 @@ class Refused(Exception):
 
     @property
     def status(self) -> Status:
-        """The error, with its ErrorInfo."""
+        """The status with its ErrorInfo."""
         found = Status(code=self.code, message=self.message)
         found.details.add().Pack(ErrorInfo(reason=self.reason, domain="acme.test"))
         return found
 
 
 def invalid(message: str) -> Refused:
-    """The refusal of an argument."""
+    """Return the error for an invalid argument."""
     return Refused(Code.INVALID_ARGUMENT, "INVALID", message)
 
 
 def packed(**fields: Any) -> AnyProto:
-    """A Struct with these fields, packed."""
+    """Pack a Struct with these fields."""
     struct, found = Struct(), AnyProto()
     struct.update(fields)
     found.Pack(struct)
@@ -68,7 +68,7 @@ def packed(**fields: Any) -> AnyProto:
 
 @attrs.define
 class Work:
-    """An operation, and the time at which its work is over."""
+    """An operation, and the time at which its work ends."""
 
     operation: Any
     ends_at: float
@@ -76,7 +76,7 @@ class Work:
 
 
 class Operations(operations_pb2_grpc.OperationsServicer):
-    """The servicer. Its work takes no thread: it is over when its time has come."""
+    """The servicer. Its work needs no thread: it ends when its time has come."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -84,7 +84,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         self._tokens: dict[str, tuple[str, str, str]] = {}
 
     def start(self, kind: StartKind) -> pb.Operation:
-        """A new operation."""
+        """Start an operation."""
         name = f"operations/{secrets.token_urlsafe(12)}"
         operation = pb.Operation(name=name, metadata=packed(kind=str(kind)))
         ends_at = time.monotonic() + SECONDS[kind]
@@ -93,7 +93,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         return operation
 
     async def start_name(self, kind: StartKind) -> str:
-        """The name of a new operation: a hook for the kit."""
+        """Start an operation, and return its name; this is a hook for the kit."""
         return str(self.start(kind).name)
 
     def GetOperation(self, request: Any, context: Any) -> Any:
@@ -187,7 +187,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
 
 @contextlib.contextmanager
 def serving_handmade(servicer: Operations, interceptors: tuple[Any, ...] = ()) -> Iterator[str]:
-    """The address of a gRPC server with the servicer, and a method that starts operations."""
+    """Serve the servicer over gRPC, with a method that starts operations, and yield the address."""
 
     def start(payload: bytes, context: Any) -> bytes:
         return bytes(servicer.start(StartKind(payload.decode())).SerializeToString())
@@ -208,20 +208,20 @@ def serving_handmade(servicer: Operations, interceptors: tuple[Any, ...] = ()) -
 
 
 class Ended(Exception):
-    """A call of the servicer was aborted; the argument is its status."""
+    """A call of the servicer was aborted; the argument is the status."""
 
 
 class Context:
-    """What the servicer needs of gRPC."""
+    """The parts of a gRPC context that the servicer needs."""
 
     def __init__(self) -> None:
         self.status = Status()
 
     def time_remaining(self) -> None:
-        """There is no deadline."""
+        """Return None, as there is no deadline."""
 
     def set_trailing_metadata(self, pairs: Any) -> None:
-        """Keep the details."""
+        """Store the details."""
         self.status = Status.FromString(dict(pairs)[DETAILS])
 
     def abort(self, code: Any, message: str) -> None:
@@ -236,7 +236,7 @@ GLOBAL: Final = ("$alt", "alt")
 class Gateway:
     """An ASGI application that transcodes for the servicer by the rules of operations.proto.
 
-    As these have none for WaitOperation, there is none here either.
+    Those have no rule for WaitOperation, so there is no route for it.
     """
 
     def __init__(self, servicer: Operations) -> None:

@@ -1,4 +1,4 @@
-"""Servers of raw sockets that answer in ways in which a client may hang or crash."""
+"""Raw socket servers whose replies could make a client hang or crash."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Behaviour = sockets.Behaviour
 
 
 def reply(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
-    """A reply as it stands on the wire, perhaps with a length that is not true."""
+    """Return the bytes of a reply, perhaps with a false length."""
     size = len(body) if length is None else length
     head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
     return head % (status, size) + b"Connection: close\r\n\r\n" + body
 
 
 def sends(*parts: bytes) -> Behaviour:
-    """Sends this, and closes the connection."""
+    """Send these bytes, and close the connection."""
     return lambda line, over: line.sendall(b"".join(parts))
 
 
 def drips(head: bytes, drop: bytes, seconds: float = 0.02) -> Behaviour:
-    """Sends ``head`` once, and then ``drop`` again and again, with pauses."""
+    """Send ``head`` once, and then ``drop`` again and again, with pauses."""
 
     def drip(line: socket.socket, over: threading.Event) -> None:
         line.sendall(head)
@@ -68,11 +68,11 @@ HOSTILE: Final[dict[str, Behaviour]] = {
         reply(b'{"error": {"message": "\\u001b[2J\\u202e"}}', status=b"418 \x1b[2J")
     ),
 }
-"""Wrong replies."""
+"""Behaviours that send invalid replies."""
 
 
 def serving_hostile(behaviour: Behaviour) -> AbstractContextManager[str]:
-    """The URL of a server that starts operations well, and answers all else by a behaviour."""
+    """Serve valid starts, and answer all other requests with a behaviour; yields the URL."""
 
     def behave(line: socket.socket, over: threading.Event) -> None:
         if line.recv(65536).startswith(b"POST /start"):

@@ -35,12 +35,12 @@ AREAS: Final = {
 
 
 def source_links(check: Check) -> str:
-    """The sources of a check, as links."""
+    """Return the sources of a check as links."""
     return ", ".join(f"[{one}]({one.url})" for one in check.sources)
 
 
 def table(area: str) -> str:
-    """The checks of an area."""
+    """Return the table of the checks of an area."""
     rows = ["| check | level | over | rule | source |", "|---|---|---|---|---|"]
     for one in CHECKS:
         if one.area == area:

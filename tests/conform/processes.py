@@ -1,4 +1,4 @@
-"""Whether processes that others have started have ended."""
+"""Tells whether processes that other processes started have ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_MILLISECONDS: Final = 30_000
 
 
 def has_ended(number: int) -> bool:
-    """Whether the process ends; one that is being killed is waited for."""
+    """Return whether the process has ended; wait for one that is being killed."""
     try:
         descriptor = os.pidfd_open(number)
     except ProcessLookupError:

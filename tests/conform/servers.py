@@ -1,4 +1,4 @@
-"""The servers that the kit is run against: the rows of the table in the documentation.
+"""The servers that the kit judges: the rows of the table in the documentation.
 
 ``python -m tests.conform.servers`` prints the table.
 """
@@ -40,24 +40,24 @@ from tests.http.servers import uvicorn_serving, waitress_serving
 from tests.services.postgres import shared_server, store_maker
 
 THREADS: Final = 16
-"""Of a server of WSGI, where each wait takes one."""
+"""The threads of a WSGI server, where each wait holds one."""
 
 UNHURRIED: Final = attrs.evolve(USUAL_PACE, end=120.0, slack=30.0)
-"""For servers that share a busy machine with the kit."""
+"""The pace for servers that share a busy machine with the kit."""
 
 Hook: TypeAlias = Callable[[StartKind], Any]
 
 
 @attrs.frozen
 class Served:
-    """Where a server is, and how operations are started: by requests, or by a function."""
+    """The address of a server, and how to start operations: by requests or by a function."""
 
     address: str
     templates: dict[StartKind, RequestTemplate] | None = None
     start: Hook | None = None
 
     def judge(self, pace: Pace, checks: Collection[Check] = CHECKS) -> ConformanceReport:
-        """The report on it by these checks."""
+        """Run these checks, and return the report."""
         return asyncio.run(self._judge(pace, checks, call_seconds=60))
 
     async def _judge(
@@ -76,7 +76,7 @@ class Served:
 
 @contextlib.contextmanager
 def store_of(kind: str) -> Iterator[Any]:
-    """An empty store of this kind."""
+    """Yield an empty store of this kind."""
     with tempfile.TemporaryDirectory() as folder:
         match kind:
             case "memory":
@@ -89,7 +89,7 @@ def store_of(kind: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def works_over(edge: str, store: str) -> Iterator[Served]:
-    """The small service of the tests."""
+    """Serve the small service of the tests."""
     with store_of(store) as kept, serving_works(kept) as works:
         match edge:
             case "ASGI":
@@ -106,7 +106,7 @@ def works_over(edge: str, store: str) -> Iterator[Served]:
 
 
 def picture(side: int) -> str:
-    """A picture of noise in base64."""
+    """Return a picture of noise in base64."""
     import numpy as np
     import PIL.Image
 
@@ -116,7 +116,7 @@ def picture(side: int) -> str:
 
 
 def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
-    """Which of the ten methods takes long, ends soon, and fails: with a picture cut off."""
+    """Choose methods whose work takes long, ends soon, or fails because a picture is cut off."""
     large, small = ({"content": picture(side), "mimeType": "image/png"} for side in (256, 64))
     cut = {"content": small["content"][: len(small["content"]) // 8 * 4], "mimeType": "image/png"}
     return {
@@ -128,7 +128,7 @@ def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def analysis_over(edge: str, store: str) -> Iterator[Served]:
-    """The reference server."""
+    """Serve the reference server."""
     from examples.analysis.methods import register
     from examples.analysis.server import MAX_BODY, PARENTS, make_app
     from examples.analysis.server import _start as start_of
@@ -169,7 +169,7 @@ def analysis_over(edge: str, store: str) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def handmade_over(edge: str, _: str) -> Iterator[Served]:
-    """The server written by hand."""
+    """Serve the handmade server."""
     servicer = Operations()
     if edge == "gRPC":
         with serving_handmade(servicer) as address:
@@ -199,7 +199,7 @@ SERVERS: Final[dict[tuple[str, str, str], Serving]] = {
 
 
 def counts(report: ConformanceReport) -> str:
-    """What came of the checks of each level, as cells of the table."""
+    """Return the counts of each level as cells of the table."""
     cells = []
     for level in Level:
         numbers = report.number(level)
@@ -209,13 +209,13 @@ def counts(report: ConformanceReport) -> str:
 
 
 def row(key: tuple[str, str, str], report: ConformanceReport) -> str:
-    """The row of a server, but for the time that it took."""
+    """Return the row of a server, without the time that its run took."""
     return f"| {' | '.join(key)} | {counts(report)} |"
 
 
 def main() -> None:
-    """Judge all, and print the table."""
-    logging.disable(logging.CRITICAL)  # operations fail on purpose
+    """Judge all servers, and print the table."""
+    logging.disable(logging.CRITICAL)  # some operations fail on purpose
     for key, made in SERVERS.items():
         with made(*key[1:]) as served:
             report = served.judge(UNHURRIED)

@@ -1,4 +1,4 @@
-"""A server that is broken on purpose is found out, by the checks that it should be."""
+"""A server that is broken on purpose fails exactly the checks that it should."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CASES = [
 
 
 def chosen(*wanted: str) -> list[Check]:
-    """The checks of these areas, or with these ids."""
+    """Return the checks of these areas, or with these ids."""
     return [one for one in CHECKS if one.area in wanted or one.id in wanted]
 
 
 async def judged_over(
     works: Works, layer: Layer, checks: Collection[Check], pace: Pace, **options: Any
 ) -> ConformanceReport:
-    """The report on this server with a layer around it."""
+    """Judge this server with a layer around it."""
     app = Broken(OperationsApp(works.service, starts=True), layer)
     target = http_target(app, **{"call_seconds": 60.0, **options})
     try:
@@ -44,19 +44,19 @@ async def judged_over(
 def judged(
     layer: Layer, checks: Collection[Check], pace: Pace = PATIENT, **options: Any
 ) -> ConformanceReport:
-    """The report on a new server with a layer around it."""
+    """Judge a new server with a layer around it."""
     with serving_works() as works:
         return asyncio.run(judged_over(works, layer, checks, pace, **options))
 
 
 def verdicts(report: ConformanceReport) -> dict[str, Verdict]:
-    """What came of each check that did not pass."""
+    """Return the verdict of each check that did not pass."""
     found = {one.check.id: one.verdict for one in report.outcomes}
     return {id: verdict for id, verdict in found.items() if verdict is not Verdict.PASSED}
 
 
 def test_correct_server_passes_every_check() -> None:
-    """Nothing fails; what is absent or cannot be judged is as expected."""
+    """No check fails; two are absent or skipped as expected."""
     assert verdicts(judged(nothing, CHECKS)) == {
         "auth.anonymous": Verdict.SKIPPED,
         "auth.challenge": Verdict.ABSENT,
@@ -65,7 +65,7 @@ def test_correct_server_passes_every_check() -> None:
 
 @pytest.mark.parametrize("area", sorted({ids[0].partition(".")[0] for ids, _ in CASES}))
 def test_broken_server_is_found_out(area: str) -> None:
-    """Each of the expected checks fails, and says what it has found."""
+    """Exactly the expected checks fail, each with facts."""
     cases = [one for one in CASES if one[0][0].startswith(f"{area}.")]
 
     async def judge_all(works: Works) -> None:
@@ -82,6 +82,6 @@ def test_broken_server_is_found_out(area: str) -> None:
 
 
 def test_each_check_of_http_has_a_fault_that_it_finds() -> None:
-    """A check that finds nothing would be no check."""
+    """Without such a fault nothing would show that the check works."""
     found = {id for ids, _ in CASES for id in ids}
     assert {one.id for one in CHECKS if "http" in one.transports} - found == set()

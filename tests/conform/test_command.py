@@ -1,4 +1,4 @@
-"""The command ``lro conform``, over real sockets: reports, exit statuses, and what it refuses."""
+"""The command ``lro conform`` over real sockets: reports, exit statuses, errors of usage."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ print(operation.name if kind == "soon" else MessageToJson(operation))
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Calls the command."""
+    """Call the command."""
     monkeypatch.delenv("LRO_TOKEN", raising=False)
     return Lro(capsys)
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A correct server."""
+    """Serve a correct server, and yield its URL."""
     with (
         serving_works() as works,
         uvicorn_serving(OperationsApp(works.service, starts=True), lifespan="off") as port,
@@ -78,12 +78,12 @@ def url() -> Iterator[str]:
 
 
 def conform(call: Lro, *arguments: str) -> Ended:
-    """How the command ended."""
+    """Run ``lro conform``."""
     return call("conform", *arguments)
 
 
 def test_correct_server_conforms(call: Lro, url: str, tmp_path: Path) -> None:
-    """The status is 0, and the last line says so; other programs read JSON, or CI a file."""
+    """The status is 0, as the last line says; other formats are JSON and a JUnit file for CI."""
     ended = conform(call, url, *STARTS, *ONLY)
     assert ended.status == 0, ended.out
     assert ended.lines[0] == "1 check skipped: no credentials were given"
@@ -99,7 +99,7 @@ def test_correct_server_conforms(call: Lro, url: str, tmp_path: Path) -> None:
     ended = conform(call, url, *STARTS, *names)
     assert (ended.status, ended.out) == (0, "")
     start = b"<?xml version='1.0' encoding='UTF-8'?>\n<testsuites "
-    assert file.read_bytes().startswith(start)  # whatever the locale has
+    assert file.read_bytes().startswith(start)  # whatever the locale is
     root = ElementTree.parse(file).getroot()
     assert {one.get("name") for one in root} == {"http.names", "http.auth"}
     assert root.findall(".//failure") == []
@@ -143,7 +143,7 @@ def test_exit_status_counts_musts_and_with_strict_shoulds(
 
 
 def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -> None:
-    """The command prints a name, an Operation, or nothing for a kind that there is not."""
+    """The command prints a name or an Operation, or nothing for a kind that does not exist."""
     script = tmp_path / "start.py"
     script.write_text(STARTING)
     with serving_handmade(Operations()) as address:
@@ -158,7 +158,7 @@ def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -
 
 
 def test_gRPC_beside_HTTP(call: Lro) -> None:
-    """Operations are started over HTTP, and judged over both."""
+    """Operations are started over HTTP, and judged over both transports."""
     grpc_serving = pytest.importorskip("tests.grpc.serving").serving
     with (
         serving_works() as works,
@@ -174,7 +174,7 @@ def test_gRPC_beside_HTTP(call: Lro) -> None:
 
 
 def known_caller(headers: Mapping[str, str]) -> str:
-    """The caller with the token.
+    """Return the caller of the token.
 
     Raises:
         Unauthenticated: There is no token, or another.
@@ -185,7 +185,7 @@ def known_caller(headers: Mapping[str, str]) -> str:
 
 
 def test_token_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """That of a file or of the environment, with or without the word Bearer."""
+    """The token comes from a file or the environment, with or without the word Bearer."""
     file = tmp_path / "token"
     file.write_text("Bearer secret\n")
     with serving_works() as works:
@@ -210,7 +210,7 @@ def test_token_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_list_has_every_check(call: Lro) -> None:
-    """With its level and source; no server is asked."""
+    """Each check has its level and source, and no server is called."""
     ended = conform(call, "--list")
     assert (ended.status, len(ended.lines)) == (0, 2 * len(CHECKS))
     assert "cancel.code (must, optional; grpc, http; operations.proto CancelOperation)" in ended.out
@@ -279,7 +279,7 @@ def test_what_cannot_be_used_ends_with_two(
 
 
 def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
-    """An empty one would be broken XML; what stood in the file before stays."""
+    """An empty file would be invalid XML; an existing file keeps its content."""
     away = ("http://127.0.0.1:1", "--start", "POST /x", "--format", "junit", "-o")
     fresh, kept = tmp_path / "fresh.xml", tmp_path / "kept.xml"
     kept.write_text("of yesterday")
@@ -292,7 +292,7 @@ def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
 def test_proxy_that_cannot_be_used_ends_with_two(
     call: Lro, name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes from the environment, which the sentence says."""
+    """The error says that an environment variable is the cause."""
     monkeypatch.setenv(name, value)
     ended = conform(call, *START_X)
     assert ended.status == 2
@@ -300,12 +300,12 @@ def test_proxy_that_cannot_be_used_ends_with_two(
 
 
 def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
-    """The daemon has the output open, and may be what runs the operation."""
+    """The daemon keeps the output open, and may be the process that runs the operation."""
     number = tmp_path / "number"
     script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
     answer = asyncio.run(starter.start(StartKind.LONG))
-    os.kill(int(number.read_text()), signal.SIGKILL)  # it was left alone
+    os.kill(int(number.read_text()), signal.SIGKILL)  # the daemon must still run
     assert answer.body == {"name": "operations/x"}
 
 
@@ -319,7 +319,7 @@ def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
-    """Its number is not known to the one that is cancelled."""
+    """The cancelled task does not know the process id."""
 
     async def cancelled() -> int:
         numbers = []
@@ -341,7 +341,7 @@ def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
 
 
 def test_SIGTERM_ends_the_judging() -> None:
-    """With the status that shells give it."""
+    """The status is the one that shells use for SIGTERM."""
 
     async def judging() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -353,7 +353,7 @@ def test_SIGTERM_ends_the_judging() -> None:
 
 
 def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
-    """The cancellation goes on."""
+    """The CancelledError is raised further."""
 
     async def judging() -> None:
         raise asyncio.CancelledError
@@ -363,7 +363,7 @@ def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
 
 
 def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By https://no-color.org, and for terminals without."""
+    """NO_COLOR (https://no-color.org) turns colours off, and so does a terminal without them."""
     for terminal, asked, plain in (("xterm", "", False), ("dumb", "", True), ("xterm", "1", True)):
         monkeypatch.setenv("TERM", terminal)
         monkeypatch.setenv("NO_COLOR", asked)
@@ -371,7 +371,7 @@ def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.Mon
 
 
 def test_command_works_beside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
-    """Signals are for the main thread alone."""
+    """Signal handlers can be set only in the main thread."""
     statuses = []
     url = f"http://127.0.0.1:{free_port()}"
     arguments = ["conform", url, "--start", "POST /x"]

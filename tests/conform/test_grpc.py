@@ -1,4 +1,4 @@
-"""Servers of gRPC: one written by hand on the stubs, ours, and ones that are broken on purpose."""
+"""gRPC servers: one written by hand on the stubs, and broken versions of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judged(
     pace: Pace = PATIENT,
     **options: Any,
 ) -> ConformanceReport:
-    """The report on a server of gRPC, whose operations a function starts."""
+    """Judge a gRPC server whose operations are started by a function."""
 
     async def run() -> ConformanceReport:
         target = GrpcTarget(address=address, **options)
@@ -46,7 +46,7 @@ def judged(
 
 
 def test_server_written_by_hand_passes_every_check() -> None:
-    """The kit asks for nothing that only our own server has."""
+    """The kit requires nothing that only our own server has."""
     servicer = Operations()
     with serving_handmade(servicer) as address:
         report = judged(address, servicer, call_seconds=60)
@@ -58,7 +58,7 @@ def test_server_written_by_hand_passes_every_check() -> None:
 
 @pytest.mark.parametrize("ids", GRPC_FAULTS)
 def test_broken_server_is_found_out(ids: str) -> None:
-    """Each of the expected checks fails, and says what it has found."""
+    """Exactly the expected checks fail."""
     checks = chosen(*ids.split())
     for fault in GRPC_FAULTS[ids]:
         servicer, interceptors = Operations(), ()
@@ -73,7 +73,7 @@ def test_broken_server_is_found_out(ids: str) -> None:
 
 
 def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
-    """The others have one over HTTP."""
+    """The other checks have a fault over HTTP."""
     alone = {one.id for one in CHECKS if one.transports == {"grpc"}}
     assert alone - {id for ids in GRPC_FAULTS for id in ids.split()} == set()
 
@@ -84,7 +84,7 @@ def test_port_without_a_server_is_unreachable() -> None:
 
 
 def test_server_without_tls_is_unreachable_with_it() -> None:
-    """The channel of ``grpcs://`` trusts no plain text."""
+    """The channel of ``grpcs://`` does not accept a server without TLS."""
     servicer = Operations()
     with (
         serving_handmade(servicer) as address,

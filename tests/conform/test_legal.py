@@ -1,4 +1,4 @@
-"""Correct servers with other habits: what a server may leave out, or do in its own way."""
+"""Correct servers with unusual behaviour: what the interface leaves open or makes optional."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EMPTY_REPLY = Reply(204, {}, b"")
 
 
 def other_ids(make: Callable[[int], str], form: str) -> Layer:
-    """Names with other ids outside; what cannot be an id is refused, as AIP-193 lets a server."""
+    """Show other ids to clients; a text that cannot be an id is refused, as AIP-193 allows."""
 
     async def layer(asked: Asked) -> Reply:
         path, memory = unquote(asked.path, errors="surrogateescape"), asked.memory
@@ -76,21 +76,21 @@ def other_ids(make: Callable[[int], str], form: str) -> Layer:
 
 
 async def padded_tokens(asked: Asked) -> Reply:
-    """Base64 ends in equals signs, which AIP-158 does not forbid."""
+    """Base64 ends with equals signs, which AIP-158 does not forbid."""
     reply = await asked.forward(query=asked.query.replace("%3D%3D", ""))
     token = reply.json.get("nextPageToken")
     return reply.saying({**reply.json, "nextPageToken": f"{token}=="}) if token else reply
 
 
 async def empty_first_page(asked: Asked) -> Reply:
-    """AIP-158: a page may be empty though there are more."""
+    """AIP-158 allows an empty page before the last one."""
     reply = await asked.forward(query=re.sub("&?pageToken=Qx7fK2", "", asked.query))
     first = asked.verb == "list" and not asked.token and "done" not in asked.query
     return replying({"nextPageToken": "Qx7fK2"}) if first and reply.status == 200 else reply
 
 
 async def packed_replies(asked: Asked) -> Reply:
-    """The kit says that it reads gzip, of which a body may have two (RFC 1952 §2.2)."""
+    """The kit accepts gzip, whose bodies may have several members (RFC 1952 §2.2)."""
     reply = await asked.forward()
     if "gzip" in asked.headers.get("accept-encoding", "") and reply.body:
         headers = {**reply.headers, "content-encoding": "gzip"}
@@ -111,14 +111,14 @@ async def methods_not_allowed(asked: Asked) -> Reply:
 
 
 def completes(one: dict[str, Any]) -> None:
-    """End a cancelled operation otherwise: a cancel is a best effort."""
+    """Let a cancelled operation succeed: a cancel is only best effort."""
     if one.get("error", {}).get("code") == 1:
         del one["error"]
         one["response"] = EMPTY
 
 
 LEGAL: dict[str, Layer] = {
-    # FastAPI has such a path for GET alone.
+    # FastAPI has this path only for GET.
     "no route for wait": answers(
         lambda asked: asked.verb == "wait",
         Reply(405, {"allow": "GET"}, b'{"detail": "Method Not Allowed"}'),
@@ -130,11 +130,11 @@ LEGAL: dict[str, Layer] = {
     "padded tokens": padded_tokens,
     "empty first page": empty_first_page,
     "uuids": other_ids(lambda _: str(uuid.uuid4()), "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
-    # ProtoJSON takes a null for a field that is not set.
+    # ProtoJSON accepts null for a field that is not set.
     "nulls": each(lambda one: one.update(dict.fromkeys(("error", "response", "metadata")) | one)),
-    # Some services might not provide the result, says operations.proto.
+    # operations.proto: "Some services might not provide the result."
     "no results": each(lambda one: one.pop("response", None)),
-    # Go's ServeMux redirects paths with two slashes to those with one.
+    # Go's ServeMux redirects paths with double slashes.
     "cleaned paths": answers(
         lambda asked: "//" in asked.path or "%2F" in asked.path,
         Reply(301, {"location": "/v1/elsewhere"}, b""),
@@ -150,13 +150,13 @@ LEGAL: dict[str, Layer] = {
 
 @pytest.mark.parametrize("layer", LEGAL.values(), ids=LEGAL)
 def test_legal_server_fails_no_must(layer: Layer) -> None:
-    """What failed would be a false verdict."""
+    """A failed check would be a false verdict."""
     report = judged(layer, MUSTS)
     assert report.exit_status() == 0, as_text(report)
 
 
 async def with_delays(asked: Asked) -> Reply:
-    """HTTP has dates, protobuf durations."""
+    """HTTP has dates as delays, and protobuf has durations."""
     reply = await asked.forward()
     reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 GMT"
     value = reply.json
@@ -233,7 +233,7 @@ def test_server_with_a_habit_gets_these_verdicts(
 
 @pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
 def test_end_that_is_no_cancel_spoils_no_run(error: object) -> None:
-    """Whatever the server says: work may have a time limit, and an error may have no form."""
+    """The work may have had a time limit, and the error may have any form."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("response", None)
@@ -291,7 +291,7 @@ def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:
 
 
 def test_server_whose_work_ends_at_once_fails_nothing() -> None:
-    """What needs work in progress is not judged; names are."""
+    """Checks that need running work are skipped; those of names are judged."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("error", None)
@@ -310,7 +310,7 @@ def test_server_whose_work_ends_at_once_fails_nothing() -> None:
 def test_slow_server_is_not_late(
     monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, failed: bool
 ) -> None:
-    """What it is late by is measured against what its other replies take."""
+    """The delay of a wait is compared with the time of the server's other replies."""
     clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
     monkeypatch.setattr(_http, "time", clock)
 
@@ -339,7 +339,7 @@ WRONG_TYPES: list[tuple[Layer, str, Verdict]] = [
 def test_reply_of_wrong_types_does_not_crash_the_kit(
     layer: Layer, check: str, expected: Verdict
 ) -> None:
-    """All checks are judged, and the one that it is about is not passed over."""
+    """All checks are judged, and the affected one gets its verdict."""
     areas = ("names", "states", "any", "pages", "result", "replies", "errors")
     checks = [one for one in chosen(*areas) if "http" in one.transports]
     report = judged(layer, checks, attrs.evolve(PATIENT, end=0.5))
@@ -348,7 +348,7 @@ def test_reply_of_wrong_types_does_not_crash_the_kit(
 
 
 def test_run_of_too_many_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All replies are kept; so their sum has a bound, and the status is neither 0 nor 1."""
+    """All replies are kept, so their total size is limited; the status is then neither 0 nor 1."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
     heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
     report = judged(heavy, chosen("names", "states"))
@@ -368,14 +368,14 @@ def test_time_limit_ends_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_limit_ends_the_run() -> None:
-    """What was not judged by then is skipped."""
+    """Checks that were not judged by then are skipped."""
     report = judged(GET_ALONE, CHECKS, attrs.evolve(PATIENT, total=-1))
     assert set(verdicts(report).values()) == {SKIPPED}
     assert "the -1 s of the run are over" in as_text(report)
 
 
 def test_run_that_is_cancelled_leaves_no_operation() -> None:
-    """Ctrl-C cancels it: what it has started is cancelled and deleted all the same."""
+    """Ctrl-C cancels the run, which still cancels and deletes the operations that it started."""
     seen: list[tuple[str, str]] = []
 
     async def interrupted(asked: Asked) -> Reply:
@@ -395,7 +395,7 @@ def test_run_that_is_cancelled_leaves_no_operation() -> None:
 
 
 def test_parent_can_be_given() -> None:
-    """Else it is that of the operations that are started."""
+    """Without the option it is the parent of the started operations."""
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

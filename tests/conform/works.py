@@ -1,4 +1,4 @@
-"""A service whose operations take as long, and end, as the request says."""
+"""A service whose operations run and end as the request says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUESTS: Final = {
 }
 TEMPLATES: Final = {kind: RequestTemplate.parse(text) for kind, text in REQUESTS.items()}
 PATIENT: Final = Pace(end=60.0, slack=20.0, hold=0.1, rounds=3)
-"""For a correct server on a busy machine."""
+"""The pace for a correct server on a busy machine."""
 
 
 @lro.message("conform.v1.WorkRequest")
@@ -42,27 +42,27 @@ class WorkRequest:
 @lro.message("conform.v1.WorkResponse")
 @attrs.frozen
 class WorkResponse:
-    """What came of it."""
+    """The result of the work."""
 
     text: str = ""
 
 
 @attrs.frozen
 class Works:
-    """The service, and its method."""
+    """The service and its method."""
 
     service: lro.Service
     method: Any
 
     async def start(self, kind: StartKind) -> str:
-        """The name of a new operation of this kind: a hook for servers of any transport."""
+        """Start an operation of this kind, and return its name; a hook for any transport."""
         request = WorkRequest(SECONDS[kind], kind is StartKind.FAIL)
         return str((await asyncio.to_thread(self.method.start, request)).name)
 
 
 @contextlib.contextmanager
 def serving_works(store: Any = None, **options: Any) -> Iterator[Works]:
-    """A service, in memory or in a store, whose work is not waited for at the end."""
+    """Serve works from memory or a store; closing does not wait for running work."""
     service = lro.Service(store or MemoryStore(), ThreadExecutor(60), **options)
 
     @service.method("conform.v1.Works.Start", path=PATH)
@@ -79,11 +79,11 @@ def serving_works(store: Any = None, **options: Any) -> Iterator[Works]:
 
 
 def http_target(app: Any = None, url: str = "http://here", **options: Any) -> HttpTarget:
-    """A target: an ASGI application in this process, or a URL."""
+    """Make a target for an ASGI application in this process, or for a URL."""
     through = httpx.ASGITransport(app, raise_app_exceptions=False) if app is not None else None
     return HttpTarget(address=url, through=through, **options)
 
 
 def http_starter(target: HttpTarget) -> HttpStarter:
-    """The hooks for a server of the service."""
+    """Make the starter for a server of this service."""
     return HttpStarter(target, TEMPLATES)

@@ -1,4 +1,4 @@
-"""A service with one method whose work is done by the test: what the tests of the edges serve."""
+"""A service with one method, whose work the test itself does; the edges' tests serve it."""
 
 from __future__ import annotations
 
@@ -64,27 +64,27 @@ class CountResponse:
 
 @attrs.define
 class CountService:
-    """A service, and the method that it declares."""
+    """A service and its method."""
 
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]
 
     def declare(self, name: str, **more: Any) -> lro.Method[Any, CountResponse, CountMetadata]:
-        """Another method with the same messages, unless others are given."""
+        """Declare another method, by default with the same messages."""
         kinds = {"request": CountRequest, "response": CountResponse, "metadata": CountMetadata}
         return self.service.declare(name, **{**kinds, **more})
 
     def start(self, parent: str = "", **options: Any) -> str:
-        """The name of a new operation."""
+        """Start an operation, and return its name."""
         return self.count.start(CountRequest(steps=3), parent=parent, **options).name
 
     def finish(self, name: str, total: int = 3) -> None:
-        """End an operation well."""
+        """Complete an operation."""
         assert self.service.reporter(name).complete(CountResponse(total=total))
 
 
 def build(store: Any = None, **options: Any) -> CountService:
-    """A counting service whose clock stands still and which runs no maintenance."""
+    """Make a counting service with a stopped clock and without maintenance."""
     options.setdefault("domain", DOMAIN)
     service = lro.Service(
         store or MemoryStore(lambda: NOW), InlineExecutor(), maintenance=False, **options
@@ -96,18 +96,18 @@ def build(store: Any = None, **options: Any) -> CountService:
 
 
 def begun(*where: str, **options: Any) -> tuple[CountService, str]:
-    """A counting service, and the name of an operation of it that is started so."""
+    """Make a counting service, and start an operation with these arguments; return both."""
     counting = build()
     return counting, counting.start(*where, **options)
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """An edge with a further parent."""
+    """Make an edge with an additional parent."""
     return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
 class Wrapped:
-    """A store of which the named verbs do something else first, for faults at will."""
+    """A store that calls a function before each of the named verbs, to inject faults."""
 
     def __init__(self, before: Callable[[], None], *verbs: str) -> None:
         self._store = MemoryStore(lambda: NOW)
@@ -127,7 +127,7 @@ class Wrapped:
 
 
 def ask(method: str, target: str, body: bytes | object = b"", **headers: str) -> HttpRequest:
-    """A request; a body which is not bytes goes as JSON, ``_`` in header names stands for ``-``."""
+    """Make a request; a body other than bytes becomes JSON, ``_`` in header names means ``-``."""
     path, _, query = target.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -135,14 +135,14 @@ def ask(method: str, target: str, body: bytes | object = b"", **headers: str) ->
 
 
 def headers_of(reply: HttpReply) -> Mapping[str, str]:
-    """The headers of a reply, each there once."""
+    """Return the headers of a reply, and check that each occurs once."""
     headers = dict(reply.headers)
     assert len(headers) == len(reply.headers)
     return headers
 
 
 def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """The details of an error body by simple type name, each there once; one is ErrorInfo."""
+    """Return the details of an error body by simple type name, and check that each is unique."""
     value = json.loads(body) if isinstance(body, bytes) else body
     listed = value["error"]["details"]
     found = {detail["@type"].removeprefix(URL + "google.rpc."): detail for detail in listed}
@@ -152,7 +152,7 @@ def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any
 
 
 def check_error(reply: HttpReply, http: int, code: lro.Code, reason: str) -> dict[str, Any]:
-    """Check all that holds for every error reply (spec §5.12, §5.14, §6.3); the error object."""
+    """Check what every error reply has (spec §5.12, §5.14, §6.3), and return the error object."""
     assert (reply.status, headers_of(reply)["content-type"]) == (
         http,
         "application/json; charset=utf-8",

@@ -1,4 +1,4 @@
-"""Applications put within reach of a test: in this process, or behind a real server."""
+"""Ways to call an application from a test: in this process, or through a real server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import httpx
 import pytest
 
 Caller = Callable[..., httpx.Response]
-"""Sends a request: method, raw path with query, and what else httpx takes."""
+"""Sends a request; takes the method, the raw path with its query, and options of httpx."""
 
 HOST = "127.0.0.1"
 
 
 def listening(port: int = 0) -> socket.socket:
-    """A socket that takes connections from now on, served or not; by default on a free port."""
-    # With its protocol named, or asyncio does not switch off the delay of small packets.
+    """Return a listening socket, by default on a free port."""
+    # The protocol is named, as asyncio would otherwise not disable Nagle's algorithm.
     line = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may be back at its port
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart may reuse its port
     line.bind((HOST, port))
     line.listen(500)
     return line
@@ -35,7 +35,7 @@ def listening(port: int = 0) -> socket.socket:
 
 @contextlib.contextmanager
 def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
-    """A server that a thread runs, until it is stopped."""
+    """Run a server in a thread, and stop it at the end."""
     thread = threading.Thread(target=run)
     thread.start()
     try:
@@ -47,10 +47,10 @@ def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator
 
 @contextlib.contextmanager
 def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
-    """The port at which uvicorn serves an application, from a thread; by default a free one."""
+    """Serve an application with uvicorn in a thread, and yield its port; by default a free one."""
     uvicorn = pytest.importorskip("uvicorn")
     options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
-    options.setdefault("timeout_graceful_shutdown", 60)  # so that a failed test is no hanging one
+    options.setdefault("timeout_graceful_shutdown", 60)  # a failed test must not hang
     server = uvicorn.Server(uvicorn.Config(app, **options))
     stop = functools.partial(setattr, server, "should_exit", True)
     with listening(at) as line, in_thread(functools.partial(server.run, sockets=[line]), stop):
@@ -59,16 +59,16 @@ def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
 
 @contextlib.contextmanager
 def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
-    """The port at which waitress serves an application, from a thread."""
+    """Serve an application with waitress in a thread, and yield its port."""
     waitress = pytest.importorskip("waitress.server")
     server = waitress.create_server(app, sockets=[listening()], threads=threads)
 
-    def close() -> None:  # in the server's thread, whose loop ends when nothing is open
+    def close() -> None:  # runs in the server's thread, whose loop ends when all is closed
         for channel in list(server._map.values()):
             channel.close()
 
     def stop() -> None:
-        server.pull_trigger = lambda: None  # workers that end must not wake what is closed
+        server.pull_trigger = lambda: None  # worker threads must not use a closed trigger
         # A worker that has just answered may wake the server, which then closes the trigger first.
         with contextlib.suppress(OSError):
             server.trigger.pull_trigger(close)
@@ -82,21 +82,21 @@ def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
 
 @contextlib.contextmanager
 def asgi_socket(app: Any) -> Iterator[Caller]:
-    """Calls over a socket, through uvicorn."""
+    """Call an application over a socket, through uvicorn."""
     with uvicorn_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
         yield client.request
 
 
 @contextlib.contextmanager
 def wsgi_socket(app: Any) -> Iterator[Caller]:
-    """Calls over a socket, through waitress."""
+    """Call an application over a socket, through waitress."""
     with waitress_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
         yield client.request
 
 
 @contextlib.contextmanager
 def asgi_inside(app: Any) -> Iterator[Caller]:
-    """Calls without a socket, through httpx's transport."""
+    """Call an application without a socket, through httpx's transport."""
 
     async def one(method: str, path: str, **more: Any) -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -108,14 +108,14 @@ def asgi_inside(app: Any) -> Iterator[Caller]:
 
 @contextlib.contextmanager
 def wsgi_inside(app: Any) -> Iterator[Caller]:
-    """Calls without a socket, through httpx's transport."""
+    """Call an application without a socket, through httpx's transport."""
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
         yield client.request
 
 
 def environ_of_wsgiref(method: str, path: str, *lines: str) -> dict[str, Any]:
-    """The environment that the server of the standard library makes of these header lines."""
-    handler = WSGIRequestHandler.__new__(WSGIRequestHandler)  # without a socket
+    """Return the environ that the standard library's server makes of these header lines."""
+    handler = WSGIRequestHandler.__new__(WSGIRequestHandler)  # needs no socket
     handler.server = SimpleNamespace(base_environ={})  # type: ignore[assignment]
     handler.client_address = (HOST, 1)
     handler.command, handler.path, handler.request_version = method, path, "HTTP/1.1"

@@ -21,7 +21,7 @@ Message = MutableMapping[str, Any]
 
 
 def scope_of(method: str, raw: str, **more: Any) -> Message:
-    """The scope of a request for a raw path, which may have a query."""
+    """Return the scope of a request for a raw path, which may have a query."""
     raw, _, query = raw.partition("?")
     return {
         "type": "http",
@@ -35,7 +35,7 @@ def scope_of(method: str, raw: str, **more: Any) -> Message:
 
 
 class Line:
-    """A connection: gives the messages listed, then none for ever, or what ``last`` does."""
+    """A connection: ``receive`` returns the messages, then waits for ever or calls ``last``."""
 
     def __init__(
         self, messages: Iterable[Message], last: Callable[[], Awaitable[Message]] | None = None
@@ -58,7 +58,7 @@ class Line:
 
     @property
     def reply(self) -> tuple[int, dict[bytes, bytes], Any]:
-        """Status, headers and body of the one reply that was sent."""
+        """Status, headers and body of the only reply."""
         start, end = self.sent
         headers = dict(start["headers"])
         assert len(headers) == len(start["headers"])
@@ -73,7 +73,7 @@ GONE: Message = {"type": "http.disconnect"}
 
 
 def serve(app: Any, scope: Message, *messages: Message) -> Line:
-    """What an application makes of a request."""
+    """Send a request to an application, and return the connection."""
     line = Line(messages or [part(b"")])
     asyncio.run(app(scope, line.receive, line.send))
     return line
@@ -84,7 +84,7 @@ def serve(app: Any, scope: Message, *messages: Message) -> Line:
 
 @pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
 def test_a_request_is_answered(more: dict[str, Any]) -> None:
-    """Status, headers with the length, body; with a raw path from the server or without."""
+    """The reply has status, headers and body, whether or not the server passes a raw path."""
     counting, name = begun()
     app = OperationsApp(counting.service)
     status, headers, body = serve(app, scope_of("GET", f"/v1/{name}", **more)).reply
@@ -94,7 +94,7 @@ def test_a_request_is_answered(more: dict[str, Any]) -> None:
 
 
 def test_head_and_options_have_no_body() -> None:
-    """The length of a HEAD reply is that of GET; a 204 has none."""
+    """A HEAD reply has the length of the GET reply; a 204 has none."""
     app = OperationsApp(build().service)
     got = serve(app, scope_of("GET", "/v1/operations/x"))
     head = serve(app, scope_of("HEAD", "/v1/operations/x"))
@@ -105,7 +105,7 @@ def test_head_and_options_have_no_body() -> None:
 
 
 def test_headers_given_twice_are_one_list() -> None:
-    """A hook sees all values of a header, so that none can hide behind another."""
+    """A hook sees all values of a header, so that no value can hide another."""
     seen: list[Any] = []
 
     def authenticate(headers: Any) -> str:
@@ -119,7 +119,7 @@ def test_headers_given_twice_are_one_list() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
-    """What a middleware has put into the scope says who is calling."""
+    """The hook can use a caller that a middleware has put into the scope."""
     seen: list[Any] = []
 
     def authenticate(headers: Any, scope: Any, more: str = "") -> str:
@@ -132,7 +132,7 @@ def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
 
 
 def test_body_in_several_parts_is_joined() -> None:
-    """The parts of a body are put together."""
+    """The parts of a body are joined."""
     counting, name = begun()
     app = OperationsApp(counting.service)
     parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
@@ -153,14 +153,14 @@ def test_body_over_the_limit_is_read_no_further(size: int) -> None:
     "messages", [[GONE], [part(b"{", True), GONE], [part(b"", True), part(b"", True), GONE]]
 )
 def test_half_a_request_is_not_answered(messages: list[Message]) -> None:
-    """The caller disconnects before the body is complete."""
+    """If the caller disconnects before the body is complete, no reply is sent."""
     app = OperationsApp(build(Wrapped(pytest.fail, "get", "update")).service)
     assert serve(app, scope_of("POST", "/v1/operations/x:cancel"), *messages).sent == []
 
 
 @pytest.mark.parametrize("blocks", [True, False])
 def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> None:
-    """The event loop does not stand still for them; lists and batches may be large."""
+    """The event loop runs no blocking store call, no list and no batch."""
     threads: set[int] = set()
     store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page", "find")
     store.reads_block = store.writes_block = blocks  # type: ignore[attr-defined]
@@ -182,12 +182,12 @@ def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> N
 
 
 def calling(counting: CountService, scope: Message, line: Line) -> asyncio.Future[None]:
-    """A call that goes on."""
+    """Begin a call in a task."""
     return asyncio.ensure_future(OperationsApp(counting.service)(scope, line.receive, line.send))
 
 
 def wait(counting: CountService, line: Line, during: Callable[[str], object]) -> str:
-    """A call of :wait, with something happening meanwhile; the name of its operation."""
+    """Call :wait, run ``during`` while it waits, and return the name of the operation."""
     name = counting.start()
 
     async def both() -> None:
@@ -208,7 +208,7 @@ def wait(counting: CountService, line: Line, during: Callable[[str], object]) ->
 def test_wait_ends_with_operation_or_its_record(
     messages: list[Message], end: str, status: int
 ) -> None:
-    """Some servers repeat the end of the request, also for ever: only a disconnect is one."""
+    """Servers may repeat the end of the request, even for ever; only a disconnect ends the wait."""
     counting = build()
     line = Line(messages)
     ends = {"finish": counting.finish, "delete": counting.service.delete}
@@ -218,7 +218,7 @@ def test_wait_ends_with_operation_or_its_record(
 
 
 def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awaitable[Message]]]:
-    """An event, and what a connection says after it."""
+    """Return an event, and a ``receive`` that waits for it and then gives ``answer``."""
     event = asyncio.Event()
 
     async def receive() -> Message:
@@ -231,7 +231,7 @@ def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awai
 
 
 def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountService) -> None:
-    """Both happen at the same time: the reply is sent, and nobody reads it."""
+    """If both happen at the same time, the reply is sent, and nobody reads it."""
     ended, gone = later(GONE)
 
     def end(name: str) -> None:
@@ -244,7 +244,7 @@ def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountServic
 
 
 def test_error_of_receive_is_raised_to_the_server() -> None:
-    """The waiter is freed."""
+    """The wait ends and leaves no waiter."""
     broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
         wait(build(), Line([part(b"")], fail), lambda _: broken.set())
@@ -252,7 +252,7 @@ def test_error_of_receive_is_raised_to_the_server() -> None:
 
 @pytest.mark.parametrize("verb", ["wait", "watch"])
 def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountService) -> None:
-    """The server that stops ends a wait with 503 and Retry-After, a stream as if it was over."""
+    """When the server stops, a wait gets 503 with Retry-After, and a stream its normal end."""
     name, line = counting.start(), Line([part(b"")])
 
     async def both() -> None:
@@ -277,7 +277,7 @@ def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountServ
 
 
 def test_stopping_service_begins_no_stream() -> None:
-    """Watch is refused as the other calls are, instead of a stream that ends at once."""
+    """Watch gets 503 like other calls, instead of a stream that ends at once."""
     counting, name = begun()
     counting.service.end_waits()
     line = serve(OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch"))
@@ -302,7 +302,7 @@ def test_stopping_service_begins_no_stream() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """Without the prefix of the mount."""
+    """The prefix of the mount is removed from the raw path."""
     prefix = more.pop("prefix", "")
     scope = {**scope_of("GET", f"{prefix}/v1/operations/a%2Fb"), **more}
     status, _, body = serve(OperationsApp(build().service), scope).reply
@@ -310,7 +310,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_unescaped_bytes_in_a_path_are_read_as_utf8() -> None:
-    """Or refused, if they are not UTF-8 (spec §5.3)."""
+    """Bytes that are not UTF-8 are refused (spec §5.3)."""
     app = OperationsApp(build().service)
     good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
     assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
@@ -319,7 +319,7 @@ def test_unescaped_bytes_in_a_path_are_read_as_utf8() -> None:
 
 
 async def other(scope: Message, receive: Any, send: Any) -> None:
-    """An application behind the edge, which says what it was called for."""
+    """An application behind the edge, which answers with the type of its scope."""
     await send({"type": "http.response.start", "status": 299, "headers": []})
     await send({"type": "http.response.body", "body": json.dumps(scope["type"]).encode()})
 
@@ -337,23 +337,23 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
-    """The fallback gets every path but those of the edge's routes."""
+    """The edge passes on every path that is not one of its routes."""
     assert serve(OperationsApp(build().service, fallback=other), scope).reply[0] == status
 
 
 async def without_lifespan(scope: Message, receive: Any, send: Any) -> None:
-    """An application that takes no notice of starts and stops."""
+    """An application that ignores lifespan events."""
 
 
 async def hasty(scope: Message, receive: Any, send: Any) -> None:
-    """An application for requests only, which raises after it has read the start event."""
+    """An application for requests only, which raises after it has received the startup event."""
     await receive()
     raise KeyError("path")
 
 
 @pytest.mark.parametrize("behind", [None, without_lifespan, hasty])
 def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> None:
-    """Whatever stands behind the edge, the end of the server is the end of the service."""
+    """Whatever the fallback does, the shutdown of the server closes the service."""
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     line = serve(OperationsApp(counting.service, fallback=behind), {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
@@ -363,7 +363,7 @@ def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> Non
 
 
 def test_lifespan_events_reach_the_mounted_application(counting: CountService) -> None:
-    """Also if one fails; the service is closed before the application is told."""
+    """Both events arrive, the second after the service is closed; errors reach the server."""
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -379,10 +379,10 @@ def test_lifespan_events_reach_the_mounted_application(counting: CountService) -
 
 
 def test_websockets_are_refused() -> None:
-    """Their caller gets 403, and the server logs no traceback."""
+    """The caller gets 403, and the server logs no traceback."""
     scope = {"type": "websocket", "path": "/v1/operations"}
     assert serve(OperationsApp(build().service), scope).sent == [{"type": "websocket.close"}]
-    with pytest.raises(ValueError, match="not telnet"):  # as ASGI wants it
+    with pytest.raises(ValueError, match="not telnet"):  # as ASGI requires
         serve(OperationsApp(build().service), {"type": "telnet"})
 
 
@@ -404,11 +404,11 @@ class Application:
     """An ASGI application that is an object."""
 
     async def __call__(self, *_: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
-    """It would fail at the first request."""
+    """The wrong kind of application would fail only at its first request."""
     service = build().service
     made: dict[Any, tuple[str, list[Any], list[Any]]] = {
         asgi.OperationsApp: (
@@ -419,7 +419,7 @@ def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
         wsgi.OperationsApp: (
             "a WSGI application, which takes environ and start_response, got ",
             [other, asgi.OperationsApp(service)],
-            [wsgi_app, max],  # of a function in C, Python may not know what it takes
+            [wsgi_app, max],  # Python may not know the parameters of a C function
         ),
     }
     for make, (wanted, wrong, right) in made.items():

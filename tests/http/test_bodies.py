@@ -21,7 +21,7 @@ JSON = "application/json"
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_vector(case: dict[str, Any]) -> None:
-    """Each body of http_body.json, for an operation that is not there: 404, or the body's error."""
+    """Each body of http_body.json gives its error, or 404 because the operation does not exist."""
     edge = OperationsEdge(build().service)
     verb = case["rpc"].removesuffix("Operation").lower()
     headers = {} if case["content_type"] is None else {"content_type": case["content_type"]}
@@ -54,7 +54,7 @@ LONG = f'{JSON}; a="{";" * 200}"'
 
 @pytest.mark.parametrize("header", [LONG, LONG[:201], LONG * 10_000])
 def test_long_content_type_is_refused(header: str) -> None:
-    """Over 200 characters it is not read, whatever the body."""
+    """A header of more than 200 characters is refused unread, whatever the body."""
     edge = OperationsEdge(build().service)
     for body in (b"{}", b"", b"{"):
         reply = edge.handle(ask("POST", "/v1/operations/x:cancel", body, content_type=header))
@@ -63,7 +63,7 @@ def test_long_content_type_is_refused(header: str) -> None:
 
 
 def test_an_object_is_read() -> None:
-    """JSON in UTF-8 is read, and a blank body is an empty object."""
+    """JSON in UTF-8 is accepted, and a blank body is an empty object."""
     for header in (JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None):
         for body in (b'{"a": 1}', b"\t{}\r\n", b"", b" \n", b'{"\\ud83d\\ude00": "\\\\ud800"}'):
             assert read_object(header, body) == json.loads(body.strip() or b"{}")
@@ -85,7 +85,7 @@ def test_an_object_is_read() -> None:
     ],
 )
 def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
-    """The reason says why."""
+    """The error says why."""
     with pytest.raises(MalformedRequest, match=why) as refused:
         read_object(None, body)
     assert refused.value.field == "body"
@@ -93,7 +93,7 @@ def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("text", ["[]," * 100_001, '["a"],' * 100_001])
 def test_more_lists_than_are_read_quickly_are_refused(text: str) -> None:
-    """To read very many lists would hold the interpreter, in whatever thread."""
+    """Parsing very many lists would block the interpreter, in whatever thread."""
     body = f'{{"a": [{text[:-1]}]}}'.encode()
     with pytest.raises(MalformedRequest, match="more than 100000 lists"):
         read_object(JSON, body)
@@ -110,7 +110,7 @@ def test_brackets_in_strings_do_not_count_as_lists() -> None:
 @pytest.mark.parametrize("path", ["/v1/operations/x:cancel", "/v1/operations:batchGet"])
 @pytest.mark.parametrize(("size", "long"), [(MANY_BYTES - 1, False), (MANY_BYTES, True)])
 def test_long_body_is_read_in_a_thread(path: str, size: int, long: bool) -> None:
-    """The event loop reads short ones itself, which is quicker."""
+    """The event loop parses shorter bodies itself, which is quicker."""
     body = b'{"names": ["operations/x"]}' if "batch" in path else b"{}"
     exchange = OperationsEdge(build().service).exchange(ask("POST", path, body.ljust(size)))
     step = next(exchange)

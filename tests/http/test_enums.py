@@ -1,4 +1,4 @@
-"""Enum values as numbers for clients that ask so (spec §5.8(5))."""
+"""Enum values as numbers, for clients that request them (spec §5.8(5))."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Colour(enum.Enum):
 
 @attrs.frozen
 class Pixel:
-    """A message without a name, inside another."""
+    """A message without a full name, used inside another."""
 
     colour: Colour = Colour.NONE
 
@@ -43,7 +43,7 @@ class Pixel:
 @lro.message("acme.v1.Picture")
 @attrs.frozen(kw_only=True)
 class Picture:
-    """Enums wherever a message can have them."""
+    """A message with enums in every possible place."""
 
     colour: Colour = Colour.NONE
     best: Colour | None = None
@@ -65,7 +65,7 @@ RED = TYPES.pack(Picture(colour=Colour.RED))
 
 
 def shown(message: Any) -> Any:
-    """The JSON of a message as it stands in a response."""
+    """Return the JSON of a message as it appears in a response."""
     packed = message if isinstance(message, lro.AnyMessage) else TYPES.pack(message)
     operation = lro.Operation(name="operations/x", done=True, result=packed)
     response = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)["response"]
@@ -96,12 +96,12 @@ def shown(message: Any) -> Any:
     ],
 )
 def test_enum_fields_are_numbers(message: Any, wanted: Any) -> None:
-    """Every value of an enum field is its number, and no other text is touched."""
+    """Every value of an enum field becomes its number, and other texts stay as they are."""
     assert shown(message) == wanted
 
 
 def test_enums_in_nested_any_are_numbers() -> None:
-    """Three levels deep."""
+    """An enum is replaced three levels deep."""
     inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
     middle = {"@type": URL + "google.protobuf.Any", "value": inner}
     outer = lro.AnyMessage(URL + "google.protobuf.Any", middle)
@@ -123,12 +123,12 @@ def test_enums_in_nested_any_are_numbers() -> None:
     ],
 )
 def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
-    """A payload written by another program is changed where it fits its type, and only there."""
+    """If another program wrote the payload, only the fields that fit their types are changed."""
     assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 
 def test_names_of_proto_and_aliases_count_too() -> None:
-    """A field is known by both of its names, and FINE is another name of GOOD."""
+    """A field is found by either of its names; FINE is an alias of GOOD."""
     picture = lro.AnyMessage(URL + "acme.v1.Picture", {"by_name": {"a": "RED"}, "quality": "FINE"})
     assert shown(picture) == {"by_name": {"a": 1}, "quality": "FINE"}
     assert shown(lro.AnyMessage(URL + "acme.v1.CountResponse", {"quality": "FINE"})) == {
@@ -137,7 +137,7 @@ def test_names_of_proto_and_aliases_count_too() -> None:
 
 
 def test_enums_in_all_messages_of_an_operation_are_numbers() -> None:
-    """In metadata, response and error details."""
+    """Enums in metadata, response and error details are replaced."""
     failed = lro.Operation(
         name="operations/x",
         done=True,
@@ -161,7 +161,7 @@ def test_enums_in_all_messages_of_an_operation_are_numbers() -> None:
 
 
 def test_binary_payloads_are_not_changed() -> None:
-    """A payload in binary form, or none, is not this module's business."""
+    """A binary or missing payload stays as it is."""
     binary = lro.Operation(
         name="operations/x", metadata=lro.AnyMessage(URL + "acme.v1.Picture", b"\0")
     )
@@ -171,7 +171,7 @@ def test_binary_payloads_are_not_changed() -> None:
 
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
 def test_verbs_that_return_operations_ask_for_them(alt: str) -> None:
-    """Get, Wait, List and BatchGet print numbers if, and only if, they are asked to."""
+    """Get, Wait, List and BatchGet return numbers only on request."""
     counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = OperationsEdge(counting.service)
     wait = {"timeout": "0s"}

@@ -1,4 +1,4 @@
-"""Errors of invalid filters name the position and what was expected there."""
+"""Errors of invalid filters have the position, and what was expected there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.http.counting_service import DOMAIN, NOW, CountRequest, details_of
 from tests.http.servers import Caller, asgi_inside
 
 HERE = "‸"
-"""Stands in the filters below right before the character at which a human would look."""
+"""Marks the error position in the filters below: it stands before the wrong character."""
 
 LITERALS = "expected a field, a function, a value or '('"
 FIELDS = "expected one of the fields name, done, error, metadata, response or a function"
@@ -142,14 +142,14 @@ def service() -> Iterator[lro.Service]:
 
 @pytest.fixture(scope="module")
 def call(service: lro.Service) -> Iterator[Caller]:
-    """Calls over HTTP, within this process."""
+    """Call the service over HTTP, within this process."""
     with asgi_inside(OperationsApp(service)) as call:
         yield call
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call: Caller) -> None:
-    """Position and sentence reach who calls in the process, and who calls over HTTP, alike."""
+    """A caller in the process and a caller over HTTP get the same position and message."""
     marked, sentence = MISTAKES[mistake]
     position, text = marked.index(HERE), marked.replace(HERE, "")
     with pytest.raises(lro.errors.InvalidFilter) as caught:
@@ -157,7 +157,7 @@ def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call
     assert (caught.value.position, caught.value.description) == (position, sentence)
     reply = call("GET", f"/v1/operations?filter={quote(text)}")
     assert reply.status_code == 400
-    # For people the sentence, for programs the position.
+    # The message is for people, the position for programs.
     body: Mapping[str, Any] = reply.json()
     error = body["error"]
     assert (error["status"], error["message"]) == (
@@ -176,20 +176,20 @@ def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call
 
 
 def test_operators_of_other_languages_are_search_words(call: Caller) -> None:
-    """What looks like another language's operator is a search for that word (spec §7.6)."""
+    """Operators of other languages count as search words (spec §7.6)."""
     for text in ("done = true and name = x", "not done", "done || error", "error.code in (3)"):
         assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}
 
 
 def test_invalid_filter_is_reported_before_store_is_asked(service: lro.Service) -> None:
-    """Also where the parent is empty and nothing would match anyway (spec §7.15)."""
+    """The error comes even for an empty parent, where no filter would match (spec §7.15)."""
     request = lro.wire.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
     with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
 
 def test_error_names_several_types(service: lro.Service) -> None:
-    """Of several registered types the one that goes furthest is shown, and that none accepts."""
+    """Of several types the error of the one that parsed furthest is shown, with a note on all."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
             two.declare(f"acme.v1.Things.Do{number}", response=response, **KINDS)

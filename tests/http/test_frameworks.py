@@ -1,4 +1,4 @@
-"""The edge mounted in Starlette and beside Flask; tests/integrations has their own routes."""
+"""The edge mounted in Starlette and beside Flask; tests/integrations tests their own routes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN, READY = "/v1/things:count", "/v1/things:ready"
 
 
 def starlette_app(counting: CountService, prefix: str) -> Any:
-    """An endpoint of its own, a ready one, and the operations mounted, or behind all routes."""
+    """A hand-written endpoint, a start by ``starts``, and operations mounted or as the default."""
     service, count = counting.service, counting.count
 
     async def start(request: Request) -> Response:
@@ -49,13 +49,13 @@ def starlette_app(counting: CountService, prefix: str) -> Any:
     app = Starlette(routes=[Route(OWN, start, methods=["POST"]), ready])
     if prefix:
         app.mount(prefix, asgi.OperationsApp(service))
-    else:  # a mount at the root would not match paths with a newline in them
+    else:  # a mount at the root would not match paths that contain a newline
         app.router.default = asgi.OperationsApp(service)
     return app
 
 
 def flask_app(counting: CountService, prefix: str) -> Any:
-    """The same, with the operations beside the application or in front of it."""
+    """The same in Flask, with the operations beside the application or in front of it."""
     service, count = counting.service, counting.count
     app = flask.Flask(__name__)
 
@@ -81,7 +81,7 @@ def flask_app(counting: CountService, prefix: str) -> Any:
     ("make", "serve"), [(starlette_app, servers.asgi_socket), (flask_app, servers.wsgi_socket)]
 )
 def test_edge_is_mounted_in_an_application(make: Any, serve: Any, prefix: str) -> None:
-    """Operations live there, paths are read as they were sent, and errors of both are their own."""
+    """Operations work there, raw paths arrive unchanged, and each side answers its own errors."""
     counting = build()
     at = f"{quote(prefix)}/v1"
     with serve(make(counting, prefix)) as call:
@@ -117,7 +117,7 @@ def test_edge_is_mounted_in_an_application(make: Any, serve: Any, prefix: str) -
 
 
 def check_resource(call: Caller, path: str, resource: str) -> None:
-    """The path as the edge has read it, taken from its 404."""
+    """Check the resource name that the edge has read from the path, by its 404."""
     reply = call("GET", path)
     assert reply.status_code == 404, reply.text
     assert details_of(reply.json())["ResourceInfo"]["resourceName"] == resource
@@ -125,7 +125,7 @@ def check_resource(call: Caller, path: str, resource: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["/inner", "/outer/inner"])
 def test_a_mount_in_a_mount_or_behind_a_proxy_that_cuts_its_prefix(prefix: str) -> None:
-    """Each mount adds its prefix to root_path, which may have the proxy's already."""
+    """Each mount adds its prefix to root_path, which may already have the proxy's prefix."""
     inner = starlette_app(build(), "/inner")
     outer = Starlette(routes=[Mount("/outer", inner)])
 
@@ -140,7 +140,7 @@ def test_a_mount_in_a_mount_or_behind_a_proxy_that_cuts_its_prefix(prefix: str) 
 
 
 def test_body_that_a_middleware_has_read_is_read_again() -> None:
-    """Starlette's base middleware passes the body again, and then only the disconnect."""
+    """Starlette's base middleware passes the body again, and after it only the disconnect."""
     counting, name = begun(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:

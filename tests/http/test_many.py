@@ -46,12 +46,12 @@ EACH = pytest.mark.parametrize(
 
 
 def prefix_of(path: str) -> str:
-    """What the names of a collection begin with."""
+    """Return the prefix of the names in a collection."""
     return "projects/p/operations/" if path.startswith(PARENT) else "operations/"
 
 
 def answer(counting: CountService, path: str, body: Any, **options: Any) -> HttpReply:
-    """The reply to a POST that is no stream; as an event loop is given it."""
+    """Return the reply to a POST that is not a stream, as sent on an event loop."""
     line = serve(
         OperationsApp(counting.service, parents=["projects/*"], **options),
         scope_of("POST", path),
@@ -61,7 +61,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     headers = tuple((k.decode(), v.decode()) for k, v in start["headers"])
     headers = tuple(each for each in headers if each[0] != "content-length")
     reply = HttpReply(start["status"], headers, end["body"])
-    if not path.endswith(":watch"):  # as in a thread
+    if not path.endswith(":watch"):  # the same in a thread
         assert edge_of(counting, **options).handle(ask("POST", path, body)) == reply
     return reply
 
@@ -83,7 +83,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     ],
 )
 def test_extension_routes_bind_their_names(method: str, path: str, rpc: str, name: str) -> None:
-    """The verbs are chosen as all verbs are: no id is taken for one, unless it is written raw."""
+    """A verb ends the path, as for other routes; an id that ends like a verb must be escaped."""
     table = RouteTable((*default_routes(["projects/*"]), *extension_routes(["projects/*"])))
     found = table.find(method, path)
     assert (found.rpc, found.bindings) == (rpc, {"name": name})
@@ -114,7 +114,7 @@ def test_method_that_is_not_allowed_lists_those_that_are() -> None:
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 @pytest.mark.parametrize("view", ["", "?view=BASIC", "?view=FULL"])
 def test_batch_is_in_the_order_asked_for(view: str, parent: str, counting: CountService) -> None:
-    """What is there, each once, and what is not; as Get shows it in the same view."""
+    """The reply has each operation once, as Get shows it in that view, and the missing names."""
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
     counting.finish(second)
@@ -150,7 +150,7 @@ def test_batch_is_in_the_order_asked_for(view: str, parent: str, counting: Count
 def test_view_that_does_not_exist_is_refused_by_the_edge(
     call: tuple[str, str], view: str, counting: CountService
 ) -> None:
-    """An empty one is BASIC; other verbs have no views."""
+    """An empty view means BASIC; other verbs have no views."""
     method, path = call
     edge = edge_of(counting)
     refused = edge.handle(ask(method, f"{path}?view={view}"))
@@ -164,7 +164,7 @@ def test_view_that_does_not_exist_is_refused_by_the_edge(
 
 
 def test_large_operation_has_its_description(counting: CountService) -> None:
-    """It is read a second time when there is room for its reply."""
+    """A large operation is read again once there is room for its reply."""
     method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
     name = method.start(CountRequest()).name
     counting.service.reporter(name).complete(lro.types.StringValue("x" * 200_000))
@@ -174,12 +174,12 @@ def test_large_operation_has_its_description(counting: CountService) -> None:
 
 
 def descriptions_of(reply: HttpReply) -> list[Any]:
-    """The descriptions of the operations in a reply."""
+    """Return the descriptions of the operations in a reply."""
     return [one["description"] for one in json.loads(reply.body)["operations"]]
 
 
 def retrying(**options: Any) -> tuple[CountService, str]:
-    """A counting service, and the name of an operation whose first attempt has failed."""
+    """Make a counting service, and the name of an operation whose first attempt has failed."""
     counting = build(**options)
 
     @counting.service.method("acme.v1.Things.Fail", retry=lro.Retry(jitter=0))
@@ -190,7 +190,7 @@ def retrying(**options: Any) -> tuple[CountService, str]:
 
 
 def test_only_operators_are_told_how_attempts_failed() -> None:
-    """Callers get the times and counts; the errors need a verb that is off, and permission."""
+    """Callers get times and counts; errors need a verb that is off by default, and permission."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "InspectOperation" or caller == "operator"
@@ -220,7 +220,7 @@ def test_only_operators_are_told_how_attempts_failed() -> None:
 
 
 def test_expiry_and_origin_are_described() -> None:
-    """Of work that waits, and of a rerun."""
+    """Waiting work has its expiry, and a rerun its origin."""
     counting, _ = retrying()
     minute = timedelta(minutes=1)
     late = counting.service.start(
@@ -259,7 +259,7 @@ BODIES = [
 def test_hostile_body_is_refused_with_its_field(
     path: str, body: Any, reason: str, field: str
 ) -> None:
-    """400 with the wrong field, for each parent and each names; the store is not asked."""
+    """The error is 400 with the wrong field, for each parent, and the store is not called."""
     counting = build(Wrapped(pytest.fail, "find"))
     if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
         body = json.loads(json.dumps(body).replace('"operations/', '"projects/p/operations/'))
@@ -270,7 +270,7 @@ def test_hostile_body_is_refused_with_its_field(
 
 @EACH
 def test_names_of_another_collection_are_refused(path: str) -> None:
-    """A proxy that allows one path has not allowed other collections (spec §3.11)."""
+    """A proxy that allows one collection has not allowed others (spec §3.11)."""
     counting = build(Wrapped(pytest.fail, "find"))
     mine = f"{prefix_of(path)}a"
     for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
@@ -282,7 +282,7 @@ def test_names_of_another_collection_are_refused(path: str) -> None:
 
 @EACH
 def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
-    """415 or 413, before anything of it is parsed."""
+    """The error is 415 or 413, before any of the body is parsed."""
     edge = edge_of(build(), max_body=1000)
     for headers, size, status, reason in (
         ({"content_type": "text/plain"}, 1, 415, "UNSUPPORTED_MEDIA_TYPE"),
@@ -294,14 +294,14 @@ def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
 
 @EACH
 def test_names_in_the_query_are_refused(path: str) -> None:
-    """Names belong into the body (spec §5.8(1))."""
+    """Names must be in the body (spec §5.8(1))."""
     reply = edge_of(build()).handle(ask("POST", path + "?names=operations/a", {"names": ["x"]}))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
 
 
 @EACH
 def test_calls_of_many_are_checked_in_order(path: str) -> None:
-    """Supported, authenticated, well-formed, permitted (spec §3.1(5))."""
+    """The order is: supported, authenticated, well-formed, permitted (spec §3.1(5))."""
     said: list[str] = []
 
     def authenticate(_: object) -> str:
@@ -333,13 +333,13 @@ def test_calls_of_many_are_checked_in_order(path: str) -> None:
 
 
 def away() -> None:
-    """What a store does that cannot be reached."""
+    """Fail as a store that cannot be reached."""
     raise lro.errors.Unavailable("the database is away")
 
 
 @EACH
 def test_unavailable_store_is_answered_503(path: str) -> None:
-    """With Retry-After; a stream is not begun."""
+    """The error has Retry-After, and no stream begins."""
     reply = answer(build(Wrapped(away, "find")), path, {"names": [f"{prefix_of(path)}a"]})
     check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
@@ -348,7 +348,7 @@ def test_unavailable_store_is_answered_503(path: str) -> None:
 
 
 def events_of(pieces: bytes) -> list[tuple[str, Any]]:
-    """Kind and data of each event; the positions count from 1."""
+    """Return the kind and data of each event, and check that the ids count from 1."""
     found = []
     for block in pieces.decode().removesuffix("\n\n").split("\n\n"):
         if block == ":":
@@ -362,7 +362,7 @@ def events_of(pieces: bytes) -> list[tuple[str, Any]]:
 
 
 class Stream(Line):
-    """A connection whose caller acts after so many events, and may leave."""
+    """A connection whose caller acts after each event, and may disconnect."""
 
     def __init__(self, body: bytes, *acts: Callable[[], object]) -> None:
         super().__init__([part(body)], self._leave)
@@ -390,7 +390,7 @@ def follow(
     target: str = WATCH,
     **options: Any,
 ) -> Stream:
-    """A stream from its begin to its end."""
+    """Follow a stream to its end."""
     path, _, query = target.partition("?")
     method = "POST" if names else "GET"
     stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
@@ -401,7 +401,7 @@ def follow(
 
 
 def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> None:
-    """Snapshots, changes, the end: and the headers that keep it from being held up."""
+    """The stream has snapshots, changes and an end, and headers that prevent buffering."""
     first, second = counting.start(metadata=CountMetadata(percent=1)), counting.start()
     stream = follow(
         counting,
@@ -439,7 +439,7 @@ def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> N
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_get_of_watch_streams_one_operation(parent: str) -> None:
-    """By GET, with enum values as numbers where they are asked for."""
+    """GET works too, with enum values as numbers on request."""
     counting, name = begun(parent, metadata=CountMetadata(phase=Phase.COUNTING))
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
         stream = follow(counting, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
@@ -452,13 +452,13 @@ def test_get_of_watch_streams_one_operation(parent: str) -> None:
 
 @pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
 def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
-    """The collection is no operation."""
+    """A collection is not an operation."""
     status, _, body = serve(OperationsApp(build().service), scope_of("GET", path)).reply
     assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
 
 
 def test_head_of_a_stream_leaves_no_watch() -> None:
-    """The reply has its headers and no body, and no watch is left."""
+    """The reply has the headers of the stream and no body, and no watch is left."""
     counting, name = begun()
     start, end = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch")).sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
@@ -466,7 +466,7 @@ def test_head_of_a_stream_leaves_no_watch() -> None:
 
 
 def test_stream_without_events_sends_comments() -> None:
-    """A comment is sent as long as there is no event."""
+    """Comments are sent while there is no event."""
     counting, name = begun()
     acts = (lambda: None, lambda: None, lambda: counting.finish(name))
     stream = follow(counting, [name], *acts, heartbeat_seconds=0.01)
@@ -476,14 +476,14 @@ def test_stream_without_events_sends_comments() -> None:
 
 
 def test_heartbeats_are_every_15_seconds_at_least() -> None:
-    """Seldomer ones are refused."""
+    """Longer intervals are refused."""
     for seconds in (0, -1, 15.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="at most 15"):
             edge_of(build(), heartbeat_seconds=seconds)
 
 
 def test_broken_connection_frees_its_stream() -> None:
-    """The server gets its own error."""
+    """The server gets the original error."""
     counting, name = begun()
 
     def snap() -> None:
@@ -495,13 +495,13 @@ def test_broken_connection_frees_its_stream() -> None:
 
 
 def test_closing_service_ends_its_streams(counting: CountService) -> None:
-    """The stream ends as if all had been sent."""
+    """The stream ends as if everything had been sent."""
     stream = follow(counting, [counting.start()], counting.service.close)
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
 def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> None:
-    """However many there are, none is held back for the next."""
+    """Each large operation is sent on its own, without waiting for the next."""
     names = [counting.start() for _ in "abc"]
     for name in names:
         assert counting.service.reporter(name).fail(lro.StatusError(Code.ABORTED, "x" * 40_000))
@@ -513,7 +513,7 @@ def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> Non
 
 @pytest.mark.parametrize("query", ["", "?$alt=json;enum-encoding=int"])
 def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
-    """An ErrorInfo stands for it among many; alone it is an error, not a result (spec §1.14(3))."""
+    """In lists an ErrorInfo replaces the message; a single read is an error (spec §1.14(3))."""
     store = MemoryStore(lambda: NOW)
     counting = build(store)
     good, bad = counting.start(), counting.start()
@@ -539,7 +539,7 @@ def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
 
 
 def test_wsgi_refuses_streams() -> None:
-    """With 501 and the reason; BatchGet works (spec §3.11)."""
+    """The error is 501 with the reason (spec §3.11)."""
     counting, name = begun()
     edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):

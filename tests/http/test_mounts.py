@@ -1,4 +1,4 @@
-"""Raw paths, below mount points and beside decoded ones."""
+"""Raw paths below mount points, and compared with decoded paths."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
     ],
 )
 def test_path_below_a_mount_stays_raw(path: str, mount: str, below: str | None) -> None:
-    """The mount point ends where a segment ends."""
+    """A mount point ends only where a segment ends."""
     assert strip_mount(path, mount) == below
 
 
 @given(SEGMENTS, SEGMENTS)
 def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
-    """A path below a mount point is what was put there, however both are escaped."""
+    """The rest of the path comes back unchanged, however both parts are escaped."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
     assert strip_mount(whole, "/" + "/".join(mount)) == below
@@ -56,19 +56,19 @@ def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
 def test_raw_path_counts_only_if_it_decodes_to_the_path(
     raw: str, decoded: str, wanted: str
 ) -> None:
-    """A raw path counts only if the decoded one was not rewritten."""
+    """If the decoded path was rewritten, the raw path is ignored."""
     assert raw_form(raw, decoded) == wanted
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters()))
 def test_a_raw_form_decodes_to_the_path(decoded: str, raw: str) -> None:
-    """Whatever the server gives as raw path, what is routed is the path that others have seen."""
+    """Whatever the server passes as raw path, the routed path equals the decoded one."""
     assert unquote(raw_form(raw, decoded)) == decoded
 
 
 @given(st.binary())
 def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
-    """UTF-8 or not."""
+    """Bytes survive whether or not they are UTF-8."""
     assert wire_text(data).encode("utf-8", "surrogateescape") == data
 
 
@@ -76,6 +76,6 @@ def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
     ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
 )
 def test_path_that_is_too_long_stays_as_it_is(raw: str, decoded: str) -> None:
-    """It is not decoded to be compared, since no route has it."""
+    """It is not decoded for a comparison, since no route matches it."""
     assert raw_form(raw, decoded) == (raw or decoded)
     assert strip_mount(raw_form(raw, decoded), "/A") is None

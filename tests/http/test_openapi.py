@@ -1,4 +1,4 @@
-"""OpenAPI documents: what is in them, that they are valid, where they are served, FastAPI's."""
+"""OpenAPI documents: their content, validity and paths, and those of FastAPI."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERBS = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation",
 
 
 def valid(document: Mapping[str, Any]) -> Any:
-    """The document, which a validator accepts."""
+    """Return the document after a validator has accepted it."""
     pytest.importorskip("openapi_spec_validator").validate(document)
     return document
 
@@ -53,7 +53,7 @@ class OwnRequest:
 
 
 def service_of_all(**options: Any) -> lro.Service:
-    """A service whose methods take and give messages of every kind."""
+    """Make a service whose methods have messages of every kind."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
 
     @service.method("acme.v1.Things.Scale", path="/v1/things:scale")
@@ -89,7 +89,7 @@ def service_of_all(**options: Any) -> lro.Service:
 def test_document_of_every_kind_of_message_is_valid(
     parents: Sequence[str], verbs: Sequence[str]
 ) -> None:
-    """With recursion and well-known types, parents, and verbs switched off."""
+    """The messages include recursive and well-known types; parents and verbs vary."""
     service = service_of_all(verbs=verbs) if verbs else service_of_all()
     document = valid(describe(service, parents=parents))
     ids = [call["operationId"] for path in document["paths"].values() for call in path.values()]
@@ -99,7 +99,7 @@ def test_document_of_every_kind_of_message_is_valid(
 
 @pytest.mark.parametrize("off", [(), ("ListOperations", "WaitOperation"), VERBS[1:]])
 def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
-    """And links to those of them that the operation may go on with."""
+    """The start links to the verbs that are on."""
     from lro._engine.access import VERBS as every
 
     document = valid(describe(service_of_all(verbs=[verb for verb in every if verb not in off])))
@@ -117,7 +117,7 @@ def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
 
 
 def test_start_says_its_three_types() -> None:
-    """In its body, its reply and the extension of AEP-151; its docstring is the description."""
+    """Body, reply and AEP-151 extension have the types; the docstring is the description."""
     document = valid(describe(service_of_all()))
     start = document["paths"]["/v1/things:scale"]["post"]
     assert (start["summary"], start["description"]) == ("Scale things.", "All of them at once.")
@@ -139,7 +139,7 @@ def test_start_says_its_three_types() -> None:
 
 
 def test_names_of_the_application_may_be_those_of_the_library() -> None:
-    """Links lead to the verbs whatever a method is called; a request keeps its own request id."""
+    """Links lead to the right verbs even if a method has such a name; its request id stays."""
     service = build().service
 
     @service.method("acme.v1.Operations.Get", path="/v1/x")
@@ -211,7 +211,7 @@ class ResizeRequest:
 def test_start_by_an_http_rule_has_its_parameters(
     rule: dict[str, str], path: str, parameters: Mapping[str, str], body: set[str] | None
 ) -> None:
-    """Variables of the path, what is left in the query, and the body (spec §5.16)."""
+    """The document has path variables, other fields in the query, and the body (spec §5.16)."""
     service = build().service
 
     @service.method("acme.v1.Disks.Resize", **rule)
@@ -249,7 +249,7 @@ class MakeOperation:
 
 @attrs.frozen
 class Thing:
-    """Its names with a suffix are those of others without the dot."""
+    """A message whose name with a suffix equals that of another, except for the dot."""
 
     start: ThingStart | None = None
     input: ThingInput | None = None
@@ -258,7 +258,7 @@ class Thing:
 
 
 def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
-    """Generators of code keep letters and digits, and leave out both of two that are equal then."""
+    """Code generators keep only letters and digits, and drop both of two equal names."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     make = service.declare("a.v1.Things.Make", request=Thing, response=Thing)
     document = valid(describe(OperationsEdge(service, starts={"/v1/things:make": make})))
@@ -284,7 +284,7 @@ def test_document_says_title_servers_and_security() -> None:
 
 
 def test_document_of_a_service_is_as_the_snapshot(counting: CountService) -> None:
-    """A change of it is a change for all who generate clients: look at it, and delete the file."""
+    """A change affects everyone who generates clients: review it, then delete the file."""
     made = describe(counting.service, starts={PATH: counting.count}, parents=["projects/*"])
     text = json.dumps(made, indent=1) + "\n"
     if not SNAPSHOT.exists():
@@ -308,7 +308,7 @@ def refuse(headers: Mapping[str, str]) -> str:
 
 @INSIDE
 def test_document_is_served_without_authentication(application: Application, inside: Any) -> None:
-    """Other paths ask for it; without the option there is no document."""
+    """Other paths require authentication; without the option there is no document."""
     counting = build()
     starts = {PATH: counting.count}
     app = application(counting.service, starts=starts, authenticate=refuse, openapi=Document())
@@ -330,7 +330,7 @@ def test_document_is_served_without_authentication(application: Application, ins
 
 
 def test_document_is_served_where_and_as_it_says() -> None:
-    """By the option; :func:`describe` can make another."""
+    """``openapi`` sets the path and title; :func:`describe` can make another document."""
     app = asgi.OperationsApp(build().service, openapi=Document(path="/v1/t.json", title="Things"))
     with servers.asgi_inside(app) as call:
         assert call("GET", "/v1/t.json").json()["info"]["title"] == "Things"
@@ -340,7 +340,7 @@ def test_document_is_served_where_and_as_it_says() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/operations", "/v1/operations/x", "/v1/operations/x:watch"])
 def test_path_that_is_served_already_is_refused(path: str) -> None:
-    """The error says as what."""
+    """The error says what the path serves."""
     with pytest.raises(lro.DeclarationError, match=r"is served already, as .*Operation"):
         OperationsEdge(build().service, openapi=Document(path=path))
 
@@ -364,7 +364,7 @@ def test_path_that_is_served_already_is_refused(path: str) -> None:
     ],
 )
 def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> None:
-    """When it is given."""
+    """The error is raised where the argument is passed."""
     with pytest.raises(lro.DeclarationError):
         make()
 
@@ -373,7 +373,7 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 
 
 def test_paths_are_in_the_document_of_fastapi_beside_its_own(counting: CountService) -> None:
-    """Also those that are added later; where both have one, that of FastAPI wins."""
+    """Routes that are added later are included; if both have a path, FastAPI's description wins."""
     fastapi = pytest.importorskip("fastapi")
     security = {"token": {"type": "http", "scheme": "bearer"}}
     operations = asgi.OperationsApp(
@@ -407,12 +407,12 @@ def test_paths_are_in_the_document_of_fastapi_beside_its_own(counting: CountServ
         @app.get("/v1/later")
         def later() -> None: ...
 
-        app.openapi_schema = None  # as versions before 0.165 want it
+        app.openapi_schema = None  # as versions before 0.165 need
         assert "/v1/later" in call("GET", "/openapi.json").json()["paths"]
 
 
 def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
-    """A FastAPI application without a path of its own has ours alone; with webhooks of both."""
+    """A FastAPI application without routes shows only our paths, and the webhooks of both."""
     app = pytest.importorskip("fastapi").FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)
 
@@ -430,7 +430,7 @@ def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
 
 
 def test_document_has_the_webhooks_that_the_service_sends() -> None:
-    """One for each event, with the headers of Standard Webhooks; none without webhooks."""
+    """Each event has one, with the headers of Standard Webhooks; without webhooks none has."""
     assert "webhooks" not in describe(service_of_all())
     document = valid(describe(service_of_all(webhooks=Webhooks())))
     assert [*document["webhooks"]] == [*EVENTS]

@@ -43,7 +43,7 @@ EACH_ONE = pytest.mark.parametrize("verb", ONES)
 
 
 def json_of(reply: HttpReply) -> Any:
-    """The body of a good reply, whose headers are checked too (spec §5.10, §5.14)."""
+    """Check the headers of a good reply (spec §5.10, §5.14), and return its body."""
     headers = headers_of(reply)
     assert reply.status == 200
     assert headers["content-type"] == "application/json; charset=utf-8"
@@ -59,7 +59,7 @@ def json_of(reply: HttpReply) -> Any:
 def test_every_verb_answers_through_the_life_of_an_operation(
     parent: str, counting: CountService
 ) -> None:
-    """Started, read, listed, waited for, cancelled, ended, deleted: every verb answers."""
+    """Every verb answers while the operation runs, after its end and after its deletion."""
     edge = edge_of(counting, poll_seconds=7)
     name = counting.start(parent, metadata=CountMetadata(percent=1))
     running = {"name": name, "metadata": {"@type": URL + "acme.v1.CountMetadata", "percent": 1}}
@@ -91,7 +91,7 @@ def test_every_verb_answers_through_the_life_of_an_operation(
     ],
 )
 def test_head_is_get_without_a_body(request_: HttpRequest) -> None:
-    """HEAD has the status and the headers of GET, the length included, good reply or not."""
+    """HEAD has the status and headers of GET, including the length, for good replies and errors."""
     edge = edge_of(build())
     got = edge.handle(request_)
     head = edge.handle(attrs.evolve(request_, method="HEAD"))
@@ -110,7 +110,7 @@ def refuse_caller(headers: Mapping[str, str]) -> str:
 @EACH_ONE
 @pytest.mark.parametrize("name", ["operations/nope", "operations/a/b", "projects/p/operations/x"])
 def test_name_without_record_is_not_found(verb: str, name: str) -> None:
-    """A well-formed name without a record is NOT_FOUND, with the resource."""
+    """A well-formed name without a record is NOT_FOUND, with the resource in the details."""
     reply = edge_of(build()).handle(VERBS[verb](name))
     error = check_error(reply, 404, Code.NOT_FOUND, "OPERATION_NOT_FOUND")
     details = details_of(reply.body)
@@ -126,7 +126,7 @@ def test_name_without_record_is_not_found(verb: str, name: str) -> None:
 @EACH_ONE
 @pytest.mark.parametrize("bad", ["operations/..", "operations/a/-", "operations/%00", "x" * 2000])
 def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str) -> None:
-    """A name that cannot be one is INVALID_ARGUMENT, and no record is looked for."""
+    """A malformed name is INVALID_ARGUMENT, and the store is not called."""
     name = f"operations/{bad}" if bad[0] == "x" else bad
     reply = edge_of(build(Wrapped(explode, "get", "update"))).handle(VERBS[verb](name))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_OPERATION_NAME")
@@ -136,7 +136,7 @@ def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str
 
 
 def test_caller_whom_a_framework_has_found_is_not_asked_for() -> None:
-    """The hook is not called, and ``authorize`` gets the name."""
+    """If a framework has set the caller, only ``authorize`` is called, with that name."""
     seen: list[str] = []
     counting = build(authorize=lambda caller, *_: seen.append(caller))
     edge = edge_of(counting, authenticate=refuse_caller)
@@ -145,7 +145,7 @@ def test_caller_whom_a_framework_has_found_is_not_asked_for() -> None:
 
 
 class AnyName(str):
-    """Equal to every text, as a text that ignores case is to more than one."""
+    """A text that claims to equal every text, like a class that ignores case."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -155,7 +155,7 @@ class AnyName(str):
 
 
 def test_caller_name_of_an_odd_class_sees_only_what_is_its_own() -> None:
-    """Owners are compared as texts, whatever their class says is equal."""
+    """Owners are compared as plain texts, whatever ``__eq__`` of their class says."""
     counting = build(owner_only=True)
     name = counting.count.start(CountRequest(), caller="bob").name
     edge = edge_of(counting, authenticate=lambda headers: AnyName("ann"))
@@ -173,7 +173,7 @@ def test_caller_name_of_an_odd_class_sees_only_what_is_its_own() -> None:
     ],
 )
 def test_unauthenticated_reply_has_a_challenge(error: lro.LroError, challenge: str) -> None:
-    """Every 401 has one, by default that for tokens (RFC 9110 §11.6.1); no other reply has."""
+    """Every 401 has a challenge, by default Bearer (RFC 9110 §11.6.1); no other reply has one."""
 
     def authenticate(headers: Mapping[str, str]) -> str:
         if "x-user" in headers:
@@ -189,7 +189,7 @@ def test_unauthenticated_reply_has_a_challenge(error: lro.LroError, challenge: s
 
 
 def leave(_: object) -> str:
-    """Raise what would stop a server."""
+    """Raise an exception that would stop a server."""
     raise SystemExit
 
 
@@ -199,7 +199,7 @@ def leave(_: object) -> str:
 def test_challenge_that_no_header_can_hold_is_refused(
     challenge: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before it could end the header, and begin another; if it is set later, Bearer is sent."""
+    """It could inject another header; if it is set later, Bearer is sent instead."""
     with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
         lro.errors.Unauthenticated("who?", challenge)
 
@@ -217,7 +217,7 @@ def test_challenge_that_no_header_can_hold_is_refused(
 
 @EACH_VERB
 def test_calls_are_checked_in_order(verb: str) -> None:
-    """Supported, authenticated, well-formed, permitted, existing (spec §3.1(5))."""
+    """The order is: supported, authenticated, well-formed, permitted, existing (spec §3.1(5))."""
     asked: list[str] = []
 
     def authenticate(headers: Mapping[str, str]) -> str:
@@ -240,7 +240,7 @@ def test_calls_are_checked_in_order(verb: str) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "GetOperation"])
 @pytest.mark.parametrize("query", ["", "colour=red"])
 def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
-    """For every call, before the caller is authenticated (spec §3.9)."""
+    """Every call is refused, before the caller is authenticated (spec §3.9)."""
     edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
     for name in ("operations/x", "operations/.."):
         reply = edge.handle(attrs.evolve(VERBS[verb](name), query=query, body=b"\xff"))
@@ -250,7 +250,7 @@ def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
 
 @EACH_VERB
 def test_unavailable_store_says_when_to_retry(verb: str) -> None:
-    """A store that is away for now is UNAVAILABLE, and callers learn when to retry."""
+    """An unreachable store gives UNAVAILABLE with a time to retry after."""
     for delay, header in ((2.5, "3"), (1, "1"), (0, "1"), (3600, "3600"), (0.001, "1")):
         span = timedelta(seconds=delay)
 
@@ -315,14 +315,14 @@ OTHER: list[tuple[HttpRequest, int, Code, str, str, Mapping[str, str] | None]] =
         for text in ("0", "0.0", " 0 ", "000")
     ],
 ]
-"""Requests, with status, code, reason, Allow and facts of the errors that answer them."""
+"""Requests, with the status, code, reason, Allow header and metadata of the error."""
 
 
 @pytest.mark.parametrize(("request_", "http", "code", "reason", "allow", "facts"), OTHER)
 def test_refusal_says_status_code_reason_and_facts(
     request_: HttpRequest, http: int, code: Code, reason: str, allow: str, facts: Any
 ) -> None:
-    """Of routes, methods and deadlines; Allow where another method would do."""
+    """Errors of routes, methods and deadlines; a wrong method also gets the Allow header."""
     reply = edge_of(build()).handle(request_)
     check_error(reply, http, code, reason)
     assert headers_of(reply).get("allow", "") == allow
@@ -360,14 +360,14 @@ INVALID = [
     ],
     (post("wait", {"timeout": "-1s"}, x_server_timeout="0"), 400, "INVALID_TIMEOUT", "timeout"),
 ]
-"""Requests, and status, reason (by default MALFORMED_REQUEST) and field of their refusal."""
+"""Requests, with the status, reason (default MALFORMED_REQUEST) and field of the error."""
 
 
 @pytest.mark.parametrize(("request_", "status", "reason", "field"), INVALID)
 def test_invalid_argument_names_its_field(
     request_: HttpRequest, status: int, reason: str, field: str
 ) -> None:
-    """Every such refusal has its status, reason, and the field to blame."""
+    """Each refusal has its status, reason and field."""
     reply = edge_of(build()).handle(request_)
     check_error(reply, status, Code.INVALID_ARGUMENT, reason or "MALFORMED_REQUEST")
     (violation,) = details_of(reply.body)["BadRequest"]["fieldViolations"]
@@ -375,7 +375,7 @@ def test_invalid_argument_names_its_field(
 
 
 def test_deadline_header_is_read() -> None:
-    """A decimal number of seconds of any size; what is done is answered at once."""
+    """The header is a decimal number of any size; a wait for finished work returns at once."""
     counting, name = begun()
     counting.finish(name)
     for text in ("2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"):
@@ -384,13 +384,13 @@ def test_deadline_header_is_read() -> None:
 
 
 def test_a_deadline_bounds_the_wait() -> None:
-    """It wins over a longer timeout, and the reply is good (spec §4.4)."""
+    """The header overrides a longer timeout, and the reply is no error (spec §4.4)."""
     counting, name = begun()
     request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")
     assert json_of(edge_of(counting).handle(request)) == {"name": name}
 
 
-# -- errors that the application gives --------------------------------------------------------
+# -- errors of the application ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -406,13 +406,13 @@ def test_a_deadline_bounds_the_wait() -> None:
 def test_error_of_a_hook_reaches_the_caller(
     error: lro.LroError, http: int, code: Code, reason: str
 ) -> None:
-    """What a hook raises is what the caller gets."""
+    """The caller gets the error that the hook raises."""
     assert check_error(raising(error), http, code, reason)["message"] == str(error)
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
 def test_defect_code_of_a_hook_loses_its_text(code: Code, caplog: pytest.LogCaptureFixture) -> None:
-    """It keeps its reason, and loses message and details."""
+    """The reply keeps the reason, and drops the message and details."""
     detail = lro.types.DebugInfo(detail="disk 7")
     reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
@@ -421,13 +421,13 @@ def test_defect_code_of_a_hook_loses_its_text(code: Code, caplog: pytest.LogCapt
 
 
 def test_error_with_code_ok_becomes_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """It is a mistake of the application, and never a success."""
+    """The code OK in an error is a mistake of the application, and never a success."""
     check_error(raising(lro.StatusError(Code.OK, "fine")), 500, Code.UNKNOWN, "UNKNOWN")
     assert "fine" in caplog.text
 
 
 def test_unknown_metadata_or_detail_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
-    """An ErrorInfo stands for metadata of an unknown type, a detail is left out (spec §1.14(3))."""
+    """An ErrorInfo replaces such metadata, and such a detail is left out (spec §1.14(3))."""
     counting, name = begun(metadata=lro.AnyMessage(URL + "acme.v1.Secret", b"\0"))
     error = lro.StatusError(Code.NOT_FOUND, "no", (lro.AnyMessage(URL + "acme.v1.Secret", b"\0"),))
     counting.service.reporter(name).fail(error)
@@ -449,6 +449,6 @@ def raising(error: Exception) -> HttpReply:
 
 
 def test_status_499_has_a_phrase() -> None:
-    """Though the standard library does not know it."""
+    """The standard library does not know this status."""
     assert HttpReply(499, ()).status_line == "499 Client Closed Request"
     assert HttpReply(404, ()).status_line == "404 Not Found"

@@ -1,4 +1,4 @@
-"""``Prefer`` on starts, and the answer 202 (RFC 7240, RFC 9110 §15.3.3, spec §9.8)."""
+"""``Prefer`` on starts, and the status 202 (RFC 7240, RFC 9110 §15.3.3, spec §9.8)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PATH = "/v1/things:count"
 @pytest.mark.parametrize(
     ("header", "wanted"),
     [
-        # Examples of RFC 7240 §2, §4.1, §4.3 and its errata, and of §1.
+        # Examples of RFC 7240 §1, §2, §4.1 and §4.3, and of its errata.
         ("respond-async, wait=10", Preferences(10, True)),
         ("respond-async, wait=100, handling=lenient", Preferences(100, True)),
         ("return=minimal", NO_PREFERENCES),
         ("foo; some-parameter, wait=3", Preferences(3)),
         ('foo; some-parameter=""; x, wait=4', Preferences(4)),
         ('return=minimal; foo="some parameter", wait=6', Preferences(6)),
-        # Letter case, spaces, quotes, parameters, a value of nothing.
+        # Letter case, spaces, quotes, parameters, empty values.
         ("Respond-Async , WAIT = 7", Preferences(7, True)),
         ('wait="8"', Preferences(8)),
         ('wait="\\8"', Preferences(8)),
@@ -53,10 +53,10 @@ PATH = "/v1/things:count"
         ('respond-async="";x=y,,\t,wait=0012', Preferences(12, True)),
         ('foo="a, wait=3", wait=4', Preferences(4)),
         ("wait=0", Preferences(0)),
-        # The first of several counts.
+        # The first of several values is used.
         ("wait=1, wait=2, respond-async, respond-async=no", Preferences(1, True)),
         ("wait=never, wait=2", NO_PREFERENCES),
-        # Malformed ones are passed over.
+        # Malformed preferences are ignored.
         *[(header, NO_PREFERENCES) for header in ("", "wait", "wait=", "wait=1 2", "wait=\u0663")],
         *[(header, NO_PREFERENCES) for header in ('wait="3', "respond-async=yes")],
         ('=, ;, wait="1"2, (x), wait=5', Preferences(5)),
@@ -64,15 +64,15 @@ PATH = "/v1/things:count"
     ],
 )
 def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferences) -> None:
-    """Names in any letter case, words quoted or not, parameters unknown, the first one counts."""
+    """Letter case and quotes do not matter; of several values the first is used."""
     assert read_preferences(header) == wanted
 
 
 @contextlib.contextmanager
 def serving_work(kind: str, *, accepted: bool = False, **options: Any) -> Iterator[Any]:
-    """A service on threads, whose work ends when it may, and calls to an application of it.
+    """Serve work that ends once ``end`` is set, and yield the service and ways to call it.
 
-    Work of a size ends when a caller waits for it.
+    Work with a size ends as soon as a caller waits for it.
     """
     service = lro.Service(MemoryStore(), ThreadExecutor(4), **options)
     end = threading.Event()
@@ -119,7 +119,7 @@ KINDS = pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_start_that_is_not_done_is_answered_202(
     kind: str, accepted: bool, prefer: str | None, status: int, applied: str | None
 ) -> None:
-    """If the edge or the caller wants that, with the path of the operation."""
+    """If the edge or the caller asks for 202, the reply also has the operation's path."""
     with serving_work(kind, accepted=accepted) as at:
         reply = at.post(prefer)
         assert (reply.status_code, reply.headers.get("preference-applied")) == (status, applied)
@@ -134,7 +134,7 @@ def test_start_that_is_not_done_is_answered_202(
 @KINDS
 @pytest.mark.parametrize("prefer", ["wait=60", "respond-async, wait=60", "wait=99999999999"])
 def test_start_is_answered_when_the_operation_is_done(kind: str, prefer: str) -> None:
-    """One call starts and waits; the wait is bounded by that of the service."""
+    """One call starts and waits, at most for the service's longest wait."""
     with serving_work(kind, accepted=True) as at:
         reply = at.post(prefer, {"size": 1})
         assert (reply.status_code, reply.json()["done"]) == (200, True)
@@ -145,7 +145,7 @@ def test_start_is_answered_when_the_operation_is_done(kind: str, prefer: str) ->
 
 @KINDS
 def test_start_is_answered_when_the_time_is_over(kind: str) -> None:
-    """The operation goes on; what was applied is the bound of the service, in whole seconds."""
+    """The operation continues; Preference-Applied has the service's limit in whole seconds."""
     with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
         reply = at.post("respond-async, wait=5")
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -153,7 +153,7 @@ def test_start_is_answered_when_the_time_is_over(kind: str) -> None:
 
 
 def test_operation_that_is_done_at_once_is_answered_200() -> None:
-    """There is nothing to wait for, and nothing is asynchronous; a validated one has no path."""
+    """An operation that is already done gets 200; a validated one has no path."""
     with serving_work("asgi", accepted=True) as at:
         at.end.set()
         reply = at.post("respond-async, wait=60", {"validateOnly": True})
@@ -181,7 +181,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 def test_start_is_not_refused_because_the_caller_may_not_wait(
     kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operation is stored, so it is answered as it is; only a defect is in the log."""
+    """The stored operation is returned in its present state; only a defect is logged."""
     with serving_work(kind, **options) as at, caplog.at_level(logging.ERROR):
         reply = at.post("respond-async, wait=60", {"size": 1})
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -192,7 +192,7 @@ def test_start_is_not_refused_because_the_caller_may_not_wait(
 @KINDS
 @pytest.mark.parametrize("why", ["too many wait", "the service stops"])
 def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> None:
-    """The operation is stored: it is answered as it is, not with an error."""
+    """The operation is stored, so it is returned in its present state instead of an error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         if why == "the service stops":
             at.service.end_waits()
@@ -207,7 +207,7 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
 
 
 def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService) -> None:
-    """They are coroutines that wait; more of them than any pool has threads."""
+    """They wait as coroutines, so more of them can wait than any pool has threads."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def start_many() -> list[httpx.Response]:
@@ -230,7 +230,7 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService
 
 
 def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountService) -> None:
-    """Nothing is sent, no waiter is left, and the operation goes on."""
+    """Nothing is sent, no waiter is left, and the operation continues."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def leave() -> Any:
@@ -245,7 +245,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
 
 
 def test_call_that_the_server_cancels_ends_the_wait_after_its_start(counting: CountService) -> None:
-    """No thread goes on with the wait, which only the caller needed."""
+    """No thread continues the wait, which only the caller needed."""
     edge = OperationsEdge(counting.service, starts={PATH: counting.count})
 
     async def cancel() -> None:
@@ -270,12 +270,12 @@ scope_of = functools.partial(asgi_scope, "POST")
     [
         ("", scope_of(PATH)),
         ("/api", scope_of("/api" + PATH, root_path="/api")),
-        # A proxy has cut off what stands before the mount, or all of it.
+        # A proxy has cut off the part before the mount, or the whole mount.
         ("/api", scope_of(PATH, root_path="/api")),
         ("/api", scope_of(PATH, root_path="/api/")),
         ("/out/in", scope_of("/in" + PATH, root_path="/out/in", app_root_path="/out")),
         ("/out/in", scope_of("/out/in" + PATH, root_path="/out/in", app_root_path="/out")),
-        # Names that need escapes, and one that a browser would take for a host.
+        # Names that need escapes, and one that a browser would read as a host.
         (
             "/a%20b",
             {**scope_of("/a b" + PATH, root_path="/a b"), "raw_path": b"/a%20b/v1/things:count"},
@@ -285,7 +285,7 @@ scope_of = functools.partial(asgi_scope, "POST")
     ],
 )
 def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) -> None:
-    """As the server and the frameworks say it in ``root_path`` and ``app_root_path``."""
+    """Servers and frameworks pass the mount as ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     status, headers, body = serve(app, scope, part(b"{}")).reply
@@ -304,7 +304,7 @@ def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) ->
     ],
 )
 def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) -> None:
-    """Under WSGI that is where the application is mounted, whatever stands in the raw path."""
+    """Under WSGI the script name is the mount, whatever the raw path is."""
     counting = build()
     app = wsgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     made = servers.environ_of_wsgiref("POST", PATH) | dict(environ)
@@ -325,7 +325,7 @@ def test_mount_is_not_known_where_the_path_is_another() -> None:
 
 
 def test_location_has_the_parent(counting: CountService) -> None:
-    """Percent-encoded, where it is served; where it is not, there is no path to give."""
+    """The parent is percent-encoded; if its path is not served, there is no Location."""
     for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
         start = Start(counting.count, parent=lambda request, parent=parent: parent)
         options: Any = {"accepted": True, "parents": parents}
@@ -337,7 +337,7 @@ def test_location_has_the_parent(counting: CountService) -> None:
 
 
 def test_our_client_takes_202() -> None:
-    """A server may answer a start so; what the client prefers stands in its headers."""
+    """A server may answer 202, and the client's headers may have preferences."""
     with serving_work("wsgi", accepted=True) as at:
         wire = httpx.WSGITransport(wsgi.OperationsApp(at.service, starts=True, accepted=True))
         for prefer in ("respond-async", "wait=60"):

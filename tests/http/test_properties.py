@@ -1,4 +1,4 @@
-"""Whatever comes in, a well-formed reply goes out, and never a 500."""
+"""Any request gets a well-formed reply, and never a 500."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FINE = {501, 503, 504}
 
 
 def counting() -> Any:
-    """A service that never waits, with two operations to meet."""
+    """Make a service whose waits return at once, with two operations."""
     built = build(max_wait=timedelta(0))
     for parent in ("", "projects/p"):
         built.start(parent, metadata=CountMetadata(percent=1))
@@ -68,7 +68,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def check(method: str, reply: HttpReply) -> None:
-    """A reply is whole, whatever it says, and no defect."""
+    """Check that the reply is complete, and not the result of a defect."""
     headers = dict(reply.headers)
     assert len(headers) == len(reply.headers)
     assert headers["cache-control"] == "no-store"

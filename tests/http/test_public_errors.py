@@ -1,4 +1,4 @@
-"""Errors whose details cannot be sent."""
+"""Error replies, including errors whose details cannot be sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lro.wire import loads
 
 
 class Once(StatusError):
-    """Has details once, and never again."""
+    """An error whose details can be read only once."""
 
     asked = 0
 
@@ -36,7 +36,7 @@ def test_error_with_details_in_unknown_bytes_is_internal_and_logged(
 
 
 def test_details_of_error_are_read_once() -> None:
-    """An error whose second reading would differ is sent as it was read first."""
+    """A second reading could fail, so the details of the first one are sent."""
     reply = error_reply(Once(Code.NOT_FOUND, "gone"), TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers)["retry-after"]) == (404, "7")
 
@@ -52,7 +52,7 @@ def test_details_of_error_are_read_once() -> None:
     ],
 )
 def test_retry_after_is_that_of_packed_retry_info(detail: AnyMessage, seconds: str | None) -> None:
-    """The header is there where the detail can be read and has a delay (spec §5.13(2))."""
+    """The header is sent if the detail can be read and has a delay (spec §5.13(2))."""
     error = StatusError(Code.UNAVAILABLE, "later", extra=(detail,))
     reply = error_reply(error, TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers).get("retry-after")) == (503, seconds)
@@ -77,7 +77,7 @@ def test_fault_without_error_info_has_the_reason_of_its_code(
 
 @pytest.mark.parametrize("kind", [ResourceExhausted, Unavailable])
 def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unavailable]) -> None:
-    """It is built once: a flood of calls is refused with the same text."""
+    """The reply is cached, so that a flood of calls is refused cheaply."""
     types = TypeRegistry()
     replies = [
         error_reply(kind("full", timedelta(seconds=after)), types, domain)
@@ -91,7 +91,7 @@ def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unav
 
 @pytest.mark.parametrize("wrong", ["description", "retry_after"])
 def test_refusal_with_invalid_parts_is_internal(wrong: str) -> None:
-    """The application has changed the error; the caller still gets one."""
+    """The application has spoilt the error, and the caller gets INTERNAL."""
     error = ResourceExhausted("full")
     setattr(error, wrong, {"a": 1})
     assert error_reply(error, TypeRegistry(), "acme.test").status == 500

@@ -45,7 +45,7 @@ def test_vector(case: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("rpc", RPCS)
 def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> None:
-    """By every RPC; only the enum encoding of alt has an effect."""
+    """Every RPC accepts them; only the enum encoding of alt has an effect."""
     assert parse_query(rpc, query) == Query({}, enum_numbers=wanted)
 
 
@@ -74,7 +74,7 @@ def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> N
 def test_a_refused_query_blames_the_field(
     query: str, error: type[MalformedRequest], field: str
 ) -> None:
-    """A wrong parameter is refused with the field in proto spelling."""
+    """The error names the parameter in its proto spelling."""
     with pytest.raises(error) as refused:
         parse_query("ListOperations", query)
     assert refused.value.field.startswith(field)
@@ -84,13 +84,13 @@ def test_a_refused_query_blames_the_field(
 @pytest.mark.parametrize("rpc", [*RPCS[1:], "BatchGetOperations"])
 @pytest.mark.parametrize("parameter", ["filter=a", "pageSize=1", "returnPartialSuccess=true"])
 def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
-    """Its own fields are unknown to every other RPC."""
+    """Other RPCs refuse the fields of List."""
     with pytest.raises(MalformedRequest, match=r"it knows (none|view)$"):
         parse_query(rpc, parameter)
 
 
 def test_leading_zeros_do_not_count() -> None:
-    """A page size may have any number of leading zeros, and both bounds of int32 are in."""
+    """A page size may have any number of leading zeros, and both limits of int32 are valid."""
     for number in (0, 7, 2**31 - 1):
         query = f"pageSize={'0' * 5000}{number}"
         assert parse_query("ListOperations", query).fields == {"page_size": number}
@@ -99,13 +99,13 @@ def test_leading_zeros_do_not_count() -> None:
 
 @given(TEXT, st.integers(-(2**31), 2**31 - 1), TEXT)
 def test_query_by_urlencode_is_read_back(text: str, size: int, token: str) -> None:
-    """A form-encoded request is read back as it was."""
+    """Parsing a form-encoded request returns the original fields."""
     query = urlencode({"filter": text, "pageSize": size, "page_token": token})
     fields = {"filter": text, "page_size": size, "page_token": token}
     assert parse_query("ListOperations", query) == Query(fields)
 
 
 def test_longest_filter_fits_into_a_query() -> None:
-    """Also where each of its characters takes twelve when it is escaped."""
+    """Even if each character takes twelve when escaped, the query is not too long."""
     text = "\U0001f600" * 8192
     assert parse_query("ListOperations", "filter=" + quote(text)).fields == {"filter": text}

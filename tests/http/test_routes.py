@@ -19,7 +19,7 @@ VECTORS = vectors("http_route")
 
 
 def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
-    """The answer of a table, in the format of the vectors."""
+    """Return the answer of a table in the format of the vectors."""
     try:
         found = table.find(method, path)
     except HttpMethodNotAllowed as refused:
@@ -34,13 +34,13 @@ def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["id"])
 def test_vector(case: dict[str, Any]) -> None:
-    """Every request of http_route.json takes the route it says."""
+    """Every request of http_route.json takes the route that the case names."""
     table = RouteTable(default_routes(case["extra_parents"]))
     assert answer_of(table, case["method"], case["path"]) == case["expect"]
 
 
 def test_the_default_routes_are_those_of_the_vectors() -> None:
-    """The five rules, and the five under each parent, are written as in the vectors."""
+    """The five rules, and the five for each parent, are written as in the vectors."""
     rules = [f"{rule['method']} {rule['template']}" for rule in VECTORS["routes"]]
     for parent in ("projects/*", "projects/*/locations/*"):
         rules += [rule.replace("PARENT", parent) for rule in VECTORS["extra_parent_templates"]]
@@ -69,7 +69,7 @@ def test_a_bad_parent_is_refused(parent: str) -> None:
 
 @pytest.mark.parametrize("parent", ["projects/my-project", "a/*/b/c/d/*", "caf%C3%A9s/a%2Fb"])
 def test_a_parent_may_have_literal_ids(parent: str) -> None:
-    """Ids of a parent may be fixed, and anything may be written with escapes."""
+    """Ids of a parent may be fixed, and any character may be escaped."""
     table = RouteTable(default_routes([parent]))
     path = f"/v1/{parent.replace('*', 'x')}/operations"
     assert answer_of(table, "GET", path)["rpc"] == "ListOperations"
@@ -77,20 +77,20 @@ def test_a_parent_may_have_literal_ids(parent: str) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "", "GET,PUT", "G\r\n"])
 def test_a_method_that_cannot_be_routed_is_refused(method: str) -> None:
-    """HEAD and OPTIONS belong to the table, and what is no token is no method."""
+    """HEAD and OPTIONS belong to the table; other methods must be valid tokens."""
     with pytest.raises(DeclarationError, match="cannot be routed"):
         Route(method=method, template="/v1/x", rpc="X")
 
 
 def test_a_wrong_template_is_refused() -> None:
-    """A route takes its template as text too, and that is checked."""
+    """A template may be passed as text, and is checked."""
     assert Route(method="GET", template="/v1/x", rpc="X").template == Template.parse("/v1/x")
     with pytest.raises(DeclarationError, match="no segment begins"):
         Route(method="GET", template="/v1/", rpc="X")
 
 
 def test_the_more_specific_route_wins_and_of_equals_the_first() -> None:
-    """Specificity comes before registration, but only among routes with the method."""
+    """Specificity decides before registration order, but only among routes with the method."""
     texts = ["/v1/{x=**}", "/v1/{x=a/**}", "/v1/{x=*}", "/v1/{y=*}", "/v1/{x=a}"]
     routes = [Route(method="GET", template=text, rpc=text) for text in texts]
     put = Route(method="PUT", template="/v1/a/b", rpc="Put")
@@ -121,7 +121,7 @@ def test_a_registered_verb_shuts_out_the_routes_without() -> None:
 
 
 def test_the_quick_way_and_the_way_by_templates_agree() -> None:
-    """An escape, an escaped slash in a literal, and text that is not UTF-8 change no rule."""
+    """Escapes, escaped slashes in literals, and bytes that are not UTF-8 give the same results."""
     table = RouteTable([*default_routes(), Route(method="GET", template="/v1/a%2Fb", rpc="Odd")])
     head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
     assert table.find("HEAD", "/v1/operations/aa") == table.find("HEAD", "/v1/operations/%61a")
@@ -132,7 +132,7 @@ def test_the_quick_way_and_the_way_by_templates_agree() -> None:
 
 
 def test_an_empty_table_has_nothing() -> None:
-    """A table without routes answers every path with not found, once it can be read."""
+    """A table without routes answers NOT_FOUND for every valid path."""
     table = RouteTable(())
     for path in ("/", "/v1/x:y", "*"):
         with pytest.raises(RouteNotFound) as missing:
@@ -159,7 +159,7 @@ def routes(draw: st.DrawFn) -> Route:
 
 
 def escaped(path: str) -> str:
-    """The same path, with an escape for every letter."""
+    """Return the same path with every letter escaped."""
     return "".join(
         one if one in "/:" else quote(one).replace(one, f"%{ord(one):02x}") for one in path
     )
@@ -174,7 +174,7 @@ def test_escapes_of_letters_change_no_answer(rules: list[Route], method: str, pa
 
 @given(METHODS, st.text(max_size=20) | st.text("/v1%:a\udc80", max_size=20))
 def test_the_default_table_answers_every_path(method: str, path: str) -> None:
-    """Whatever the path, the table answers with a route, or with one of our errors."""
+    """Every path gives a route, or one of our errors."""
     table = RouteTable(default_routes(["projects/*", "projects/*/locations/*"]))
     assert answer_of(table, method, path)
 
@@ -190,5 +190,5 @@ def test_the_default_table_answers_every_path(method: str, path: str) -> None:
     ],
 )
 def test_parameters_are_named_by_variable_or_collection(template: str, names: list[str]) -> None:
-    """Frameworks take only identifiers, each once."""
+    """Frameworks accept only identifiers, and each only once."""
     assert parameter_names(Template.parse(template)) == names

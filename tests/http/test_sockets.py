@@ -1,4 +1,4 @@
-"""The edge behind real servers, byte by byte: waiting, leaving, junk (spec §4.8, §5.9)."""
+"""The edge behind real servers, byte by byte: waits, disconnects, junk (spec §4.8, §5.9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Line:
         self.socket = socket.create_connection((HOST, port), timeout=PATIENCE)
 
     def send(self, method: str, path: str, body: bytes = b"", *headers: str) -> Line:
-        """Send a request as it is given; a body gets its length unless a header has said it."""
+        """Send a request unchanged; a body gets a length header unless one is given."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}", *headers]
         if body and not any("length" in line.lower() or "chunked" in line for line in headers):
             lines.append(f"Content-Length: {len(body)}")
@@ -37,7 +37,7 @@ class Line:
         return self
 
     def reply(self, method: str = "GET") -> tuple[int, http.client.HTTPMessage, Any]:
-        """Status, headers and JSON of the next reply."""
+        """Return the status, headers and JSON of the next reply."""
         response = http.client.HTTPResponse(self.socket, method=method)
         response.begin()
         body = response.read()
@@ -50,7 +50,7 @@ class Line:
 
 
 class Server:
-    """A served counting service, with connections to it."""
+    """A counting service behind a server, with connections to it."""
 
     def __init__(self, kind: str, counting: CountService, port: int) -> None:
         self.kind = kind
@@ -63,7 +63,7 @@ class Server:
         return self._lines[-1]
 
     def until(self, claim: Callable[[], bool]) -> None:
-        """Go on asking the server for other things until the claim holds."""
+        """Send other requests to the server until the condition holds."""
         other = self.line()
 
         def look() -> bool:
@@ -79,7 +79,7 @@ class Server:
 
 @contextlib.contextmanager
 def served(kind: str, counting: CountService, **options: Any) -> Iterator[Server]:
-    """A counting service behind one of the servers."""
+    """Serve a counting service with one of the servers."""
     serving, make = SERVERS[kind]
     with serving(make(counting.service, **options)) as port:
         server = Server(kind, counting, port)
@@ -91,7 +91,7 @@ def served(kind: str, counting: CountService, **options: Any) -> Iterator[Server
 
 @pytest.fixture(params=SERVERS, scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A counting service behind each of the servers."""
+    """A counting service, behind each of the servers in turn."""
     with served(request.param, build(), max_body=10_000) as found:
         yield found
 
@@ -106,7 +106,7 @@ def uvicorn() -> Iterator[Server]:
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No wait is left, the operation goes on to its end, and nothing is logged (spec §4.8)."""
+    """The waiter is removed, the operation continues, and nothing is logged (spec §4.8)."""
     name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
@@ -123,7 +123,7 @@ def test_a_caller_who_disconnects_frees_the_waiter(
 def test_a_watcher_who_disconnects_frees_everything(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No watch is left, the operation goes on, and nothing is logged; others are sent its end."""
+    """The watch is removed, nothing is logged, and other watchers still get the end."""
     service, name = uvicorn.counting.service, uvicorn.counting.start()
     lines = [uvicorn.line().send("GET", f"/v1/{name}:watch") for _ in range(5)]
     uvicorn.until(lambda: service.edges.waiters.watching == 5)
@@ -150,7 +150,7 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -
 
 
 def test_requests_on_one_connection(server: Server) -> None:
-    """A HEAD, an error and a good reply after another: each ends where its headers say."""
+    """A HEAD, an error and good replies follow each other; each ends where its headers say."""
     name = server.counting.start()
     line = server.line()
     assert line.send("HEAD", f"/v1/{name}").reply("HEAD")[0] == 200
@@ -161,7 +161,7 @@ def test_requests_on_one_connection(server: Server) -> None:
 
 
 def test_a_body_where_none_is_read(server: Server) -> None:
-    """That of a GET or DELETE is ignored, and does not get into the way of the next request."""
+    """The body of a GET or DELETE is ignored, and does not disturb the next request."""
     for size in (1, 20_000, 200_000):
         name = server.counting.start()
         line = server.line()
@@ -171,7 +171,7 @@ def test_a_body_where_none_is_read(server: Server) -> None:
 
 
 def test_headers_with_a_meaning_are_checked(server: Server) -> None:
-    """Headers that mean something are checked; the others may be anything."""
+    """Only headers that have a meaning are checked."""
     for status, *headers in (
         (415, "Content-Type: ;;;=\xff"),
         (400, "X-Server-Timeout: 1", "X-Server-Timeout: 2"),
@@ -184,7 +184,7 @@ def test_headers_with_a_meaning_are_checked(server: Server) -> None:
 
 
 def test_paths_and_queries_as_sent(server: Server) -> None:
-    """Nothing between the socket and the routes tidies a path up."""
+    """Nothing between the socket and the routes normalizes a path."""
     for path, status, reason in (
         ("operations/%ff", 400, "MALFORMED_REQUEST"),
         ("operations/%", 400, "MALFORMED_REQUEST"),
@@ -199,7 +199,7 @@ def test_paths_and_queries_as_sent(server: Server) -> None:
 
 
 def test_wrong_length_is_refused_and_others_are_served(server: Server) -> None:
-    """The server or the edge refuses it, and goes on serving others."""
+    """The server or the edge refuses the request, and continues to serve others."""
     for length in ("junk", "-1", "1, 2", "9" * 30):
         header = f"Content-Length: {length}"
         line = server.line().send("POST", "/v1/operations/none:cancel", b"{}", header)
@@ -221,7 +221,7 @@ def test_wrong_length_is_refused_and_others_are_served(server: Server) -> None:
     ],
 )
 def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> None:
-    """A caller who breaks off changes nothing, and others are served."""
+    """An incomplete request changes nothing, and others are served."""
     line = server.line()
     line.socket.sendall(half)
     line.close()
@@ -238,12 +238,12 @@ def test_chunked_body_is_read_to_its_end(server: Server) -> None:
 
 
 def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
-    """413 in the words of the edge, also of a body without an end."""
+    """The edge answers 413, even if the body has no end."""
     path = "/v1/operations/none:cancel"
     status, headers, reply = server.line().send("POST", path, b" " * 10_001).reply()
     assert (status, headers["cache-control"]) == (413, "no-store")
     assert details_of(reply)["ErrorInfo"]["reason"] == "REQUEST_TOO_LARGE"
-    if server.kind == "uvicorn":  # waitress reads it all before it calls
+    if server.kind == "uvicorn":  # waitress reads the whole body before its call
         line = server.line().send("POST", path, b"", "Transfer-Encoding: chunked")
         line.socket.sendall(b"4e20\r\n" + b" " * 20_000 + b"\r\n")
         assert line.reply()[0] == 413

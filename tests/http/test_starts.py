@@ -1,4 +1,4 @@
-"""A starting method over HTTP (spec §9, §5.9, §5.12)."""
+"""Starts over HTTP (spec §9, §5.9, §5.12)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ START_OPTIONS = frozenset({"parent", "metadata", "notify", "raw"})
 
 
 def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any) -> OperationsEdge:
-    """An edge that serves one start; the options are those of the start, or of the edge."""
+    """Make an edge that serves one start; the options are those of the start and of the edge."""
     mine = {name: options.pop(name) for name in START_OPTIONS & {*options}}
     return OperationsEdge(service, starts={path: Start(method, **mine)}, **options)
 
@@ -68,7 +68,7 @@ def post(body: Any, **headers: str) -> HttpRequest:
 
 
 def started(reply: HttpReply) -> Mapping[str, Any]:
-    """The operation of a good reply."""
+    """Check that the reply is good, and return its operation."""
     assert reply.status == 200, reply.body
     operation: Mapping[str, Any] = json.loads(reply.body)
     return operation
@@ -81,7 +81,7 @@ def names(counting: CountService) -> list[str]:
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
 def test_a_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
-    """The operation comes back at once, not to be cached, with the polling interval."""
+    """The operation is returned at once, uncacheable, and with a polling interval."""
     body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
@@ -94,7 +94,7 @@ def test_a_json_body_starts_an_operation(content_type: str, counting: CountServi
 
 
 def test_parent_metadata_and_caller() -> None:
-    """The application says where the operation stands, what it shows first, and whose it is."""
+    """The application sets the operation's parent, first metadata and owner."""
     counting = build(owner_only=True)
     edge = edge_of(
         counting,
@@ -111,7 +111,7 @@ def test_parent_metadata_and_caller() -> None:
 
 
 def test_a_request_says_where_its_end_is_notified() -> None:
-    """The application makes endpoints of it, of its headers or of its query for instance."""
+    """The application makes endpoints from the request, for instance from its query."""
     counting = build(webhooks=RecordingNotifier())
 
     def notify(request: HttpRequest) -> list[Endpoint]:
@@ -129,7 +129,7 @@ def test_a_request_says_where_its_end_is_notified() -> None:
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])
 def test_a_request_id_makes_a_repeat_harmless(spelling: str, counting: CountService) -> None:
-    """The same id gives the same operation, and a conflict for another request."""
+    """The same id gives the same operation; with another request it is a conflict."""
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
     said = {"requestId": None, "steps": 1, spelling: UUID.upper()}
@@ -141,7 +141,7 @@ def test_a_request_id_makes_a_repeat_harmless(spelling: str, counting: CountServ
 
 @pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
 def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> None:
-    """All checks and a finished operation, but no record (spec §9.7)."""
+    """All checks run and a finished operation is returned, but no record is stored (spec §9.7)."""
     reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
     assert started(reply) == {"done": True, "response": {"@type": URL + "google.protobuf.Empty"}}
     assert "retry-after" not in headers_of(reply)
@@ -168,9 +168,9 @@ def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> 
     ],
 )
 def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
-    """Unknown fields, wrong types and bad JSON start nothing; the field is named.
+    """Unknown fields, wrong types and bad JSON start nothing, and the error names the field.
 
-    Such a start is observed as refused, though the edge has no message of it.
+    Observers see a refused start, though the edge has no message for it.
     """
     starts = Starts()
     counting = build(observers=[starts])
@@ -183,7 +183,7 @@ def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
 
 
 class Starts(Observer):
-    """Keeps what became of starts."""
+    """Records the outcome of each start."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -195,7 +195,7 @@ class Starts(Observer):
 @pytest.mark.parametrize("kind", ["application/a+json; x=" + "a" * 99, "a/JSON;charset=latin-1"])
 @pytest.mark.parametrize("rest", ["", '"a": 1, "a": 2, ', '"a": NaN, '])
 def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -> None:
-    """JSON of any media type counts; a body that only the application's reader takes is refused."""
+    """JSON of any media type may have the field; JSON that our parser refuses is an error."""
     counting = build()
     body = f'{{{rest}"validateOnly": true}}'.encode()
     asked = attrs.evolve(post({}), headers={"content-type": kind}, body=body)
@@ -217,7 +217,7 @@ def test_body_of_no_media_type_that_is_not_json_has_no_fields_of_ours() -> None:
 @lro.message("acme.v1.OwnRequest")
 @attrs.frozen
 class OwnRequest:
-    """A request that declares the standard fields itself, as AIP-155 and AIP-163 have it."""
+    """A request that declares the standard fields itself, as AIP-155 and AIP-163 describe."""
 
     steps: lro.Int32 = 0
     request_id: str = ""
@@ -225,7 +225,7 @@ class OwnRequest:
 
 
 def test_a_message_with_a_request_id_of_its_own(counting: CountService) -> None:
-    """It is honoured, and the message has it too."""
+    """The id prevents a repeated start, and the message has it too."""
     edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
@@ -234,7 +234,7 @@ def test_a_message_with_a_request_id_of_its_own(counting: CountService) -> None:
     assert started(edge.handle(post({"validate_only": True})))["done"] is True
 
 
-# -- bodies that are no JSON ------------------------------------------------------------------
+# -- bodies that are not JSON -----------------------------------------------------------------
 
 
 def read_image(media: str, body: bytes) -> CountRequest | None:
@@ -254,7 +254,7 @@ def test_a_raw_body(counting: CountService) -> None:
 
 
 def test_other_bodies_beside_raw_ones() -> None:
-    """JSON is still read, with a media type or without; the limit is for every body."""
+    """JSON is still accepted, with or without a media type; the limit applies to every body."""
     edge = edge_of(build(), raw=read_image, max_body=20)
     for body, kind, status, reason in (
         (b'{"steps": 1}', "application/json", 200, ""),
@@ -280,16 +280,16 @@ def test_other_bodies_beside_raw_ones() -> None:
     ],
 )
 def test_body_that_something_else_has_read_is_refused(kind: str, length: str, status: int) -> None:
-    """The defaults of all fields would be another request than was meant."""
+    """Without its body the request would get default values that nobody meant."""
     reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
     assert reply.status == status
 
 
-# -- who, how, and when not -------------------------------------------------------------------
+# -- methods, targets, limits -----------------------------------------------------------------
 
 
 def test_only_post() -> None:
-    """OPTIONS is answered, another method refused, HEAD without a body (spec §5.7(4))."""
+    """OPTIONS is answered, HEAD has no body, and other methods are refused (spec §5.7(4))."""
     edge = edge_of(build())
     assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
     options = edge.handle(ask("OPTIONS", PATH))
@@ -302,7 +302,7 @@ def test_only_post() -> None:
 
 
 def test_a_busy_target(counting: CountService) -> None:
-    """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
+    """Work that needs a target exclusively is ABORTED while other work has it (spec §9.5)."""
     target = lambda request: f"things/{request.steps}"  # noqa: E731
     edge = edge_for(counting.service, declare(counting, "Lock", exclusive_target=target))
     started(edge.handle(post({"steps": 1})))
@@ -311,7 +311,7 @@ def test_a_busy_target(counting: CountService) -> None:
 
 
 def test_a_full_queue_stores_nothing() -> None:
-    """429 with RetryInfo and Retry-After, and no record of the attempt."""
+    """The start gets 429 with RetryInfo and Retry-After, and no record is stored."""
     go = threading.Event()
     limits = lro.Limits(backlog=1)
     service = lro.Service(
@@ -336,7 +336,7 @@ def test_a_full_queue_stores_nothing() -> None:
 
 
 def test_an_operation_done_at_once(counting: CountService) -> None:
-    """Work that ends within the call comes back done, without a polling interval (spec §9.8)."""
+    """Work that ends within the call is returned done, without a polling interval (spec §9.8)."""
 
     def quick(request: CountRequest) -> CountResponse:
         return CountResponse(total=request.steps)
@@ -347,11 +347,11 @@ def test_an_operation_done_at_once(counting: CountService) -> None:
     assert "retry-after" not in headers_of(reply)
 
 
-# -- endpoints of the application's own -------------------------------------------------------
+# -- endpoints that the application writes itself ---------------------------------------------
 
 
 def test_answer_gives_the_operation(counting: CountService) -> None:
-    """An endpoint written by hand replies with what it started."""
+    """A hand-written endpoint replies with the operation that it started."""
     reply = answer(counting.service, lambda: counting.count.start(CountRequest(1)), 5)
     body, status, headers = reply.parts
     assert (json.loads(body), status) == ({"name": names(counting)[0]}, 200)
@@ -365,9 +365,9 @@ def test_answer_gives_the_operation(counting: CountService) -> None:
 
 
 def test_answer_gives_the_error() -> None:
-    """What keeps an operation from starting is the reply; an error of another kind passes.
+    """A refused start becomes an error reply, while an exception of another library passes through.
 
-    Such as a framework's 422, which is not turned into INTERNAL.
+    For instance, a framework's 422 does not become INTERNAL.
     """
 
     def start(error: Exception) -> lro.Operation:
@@ -381,7 +381,7 @@ def test_answer_gives_the_error() -> None:
 
 
 def test_answer_of_a_coroutine(counting: CountService) -> None:
-    """The operation, or the error: what the awaited start gives."""
+    """The reply has the operation, or the error of the awaited start."""
 
     async def main() -> list[int]:
         started = await answer_async(counting.service, counting.count.start_async(CountRequest(1)))
@@ -396,7 +396,7 @@ OWN_PATH, BATCH = "/v2/own:path", "BatchGetOperations"
 
 
 def declare(counting: CountService, name: str, **options: Any) -> lro.Method[Any, Any, Any]:
-    """A method that counts, by another name."""
+    """Declare a method with the counting messages and another name."""
     return counting.declare(f"acme.other.Things.{name}", options=lro.Options(**options))
 
 
@@ -413,7 +413,7 @@ def test_starts_are_served_at_the_paths_of_the_dict(counting: CountService) -> N
 
 
 def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -> None:
-    """True stands for them; a method without ``path=``, and one declared later, are not served."""
+    """With ``starts=True`` methods without ``path=``, or declared later, are not served."""
     declare(counting, "Count", path=OWN_PATH)
     edge = OperationsEdge(counting.service, starts=True)
     declare(counting, "Later", path="/v1/later")
@@ -424,7 +424,7 @@ def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -
 
 
 def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
-    """The sentence says what is served there; of two methods with one path a dict can say which."""
+    """The error names what is served there; with a dict only one of two methods can be served."""
     one = declare(counting, "One", path=OWN_PATH)
     declare(counting, "Two", path=OWN_PATH)
     count = counting.count
@@ -442,7 +442,7 @@ def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
 
 
 def test_query_of_a_start_is_refused(counting: CountService) -> None:
-    """Its fields are all in the body (spec §5.8): work that was only to be checked must not run."""
+    """All fields are in the body (spec §5.8): a query must not turn a validation into a start."""
     edge = edge_of(counting)
     for query in ("validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"):
         reply = edge.handle(ask("POST", f"{PATH}?{query}", {}))
@@ -458,7 +458,7 @@ def test_start_beside_a_route_of_another_method(counting: CountService) -> None:
 
 
 def read_nothing(request: CountRequest) -> CountResponse:
-    """A function that is no method."""
+    """A function that is not a method."""
     return CountResponse()
 
 
@@ -468,18 +468,18 @@ async def awaited(*_: object) -> str:
 
 
 def leave(*_: object) -> Any:
-    """Raise what would end the server, or the thread that serves."""
+    """Raise an exception that would end the server, or the thread that serves."""
     raise SystemExit
 
 
 class Leaving(ValueError):
-    """Has no text that could be had."""
+    """An exception whose text cannot be read."""
 
     __str__ = __repr__ = leave  # type: ignore[assignment]
 
 
 def refuse(*_: object) -> None:
-    """Refuse with an error that has no text."""
+    """Raise an error that has no text."""
     raise Leaving
 
 
@@ -495,9 +495,9 @@ def refuse(*_: object) -> None:
 def test_function_that_raises_system_exit_fails_its_own_call_only(
     wrong: str, function: Callable[..., Any]
 ) -> None:
-    """On an event loop it would stop the server. The caller gets INTERNAL, and the log says why.
+    """On an event loop SystemExit would stop the server; the caller gets INTERNAL instead.
 
-    So does what the function returns or raises, asked for its text.
+    The same holds if the text of a result or error raises it.
     """
     counting = build()
     of_method = {wrong: function} if wrong in ("validate", "exclusive_target") else {}
@@ -543,7 +543,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     ],
 )
 def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) -> None:
-    """The sentence names the option and what it has to be."""
+    """The message names the option and its valid values."""
     counting = build()
     make: Callable[..., object] = functools.partial(edge_of, counting)
     if "starts" in options:

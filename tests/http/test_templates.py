@@ -22,7 +22,7 @@ def of_kind(kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("case", of_kind("match"))
 def test_match_vector(case: dict[str, Any]) -> None:
-    """Every match of path_match.json binds, fails or is refused as it says."""
+    """Every match of path_match.json gives its bindings, no match, or its error."""
     template, expect = Template.parse(case["template"]), case["expect"]
     if "error" in expect:
         with pytest.raises(MalformedRequest) as refused:
@@ -34,7 +34,7 @@ def test_match_vector(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", of_kind("template_error"))
 def test_template_error_vector(case: dict[str, Any]) -> None:
-    """Every wrong template of path_match.json is refused, with its text."""
+    """Every invalid template of path_match.json is refused with its text."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(case["template"])
     assert refused.value.subject == case["template"]
@@ -69,7 +69,7 @@ def test_expand_vector(case: dict[str, Any]) -> None:
     ],
 )
 def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None:
-    """The sentence names the place or the rule."""
+    """The message names the position or the rule."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(text)
     assert says in str(refused.value)
@@ -95,7 +95,7 @@ def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None
     ],
 )
 def test_match(template: str, path: str, bindings: dict[str, str] | None) -> None:
-    """Escapes in literals and verbs, and what a verb leaves of a path."""
+    """Escapes in literals and verbs match, and a verb is removed from the path."""
     assert Template.parse(template).match(path) == bindings
 
 
@@ -103,7 +103,7 @@ def test_match(template: str, path: str, bindings: dict[str, str] | None) -> Non
     "path", ["%zz", "/x//%", "/a:%c3", "/v1/\udcff", "/%c3:%a9", "/nothing/%0"]
 )
 def test_a_malformed_path_is_refused_before_it_is_matched(path: str) -> None:
-    """Malformed escapes and bytes that are not UTF-8 are refused anywhere in any path."""
+    """Malformed escapes and bytes that are not UTF-8 are refused anywhere in a path."""
     with pytest.raises(MalformedRequest) as refused:
         Template.parse("/v1/x").match(path)
     assert refused.value.field == "path"
@@ -122,7 +122,7 @@ def test_a_malformed_path_is_refused_before_it_is_matched(path: str) -> None:
 def test_bindings_that_do_not_fit_are_refused(
     template: str, bindings: dict[str, str], says: str
 ) -> None:
-    """The error names the field, what it got and what it needs."""
+    """The error names the field, its value and the form that it needs."""
     with pytest.raises(InvalidArgument) as refused:
         Template.parse(template).expand(bindings)
     assert str(refused.value) == says
@@ -130,20 +130,20 @@ def test_bindings_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("text", ["/v1/*/x", "/v1/**", "/v1/{a}/*"])
 def test_a_bare_wildcard_cannot_be_built(text: str) -> None:
-    """There is no value to put in the place of a wildcard outside a variable."""
+    """A wildcard outside a variable has no value."""
     with pytest.raises(DeclarationError, match="stands outside a variable"):
         Template.parse(text).expand({"a": "1"})
 
 
 def test_expand_copies_literals_and_drops_nothing_else() -> None:
-    """Literals and the verb stay as written; an empty ** leaves no slash; others are not used."""
+    """Literals and verbs stay as written; an empty ** leaves no slash; others are ignored."""
     template = Template.parse("/v%31/a@b/{x=**}:d%6F")
     assert template.expand({"x": "", "other": "?"}) == "/v%31/a@b:d%6F"
     assert template.expand({"x": "a@b"}) == "/v%31/a@b/a%40b:d%6F"
 
 
 def test_the_more_specific_template_sorts_first() -> None:
-    """A literal before * before **, segment by segment, and an exact end before **."""
+    """Segment by segment, a literal comes before *, and * before **; an exact end before **."""
     ordered = ["/a/b", "/a/b/**", "/a/*", "/a/{x=*/**}", "/a/**", "/{x}/b", "/{x}/*", "/{x=**}"]
     shuffled = [Template.parse(text) for text in sorted(ordered)]
     assert [t.text for t in sorted(shuffled, key=lambda t: t.specificity)] == ordered
@@ -169,7 +169,7 @@ BINDINGS = st.fixed_dictionaries(
 def test_any_bindings_come_back_from_the_path_or_are_refused(
     template: Template, bindings: dict[str, str]
 ) -> None:
-    """A value that fits is found again in the path that was built from it, whatever it is."""
+    """Matching the path that was built from a valid value returns the value."""
     fields = {variable.field for variable in template.variables}
     try:
         path = template.expand(bindings)

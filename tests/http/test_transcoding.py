@@ -1,4 +1,4 @@
-"""Starts whose request is made of the path, the query and the body (google.api.http, AIP-127)."""
+"""Starts whose request comes from the path, the query and the body (google.api.http, AIP-127)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def method_of(service: lro.Service) -> Any:
 def call(
     target: str, sent: Any = None, *, path: str = "/v1/{parent=rooms/*}/shelves", **options: Any
 ) -> HttpReply:
-    """The reply to a call of the method, declared with a path and options."""
+    """Call the method, declared with this path and options, and return the reply."""
     method = options.get("http_method", "POST")
     with service_of(path, **{"body": "shelf", **options}) as service:
         edge = OperationsEdge(service, starts=True)
@@ -100,13 +100,13 @@ def call(
 
 
 def request_of(reply: HttpReply) -> Any:
-    """What the function was asked, as JSON."""
+    """Return the request that the function received, as JSON."""
     assert reply.status == 200, reply.body
     return json.loads(reply.body)["response"].get("request", {})
 
 
 def refused_field(reply: HttpReply) -> str:
-    """The one field that a refusal names."""
+    """Return the only field that an error reply names."""
     error = json.loads(reply.body)["error"]
     assert (reply.status, error["status"]) == (400, "INVALID_ARGUMENT")
     (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
@@ -140,12 +140,12 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
     ],
 )
 def test_a_field_that_is_left_is_a_parameter(query: str, fields: Any) -> None:
-    """By both spellings, and of every type that a text can be."""
+    """Both spellings work, and every type that a text can express."""
     assert request_of(call(f"/v1/rooms/r/shelves?{query}")) == {"parent": "rooms/r", **fields}
 
 
 def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
-    """Generated clients of Google's do."""
+    """Google's generated clients request this."""
     found = call("/v1/rooms/r/shelves?tier=BASIC&$alt=json;enum-encoding%3Dint")
     assert request_of(found)["tier"] == 1
 
@@ -169,7 +169,7 @@ def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
     ],
 )
 def test_a_parameter_that_is_no_field_is_refused(query: str, field: str | None) -> None:
-    """With the field that it is about; an enum of a class has only the numbers of its members."""
+    """The error names the field; an enum class allows only the numbers of its members."""
     found = refused_field(call(f"/v1/rooms/r/shelves?{query}"))
     assert field in (None, found.partition("[")[0])
 
@@ -189,7 +189,7 @@ def test_validate_only_as_a_parameter_starts_nothing() -> None:
     ],
 )
 def test_a_variable_may_be_within_the_body(body: Any, shelf: Any) -> None:
-    """The body may say the same again, as an update by Google's clients does."""
+    """The body may repeat the variable's value, as updates by Google's clients do."""
     target = "/v1/rooms/r/shelves/s?mask=size"
     found = request_of(call(target, body, path=NESTED, http_method="PATCH"))
     assert found == {"mask": "size", "shelf": shelf}
@@ -210,7 +210,7 @@ def test_a_variable_may_be_within_the_body(body: Any, shelf: Any) -> None:
 def test_parts_that_contradict_each_other_are_refused(
     target: str, path: str, body: str, content: Any, field: str
 ) -> None:
-    """With the field; nothing is started."""
+    """The error names the field, and nothing is started."""
     assert refused_field(call(target, content, path=path, body=body)) == field
 
 
@@ -223,7 +223,7 @@ def keep(request: TwoRequest) -> None: ...
 
 
 def test_both_spellings_of_one_object_are_refused() -> None:
-    """It would not be clear which one the path adds to."""
+    """It would be unclear which of the two objects the path's variable belongs to."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         service.method("acme.v1.Rooms.Keep", path="/v1/{big_shelf.name}:keep")(keep)
         edge = OperationsEdge(service, starts=True)
@@ -233,7 +233,7 @@ def test_both_spellings_of_one_object_are_refused() -> None:
 
 
 def test_the_whole_body_has_the_fields_that_the_path_has_not() -> None:
-    """The request id is among them."""
+    """The request id is one of these fields."""
     path = "/v1/{parent=rooms/*}:fill"
     found = call("/v1/rooms/r:fill", {"tags": ["a"], "requestId": UUID}, path=path, body="*")
     assert request_of(found) == {"parent": "rooms/r", "tags": ["a"]}
@@ -246,7 +246,7 @@ def test_delete_reads_no_body() -> None:
 
 
 def test_a_start_says_its_own_rule() -> None:
-    """Whatever the method was declared with; one method may have several."""
+    """A start may replace the rule of its declaration; one method may have several starts."""
     with service_of("/v1/shelves:make", body="shelf") as service:
         method = method_of(service)
         starts = {
@@ -287,14 +287,14 @@ def test_a_start_says_its_own_rule() -> None:
     ],
 )
 def test_a_rule_that_cannot_be_is_refused_where_it_is_declared(options: Any, sentence: str) -> None:
-    """The sentence names the variable, field or option."""
+    """The message names the variable, field or option."""
     with pytest.raises(lro.DeclarationError) as refused:
         service_of(**options)
     assert str(refused.value).startswith(sentence)
 
 
 def test_a_rule_is_refused_that_could_give_nothing_or_not_the_whole() -> None:
-    """The fields of the request are not known; ``raw`` gives a whole request."""
+    """The request type must have known fields, and ``raw`` already returns a whole request."""
     unknown: Any = {"request": lro.Struct, "options": lro.Options(path="/v1/{parent}")}
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
         with pytest.raises(lro.DeclarationError, match="are not known"):
@@ -305,7 +305,7 @@ def test_a_rule_is_refused_that_could_give_nothing_or_not_the_whole() -> None:
 
 
 def test_two_starts_may_have_one_path_by_different_methods() -> None:
-    """But not by the same one, whatever their variables are called, or that of an operation."""
+    """The same method and path is refused, whatever its variables, as are operations' paths."""
     with service_of("/v1/{parent=rooms/*}") as service:
         other = "/v1/{shelf_id=rooms/*}"
         service.method("acme.v1.Rooms.Drop", path=other, http_method="DELETE")(make)
@@ -322,7 +322,7 @@ def test_two_starts_may_have_one_path_by_different_methods() -> None:
 
 @pytest.mark.parametrize("given", ["", "rooms/mine"])
 def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
-    """For every way to start it, unless the start says another."""
+    """Every start uses that parent, unless the start itself passes another."""
     options: Any = {"body": "shelf", "parent": lambda request: request.parent}
     with service_of("/v1/{parent=rooms/*}/shelves", **options) as service:
         request = ShelfRequest(parent="rooms/r")
@@ -333,7 +333,7 @@ def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
 
 
 def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
-    """To list what a POST creates is the application's part; the operations are not."""
+    """The application can list the resources that a POST creates; operations' paths stay ours."""
     with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
         for fallback, status in ((other, 299), (None, 405)):
             app = OperationsApp(service, starts=True, fallback=fallback)

@@ -16,7 +16,7 @@ from tests.http.servers import environ_of_wsgiref
 
 
 def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
-    """The environment of a request; ``path`` is raw, and so is REQUEST_URI unless changed."""
+    """Return the environ of a request; ``path`` is raw, and so is REQUEST_URI unless changed."""
     return {
         "REQUEST_METHOD": method,
         "SCRIPT_NAME": "",
@@ -30,7 +30,7 @@ def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[s
 
 
 def serve(app: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], Any]:
-    """Status line, headers and JSON of the reply."""
+    """Return the status line, headers and JSON of the reply."""
     said: list[Any] = []
     chunks: Iterable[bytes] = app(environ, lambda *args: said.extend(args))
     status, headers = said
@@ -39,13 +39,13 @@ def serve(app: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], Any]:
 
 
 def reason(body: Any) -> str:
-    """The reason of an error body."""
+    """Return the reason of an error body."""
     found: str = body["error"]["details"][0]["reason"]
     return found
 
 
 def test_a_request_is_answered() -> None:
-    """Status line, headers as WSGI spells them, body."""
+    """The reply has a status line, headers in WSGI's spelling, and a body."""
     counting, name = begun()
     status, headers, body = serve(OperationsApp(counting.service), environ_of("GET", f"/v1/{name}"))
     assert (status, body) == ("200 OK", {"name": name})
@@ -59,7 +59,7 @@ def test_a_request_is_answered() -> None:
 
 
 def test_head_and_options_have_no_body() -> None:
-    """A HEAD reply has the length of the GET reply, for a bad request too; a 204 has none."""
+    """A HEAD reply has the length of the GET reply, even for a bad request; a 204 has none."""
     app = OperationsApp(build().service)
     for more in ({}, {"CONTENT_LENGTH": "junk"}):
         got = serve(app, environ_of("GET", "/v1/operations/x", **more))
@@ -69,7 +69,7 @@ def test_head_and_options_have_no_body() -> None:
 
 
 def test_header_names_with_underscores_are_those_with_hyphens() -> None:
-    """WSGI has one variable for both, so that a proxy must drop both (docs, security)."""
+    """WSGI has one variable for both names, so a proxy must drop both (docs, security)."""
     seen: list[str] = []
 
     def authenticate(headers: Any) -> None:
@@ -82,7 +82,7 @@ def test_header_names_with_underscores_are_those_with_hyphens() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
-    """What a middleware has put into the environ says who is calling."""
+    """The hook can use a caller that a middleware has put into the environ."""
     seen: list[str] = []
 
     def authenticate(headers: Any, environ: Any) -> None:
@@ -94,7 +94,7 @@ def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
 
 
 def test_query_headers_and_body_are_passed_on() -> None:
-    """The five parts of a request arrive: hooks see header names in lower case."""
+    """All parts of a request arrive; hooks see header names in lower case."""
     seen: dict[str, str] = {}
 
     def authenticate(headers: Any) -> str:
@@ -127,10 +127,9 @@ def test_query_headers_and_body_are_passed_on() -> None:
     ],
 )
 def test_content_length(length: str | None, body: bytes, status: str) -> None:
-    """The body must have that length, up to the limit; junk is refused.
+    """The body must have exactly that length, within the limit; junk is refused.
 
-    A body that ends too early would be another request than was meant: an empty one is a start with
-    its defaults.
+    A body that ends too early could become another request: an empty one is a start with defaults.
     """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", body, CONTENT_LENGTH=length)
@@ -150,9 +149,9 @@ def test_content_length(length: str | None, body: bytes, status: str) -> None:
     ],
 )
 def test_a_terminated_stream_is_read_to_its_end(length: str, size: int, status: str) -> None:
-    """Where the server says that the stream ends, as for chunks, no length is needed.
+    """If the server marks the end of the stream, as for chunks, no length is needed.
 
-    It also ends where the connection breaks: a length that is given shows this.
+    The stream also ends if the connection breaks, which a given length reveals.
     """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", b" " * size, CONTENT_LENGTH=length)
@@ -162,14 +161,14 @@ def test_a_terminated_stream_is_read_to_its_end(length: str, size: int, status: 
 
 
 class Broken(io.BytesIO):
-    """A stream whose other end has gone."""
+    """A stream whose connection was lost."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         raise ConnectionResetError("gone")
 
 
 def test_a_body_that_breaks_off() -> None:
-    """A stream that fails is the caller's fault, not ours."""
+    """A stream that fails is the caller's fault, and gets 400."""
     environ = environ_of("POST", "/v1/operations/x:cancel", b"{}")
     environ["wsgi.input"] = Broken()
     status, _, body = serve(OperationsApp(build().service), environ)
@@ -190,7 +189,7 @@ def test_a_body_that_breaks_off() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """The raw path counts if it says what PATH_INFO says, once the mount's path is cut off it."""
+    """It is used if it equals PATH_INFO once the mount's path is removed."""
     path = "/v1/operations/%C3%BC%2Fb"
     environ = environ_of("GET", path)
     environ["REQUEST_URI"] = more.pop("prefix", "") + path
@@ -199,7 +198,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_bytes_that_are_not_utf_8() -> None:
-    """Refused, in the path and in the query, with a raw path or without (spec §5.3(3))."""
+    """They are refused in the path and the query, with or without a raw path (spec §5.3(3))."""
     app = OperationsApp(build().service)
     for more in ({}, {"REQUEST_URI": ""}):
         status, _, body = serve(app, environ_of("GET", "/v1/operations/%ff", **more))
@@ -209,7 +208,7 @@ def test_bytes_that_are_not_utf_8() -> None:
 
 
 def test_server_that_passes_text() -> None:
-    """Text where Latin-1 is due cannot be mistaken for bytes, and is taken as it is."""
+    """Text beyond Latin-1 cannot be bytes, so it is used unchanged."""
     environ = environ_of("GET", quote("/v1/operations/日"), PATH_INFO="/v1/operations/日")
     body = serve(OperationsApp(build().service), environ)[2]
     assert body["error"]["details"][1]["resourceName"] == "operations/日"
@@ -226,7 +225,7 @@ def test_server_that_passes_text() -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status: str) -> None:
-    """The fallback gets every path but those of the edge's routes, with the body unread."""
+    """The edge passes on every path that is not one of its routes, with the body unread."""
 
     def other(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         assert environ["wsgi.input"].read() == b"{}"

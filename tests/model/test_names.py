@@ -18,7 +18,7 @@ from tests.vector_files import vectors
 
 CASES = vectors("names")["cases"]
 
-# Few letters, so that reserved words, doubled slashes and odd lengths come up all the time.
+# Few pieces, so that reserved words, double slashes and odd lengths are frequent.
 PIECES = st.sampled_from(
     ["a", "operations", "operationsx", "-", ".", "..", "", "é:%2F", "\x7f", "--"]
 )
@@ -27,7 +27,7 @@ NEAR_NAMES = st.lists(PIECES, max_size=7).map("/".join)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_vector(case: dict[str, Any]) -> None:
-    """Every case of names.json is read as it says."""
+    """Every case of names.json gives its parts or its error."""
     name, expect = case["name"], case["expect"]
     if case["kind"] == "operation" and "error" in expect:
         with pytest.raises(InvalidOperationName) as refused:
@@ -45,7 +45,7 @@ def test_vector(case: dict[str, Any]) -> None:
 
 
 def reference(name: str) -> OperationName | None:
-    """Spec §3.1 (1) and (2), word by word."""
+    """Parse a name by spec §3.1 (1) and (2), word by word."""
     segments = name.split("/")
     if len(name) > 1024 or any(s in ("", ".", "..", "-") for s in segments):
         return None
@@ -75,7 +75,7 @@ def parent(name: str) -> str | None:
 @example("operations/" + "x" * 1013)
 @example("operations/" + "x" * 1014)
 def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
-    """The regular expression finds what a reading of the rules one by one finds."""
+    """The regular expression agrees with a function that applies the rules one by one."""
     found = parsed(name)
     assert found == reference(name)
     if found is not None:
@@ -85,7 +85,7 @@ def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
 
 @given(NEAR_NAMES | st.text(max_size=30))
 def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
-    """A text is a parent, or its collection, exactly if adding an id gives a name under it."""
+    """A text is a parent, or its collection, exactly if adding an id gives a valid name."""
     under = {reference(f"{name}/operations/x"), reference(f"{name}/x")}
     parents = {found.parent for found in under if found and found.id == "x"}
     assert parent(name) == ("" if name == "" else next(iter(parents), None))
@@ -93,7 +93,7 @@ def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
 
 @given(NEAR_NAMES, NEAR_NAMES)
 def test_a_joined_name_comes_apart_again(above: str, unique_id: str) -> None:
-    """join_name gives a name whose parts are those it was made of, or refuses."""
+    """The name has the parts of which it was made, or ``join_name`` refuses them."""
     try:
         name = join_name(above, unique_id)
     except (InvalidOperationName, InvalidParent):
@@ -103,14 +103,14 @@ def test_a_joined_name_comes_apart_again(above: str, unique_id: str) -> None:
 
 
 def test_a_name_is_not_joined_under_an_operation() -> None:
-    """A parent that is itself the name of an operation would put the operation elsewhere."""
+    """Under the name of an operation the new name would be parsed differently."""
     with pytest.raises(InvalidParent, match="is under ''") as refused:
         join_name("operations/a", "b")
     assert refused.value.field == "parent"
 
 
 def test_what_is_refused_gets_the_reason() -> None:
-    """The sentence names the segment and what is wrong with it, and stays short."""
+    """The message names the segment and what is wrong with it, and stays short."""
     for name, says in (
         ("operations/a\x00", r"segment 2 contains '\x00'"),
         ("projects/p", "no collection 'operations'"),
@@ -128,7 +128,7 @@ def test_what_is_refused_gets_the_reason() -> None:
 
 @pytest.mark.parametrize("name", [None, 5, ["operations/a"], b"operations/a"])
 def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None:
-    """With the words of every other wrong argument, never by a TypeError."""
+    """The error is the usual one for a wrong argument, and never a TypeError."""
     for read, error in ((parse_name, InvalidOperationName), (normalise_parent, InvalidParent)):
         with pytest.raises(error, match="name: must be a text, got "):
             read(name)
@@ -139,7 +139,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 @given(st.binary(min_size=12, max_size=12))
 def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
-    """Twelve random bytes are sixteen characters of an id that fits a name."""
+    """Twelve random bytes become sixteen characters of a valid id."""
     asked: list[int] = []
 
     def random(count: int) -> bytes:
@@ -155,7 +155,7 @@ def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
 
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
 def test_ids_are_in_the_order_of_their_making(one: datetime, other: datetime) -> None:
-    """To the millisecond, for 139 years; and in any year there can be one."""
+    """Ids sort by creation time to the millisecond, for 139 years from 1970."""
     made = [new_id(bytes, moment)[:7] for moment in (one, other)]
     first = datetime(1970, 1, 1, tzinfo=UTC)
     millis = [(moment - first) // timedelta(milliseconds=1) for moment in (one, other)]

@@ -1,4 +1,4 @@
-"""Page tokens: sealed places, bound to a list, for three days."""
+"""Page tokens: encrypted cursors, valid for one list and for three days."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def unsealed(token, **changes):
     st.datetimes(datetime(1, 1, 5), datetime(9999, 12, 1), timezones=st.just(UTC)),
 )
 def test_cursor_survives_a_token(moment, name, text, now):
-    """To the microsecond and the last character."""
+    """The cursor comes back with its microseconds and every character."""
     place = Cursor(moment, name)
     token = sealed(place, filter_text=text, now=now)
     assert unsealed(token, filter_text=text, now=now) == place
@@ -62,7 +62,7 @@ def test_token_reveals_nothing():
 
 
 def altered(token):
-    """The token with each single bit of each byte changed, and in other spellings."""
+    """Yield the token with each single bit changed, and in other spellings."""
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     for place in range(len(raw)):
         for bit in range(8):
@@ -77,7 +77,7 @@ def altered(token):
 
 
 def test_an_altered_token_is_refused():
-    """By every single bit of it, and every other spelling of the same bytes."""
+    """Every single changed bit is detected, and so is every other spelling."""
     token = sealed(Cursor(PLACE.create_time, "projects/p/operations/aa"))
     count = 0
     for other in altered(token):
@@ -110,20 +110,20 @@ def test_another_spelling_of_the_same_bytes_is_refused():
     ],
 )
 def test_a_token_belongs_to_its_list(changes):
-    """Parent, filter and service (spec §3.4(5))."""
+    """A token is bound to the parent, filter and service (spec §3.4(5))."""
     with pytest.raises(InvalidPageToken, match="is not a token of this list"):
         unsealed(sealed(), **changes)
 
 
 def test_a_token_lives_for_three_days():
-    """Up to and including that moment (spec §3.4(6))."""
+    """The last valid time is exactly three days later (spec §3.4(6))."""
     assert unsealed(sealed(), now=NOW + TOKEN_LIFE) == PLACE
     with pytest.raises(PageTokenExpired, match="older than 3 days"):
         unsealed(sealed(), now=NOW + TOKEN_LIFE + timedelta(microseconds=1))
 
 
 def test_token_of_a_later_version_is_refused(monkeypatch):
-    """What a later version of this library seals is not guessed at."""
+    """A token of a later version of this library is refused."""
     with monkeypatch.context() as patch:
         patch.setattr("lro._model.page_tokens._VERSION", 2)
         token = sealed()
@@ -132,7 +132,7 @@ def test_token_of_a_later_version_is_refused(monkeypatch):
 
 
 def test_page_size_has_a_default_and_a_maximum():
-    """Below zero it is an error (spec §3.4(1))."""
+    """A negative size is an error (spec §3.4(1))."""
     assert [effective_page_size(n) for n in (0, 1, 50, 1000, 1001, 2**31 - 1)] == [
         50, 1, 50, 1000, 1000, 1000,
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The life as a table: every cell of it, and what each change does to a record."""
+"""The transition table: each of its cells, and how each change affects a record."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("state", State)
 def test_each_event_follows_the_table(state):
-    """Or is refused with the error of the table."""
+    """An event without an entry in the table is refused."""
     for event in Event:
         wanted = TRANSITIONS[state].get(event)
         one = record(state=state)
@@ -75,13 +75,13 @@ def test_each_event_follows_the_table(state):
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, CHANGES)))
 def test_every_change_obeys_the_table(state, event):
-    """Each change moves a record to the state of its cell, or is refused with it."""
+    """A change moves the record to the state in the table, or is refused."""
     target = "t" if event is Event.HIDE else ""
     due = NOW if event is Event.CLAIM else None
     asked = event is Event.ACKNOWLEDGE_CANCEL
     one = record(state=state, target=target, cancel_requested=asked, lease_until=due)
     if event is Event.HIDE and state.done:
-        event = Event.DELETE  # what is done holds no target any more
+        event = Event.DELETE  # an operation that is done holds no target
     wanted = TRANSITIONS[state].get(event)
     if wanted is None:
         with pytest.raises((NotApplied, OperationNotFound)):
@@ -101,7 +101,7 @@ def test_done_states_end():
 
 
 def test_an_end_sets_everything_at_once():
-    """Result, times, metadata; and the work has no owner any more (spec §2.2)."""
+    """Result, times and metadata are set, and the record has no owner any more (spec §2.2)."""
     one = record(owner="us", lease_until=LATER, attempt=2, target="t")
     changed = finish(DONE, attempt=2, metadata=META)(one)
     assert changed == attrs.evolve(
@@ -122,7 +122,7 @@ def test_an_end_sets_everything_at_once():
 
 
 def test_result_decides_the_final_state():
-    """By the code of its error (spec §2.1); a worker may cancel itself (spec §2.3)."""
+    """The error's code decides (spec §2.1); a worker may cancel its own operation (spec §2.3)."""
     for result, state in (
         (DONE, State.SUCCEEDED),
         (None, State.SUCCEEDED),
@@ -137,13 +137,13 @@ def test_result_decides_the_final_state():
 
 @pytest.mark.parametrize("code", [0, 17, -1, 404])
 def test_an_error_has_a_code_of_errors(code):
-    """Refused before anything is applied (spec §2.3)."""
+    """Other codes are refused before anything is changed (spec §2.3)."""
     with pytest.raises(InvalidArgument, match="from 1 to 16"):
         finish(Status(code, ""))
 
 
 def test_an_acknowledgement_needs_a_request():
-    """A cancellation that was not requested cannot be answered (spec §2.3)."""
+    """Without a cancel request, an acknowledgement is refused (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
     with pytest.raises(CancellationNotRequested, match="no caller asked"):
         acknowledge(record())
@@ -156,14 +156,14 @@ def test_an_acknowledgement_needs_a_request():
     [report(META, 1, LATER), release(1, LATER), lose(1, NOW, LATER), finish(None, attempt=1)],
 )
 def test_a_stale_attempt_writes_nothing(change):
-    """The attempt's number fences every write of a worker."""
+    """The attempt number fences off every write of an older attempt."""
     with pytest.raises(LeaseLost, match="attempt 1 lost its lease to attempt 2"):
         change(record(attempt=2))
     assert change(record(attempt=1)) is not None
 
 
 def test_a_cancellation_is_marked_once():
-    """Repeated, or after the end, it changes nothing (spec §2.6)."""
+    """A cancel that is repeated, or comes after the end, changes nothing (spec §2.6)."""
     marked = request_cancel(LATER)(record())
     assert (marked.cancel_requested, marked.update_time) == (True, LATER)
     assert request_cancel(LATER)(marked) is marked
@@ -172,7 +172,7 @@ def test_a_cancellation_is_marked_once():
 
 
 def test_a_claim_is_a_new_attempt():
-    """Its first start stays the start; the lease is the claimer's."""
+    """Later attempts keep the first start time; the lease belongs to the new owner."""
     once = claim("us", LATER, NOW)(record(lease_until=NOW))
     assert (once.attempt, once.start_time, once.owner, once.waits) == (1, NOW, "us", False)
     back = release(1, LATER)(once)
@@ -182,7 +182,7 @@ def test_a_claim_is_a_new_attempt():
 
 
 def test_only_waiting_records_are_claimed():
-    """Not what a worker has, even with an expired lease, and not what is done outside."""
+    """A record with an owner cannot be claimed, nor can work that is done outside."""
     for fields in ({"owner": "them", "lease_until": NOW}, {"owner": "us", "lease_until": NOW}, {}):
         one = record(attempt=3, **fields)
         assert not one.waits
@@ -191,7 +191,7 @@ def test_only_waiting_records_are_claimed():
 
 
 def test_a_lost_worker_is_counted():
-    """Its work waits for another one from the time given; only in the attempt that was seen."""
+    """The work waits for another worker from then on; only the attempt that was seen is lost."""
     one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
     lost = lose(3, LATER, NOW)(one)
     assert (lost.owner, lost.lease_until, lost.waits) == ("", LATER, True)
@@ -201,7 +201,7 @@ def test_a_lost_worker_is_counted():
 
 
 def test_work_without_owner_is_withdrawn_at_once():
-    """If it was asked to cancel; what is held or done outside is not (spec §2.6)."""
+    """It needs a cancel request; claimed work and work done outside are left alone (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)
     assert change(waiting).state is State.CANCELLED
@@ -213,7 +213,7 @@ def test_work_without_owner_is_withdrawn_at_once():
 
 
 def test_hidden_gone_and_expired_records_are_invisible():
-    """Expiry is exact (spec §9.4)."""
+    """A record becomes invisible exactly at its expiry (spec §9.4)."""
     assert record().visible(NOW + 1000 * DAY)
     expiring = finish(DONE)(record())
     assert expiring.visible(LATER + DAY - timedelta(microseconds=1))
@@ -226,7 +226,7 @@ def test_hidden_gone_and_expired_records_are_invisible():
 
 
 def test_a_stamp_belongs_to_the_change():
-    """What is derived is brought up to date in the same step, and only if something changed."""
+    """The derived metadata is set in the same step, and only if the record changes."""
     other = AnyMessage("x/a.Meta", {"a": 1})
 
     def stamp(changed):

@@ -30,14 +30,14 @@ from tests.vector_files import by_id, vectors
 
 CASES = vectors("operation_json")["cases"]
 TYPES = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book)
-"""Every case but for its ``wire_hex``, which has to wait for the binary form."""
+"""The ``wire_hex`` of the cases is not tested here, as it is the binary form."""
 
 
 def read(case):
-    """The operation that a case gives, as a server reads requests or a client replies.
+    """Read a case's operation as a server reads a request, or as a client reads a reply.
 
-    Ignoring unknown fields, replies are read without looking into their messages; what is inside
-    is checked when a caller asks for it, which is done here.
+    A client, which ignores unknown fields, does not read the messages inside a reply until a caller
+    asks for them; that is done here too.
     """
     text = case["input_text"] if "input_text" in case else json.dumps(case["input"])
     value = loads_strict(text)
@@ -59,7 +59,7 @@ def cases(outcome):
 
 @cases("ok")
 def test_an_operation_is_read(case):
-    """Canonical JSON, problems, state and result are these."""
+    """Canonical JSON, problems, state and result are as expected."""
     operation, expected = read(case), case["expect"]
     assert operation_to_json(operation, TYPES) == expected["json"]
     assert list(validate(operation)) == expected["problems"]
@@ -70,14 +70,14 @@ def test_an_operation_is_read(case):
 
 @cases("error")
 def test_invalid_operation_is_refused(case):
-    """With an error that a caller can read."""
+    """The error has a message."""
     with pytest.raises((ValueError, InvalidArgument, UnknownType)) as caught:
         read(case)
     assert str(caught.value)
 
 
 def test_canonical_json_is_read_again():
-    """What was printed reads as the same operation, through the text as well."""
+    """The printed JSON is read as the same operation, also as text."""
     for case in CASES:
         if case["expect"]["parse"] == "ok":
             operation = read(case)
@@ -103,20 +103,20 @@ def test_canonical_json_is_read_again():
     ],
 )
 def test_the_culprit_is_named(value, field):
-    """The error says where in the operation it is."""
+    """The error has the path of the wrong field."""
     with pytest.raises(InvalidArgument) as caught:
         operation_from_json(value, TYPES, strict=True)
     assert caught.value.field == field
 
 
 def test_null_in_an_operation_is_absence():
-    """For each field."""
+    """Every field may be null."""
     nothing = dict.fromkeys(("name", "metadata", "done", "error", "response"))
     assert operation_from_json(nothing, TYPES, strict=True) == Operation()
 
 
 def test_a_client_carries_what_it_does_not_know():
-    """Unknown types are data (spec §1.14(3)); a server refuses them in a request."""
+    """A client keeps unknown types as data (spec §1.14(3)); a server refuses them in a request."""
     value = {"name": "operations/a", "metadata": {"@type": "x/foreign.Type", "a": [1]}}
     operation = operation_from_json(value, TYPES)
     assert operation.metadata == AnyMessage("x/foreign.Type", {"a": [1]})
@@ -126,14 +126,14 @@ def test_a_client_carries_what_it_does_not_know():
 
 
 def test_bytes_without_a_codec_do_not_print():
-    """A payload in binary form of an unregistered type is an error of the server."""
+    """An unregistered type in binary form is an error of the server."""
     operation = Operation(name="operations/a", metadata=AnyMessage("x/foreign.Type", b"\x08\x01"))
     with pytest.raises(EncodingError, match="binary form"):
         operation_to_json(operation, TYPES)
 
 
 def test_status_survives_json():
-    """With details of special and foreign types; empty fields are left out."""
+    """Details may be of special and unknown types; empty fields are left out."""
     details = (
         AnyMessage("x/google.protobuf.Duration", "1s"),
         AnyMessage("x/foreign.Type", {"a": 1}),
@@ -147,7 +147,7 @@ def test_status_survives_json():
 
 
 def test_batch_survives_json():
-    """Both lists are written, empty or not, and may be missing when read (spec §3.11)."""
+    """Both lists are written even if empty, and may be missing when read (spec §3.11)."""
     batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
     for one in (batch, BatchGetOperationsResponse()):
         assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
@@ -156,7 +156,7 @@ def test_batch_survives_json():
 
 
 def test_page_survives_json():
-    """With and without its token; unknown fields are ignored (spec §1.8(5))."""
+    """A page may have a token or none; unknown fields are ignored (spec §1.8(5))."""
     page = ListOperationsResponse((Operation(name="operations/a"), Operation(done=True)), "t")
     for one in (page, ListOperationsResponse()):
         assert page_from_json(page_to_json(one, TYPES), TYPES) == one
@@ -174,13 +174,13 @@ def test_page_survives_json():
     ],
 )
 def test_invalid_batch_or_page_is_refused(read, values):
-    """Types are checked, as everywhere."""
+    """The types of all fields are checked."""
     for value in values:
         with pytest.raises(InvalidArgument):
             read(value, TYPES)
 
 
 def test_an_error_is_never_ok():
-    """A body that calls its error OK is read by its HTTP status."""
+    """If a body's error has the status OK, the HTTP status decides."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND

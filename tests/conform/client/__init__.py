@@ -1,1 +1,1 @@
-"""The judge of clients: peers, checks, and clients that are judged."""
+"""Tests of the client kit: its peers and checks, and the clients that it judges."""

@@ -1,4 +1,4 @@
-"""The adapter of our client for event loops."""
+"""The adapter of our async client."""
 
 import asyncio
 import os

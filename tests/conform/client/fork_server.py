@@ -1,4 +1,4 @@
-"""Launches an adapter as forks of one process that has imported everything."""
+"""Launches an adapter by forking a process that has already imported everything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROGRAM = Path(__file__).with_name("forking.py")
 
 @attrs.define(eq=False)
 class ForkedClient:
-    """A fork, which ends when both of its pipes do."""
+    """A forked client; it has ended once both of its pipes are closed."""
 
     number: int
     outs: asyncio.StreamReader
@@ -56,7 +56,7 @@ async def reading(descriptor: int) -> asyncio.StreamReader:
 
 @contextlib.contextmanager
 def fork_server(adapter: str, *others: str) -> Iterator[Launch]:
-    """What launches an adapter; ``others`` are the modules that it imports late."""
+    """Yield a function that launches an adapter; ``others`` are modules that it imports late."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, str(_PROGRAM), str(theirs.fileno()), adapter, *others]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])

@@ -1,8 +1,8 @@
 """Runs an adapter in a fork for each scenario, so that its imports are paid for once.
 
 As a program: ``python forking.py SOCKET ADAPTER MODULE...``; the modules are those that the adapter
-imports when it needs them. A request is the environment as JSON, with the
-descriptors for standard output and standard error. The reply is the number of the process.
+imports late. A request is the environment as JSON, with descriptors for standard output and
+standard error. The reply is the process id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A small client that does all that the kit asks for, and one mistake if ``MISTAKE`` names it.
+"""A small client that supports all tasks of the kit, with one mistake if ``MISTAKE`` names it.
 
-``own-type`` is none: the client reports a message of another type with that type.
+``own-type`` is not a mistake: the client reports a message of another type with its type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wrong(*mistakes: str) -> bool:
 
 
 class Lost(Exception):
-    """A call failed for good, with a code or without."""
+    """A call failed for good; the code is optional."""
 
     def __init__(self, why: str, code: int | None = None) -> None:
         super().__init__(why)
@@ -33,7 +33,7 @@ class Lost(Exception):
 
 
 class Passing(Exception):
-    """A call failed in a way that passes, and the pause that the server asks for."""
+    """A call failed temporarily; ``pause`` is what the server asks for."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)
@@ -41,7 +41,7 @@ class Passing(Exception):
 
 
 class PlainClient:
-    """Calls below ``/v1``, each until a deadline by the monotonic clock."""
+    """Makes calls below ``/v1`` until a deadline on the monotonic clock."""
 
     def __init__(self, url: str, token: str, deadline: float) -> None:
         sent = {"authorization": f"Bearer {token}"}
@@ -110,7 +110,7 @@ class PlainClient:
         raise Lost(f"status {status}")
 
     def again(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Make a call until it succeeds, with pauses that grow."""
+        """Repeat a call with growing pauses until it succeeds."""
         pause = 0.05
         while True:
             try:
@@ -168,7 +168,7 @@ def outcome(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait(client: PlainClient, name: str) -> dict[str, Any]:
-    pause = 0.45 if wrong("hurries") else 0.05  # long enough to be told from chance
+    pause = 0.45 if wrong("hurries") else 0.05  # long enough to differ from chance
     while True:
         operation = client.again(lambda: client.call("GET", name))
         if is_done(operation):
@@ -184,7 +184,7 @@ def wait(client: PlainClient, name: str) -> dict[str, Any]:
 
 
 def wait_by_wait(client: PlainClient, name: str) -> dict[str, Any]:
-    """How a client goes wrong that trusts WaitOperation."""
+    """Wait like a client that trusts WaitOperation, which is a mistake."""
     while True:
         try:
             operation = client.call("POST", f"{name}:wait", json={"timeout": "1s"})

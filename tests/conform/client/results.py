@@ -1,6 +1,6 @@
 """The page with the results of clients: ``python -m tests.conform.client.results`` writes it.
 
-The tests run the same clients, and compare.
+The tests run the same clients, and compare their results with the page.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ADAPTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "adapter_lro_async": ("lro.types", "httpx"),
     "adapter_google": (),
 }
-"""By the name of the module, the modules that it imports late."""
+"""By the name of the adapter: the modules that it imports late."""
 
 COLUMNS: Final = (
     ("adapter_lro", "http", "lro, HTTP"),
@@ -38,7 +38,7 @@ COLUMNS: Final = (
     ("adapter_google", "http", "Google, HTTP"),
     ("adapter_google", "grpc", "Google, gRPC"),
 )
-"""The columns of the page. AsyncClient has the same results as Client, or a test fails."""
+"""The columns of the page. AsyncClient has the same results as Client, which a test checks."""
 
 VARIES: Final = {
     ("adapter_google", f"client.{id}"): "varies"
@@ -50,24 +50,24 @@ VARIES: Final = {
         "pace.unavailable-backs-off",
     )
 }
-"""What depends on pauses that google-api-core chooses at random."""
+"""Checks whose results depend on the random pauses of google-api-core."""
 
 GOOGLE: Final = "google-api-core"
 
 Verdicts = dict[str, str]
-"""By the id of a check, what stands in its cell."""
+"""By the id of a check: the text of its cell."""
 
 
 @attrs.frozen
 class Found:
-    """What one run has found: verdicts and facts by the id of a check."""
+    """The results of one run: verdicts and facts by the id of a check."""
 
     verdicts: Verdicts
     facts: Mapping[str, tuple[str, ...]]
 
 
 async def judge(adapter: str, transport: str) -> Found:
-    """Run one adapter through all scenarios of a protocol."""
+    """Run one adapter through all scenarios of a transport."""
     others = (*ADAPTERS[adapter], *(GRPC_MODULES if transport == "grpc" else ()))
     with fork_server(adapter, *others) as launch:
         report = await judge_client(
@@ -79,7 +79,7 @@ async def judge(adapter: str, transport: str) -> Found:
 
 
 def run_clients(*wanted: tuple[str, str]) -> list[Found]:
-    """What is found of several pairs of an adapter and a protocol, which run at the same time."""
+    """Return the results of several pairs of adapter and transport, which run at the same time."""
 
     async def run() -> list[Found]:
         return await asyncio.gather(*(judge(*one) for one in wanted))
@@ -104,7 +104,7 @@ def rows(found: Sequence[Verdicts]) -> Iterator[str]:
 
 
 def place(check: Check) -> int:
-    """Areas stand in the order of their first checks."""
+    """Order checks by their areas, and areas by their first checks."""
     return [one.area for one in CLIENT_CHECKS].index(check.area)
 
 
@@ -131,7 +131,7 @@ def rendered(found: Sequence[Verdicts]) -> str:
 
 
 def on_page() -> list[Verdicts]:
-    """The columns of the page as it is."""
+    """Return the columns of the present page."""
     found: list[Verdicts] = [{} for _ in COLUMNS]
     for row in ROW.finditer(PAGE.read_text()):
         given = [one.strip() for one in row["cells"].strip(" |").split("|")]

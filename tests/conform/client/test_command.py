@@ -97,7 +97,7 @@ def test_a_client_that_never_connects_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
-    """The check is about a client that never ends; so is what it has started."""
+    """The check is about a client that never ends; the processes that it started end too."""
     number = tmp_path / "number"
     line = f"{shlex.join(PLAIN)} & echo $! > {shlex.quote(str(number))}; wait"
     only = ("--only", "client.deadlines.silent", "--format", "json")
@@ -172,7 +172,7 @@ def test_file_that_cannot_be_written_is_found_before_the_client_runs(tmp_path: P
 
 
 def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
-    """A job of CI is stopped so."""
+    """CI jobs are stopped this way."""
     number = Mail(tmp_path / "number")
     script = f"trap '' TERM INT; echo $$ > {shlex.quote(number.path)}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]

@@ -1,4 +1,4 @@
-"""The scripted peers: what they make of calls that scripts do not speak of."""
+"""The scripted peers: their replies to calls that the script does not mention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pollers of Azure's own clients finish against real servers: azure-core, @azure/core-lro."""
+"""Pollers of Azure's own clients, azure-core and @azure/core-lro, finish against real servers."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ FINALLY: Final = [None, {"final-state-via": "operation-location"}]
 
 
 class Polled:
-    """A served service; its operations end at their second poll at the earliest."""
+    """A served service; its operations end at the second poll at the earliest."""
 
     def __init__(self, service: lro.Service, url: str) -> None:
         self.service = service
         self.url = url
 
     def request(self, source: str) -> HttpRequest:
-        """The request that starts an operation."""
+        """Return the request that starts an operation."""
         query = {"api-version": VERSION}
         return HttpRequest("POST", f"{self.url}{PATH}", params=query, json={"source": source})
 
     def cancel(self, initial: Any) -> None:
-        """Ask for the end of an operation, as no poller does."""
+        """Cancel an operation, which no poller does."""
         self.service.cancel(f"operations/{initial['id']}")
 
 
@@ -62,7 +62,7 @@ def polled(request: pytest.FixtureRequest) -> Iterator[Polled]:
     def transcode(request: TranscodeRequest, job: lro.Job) -> TranscodeResponse:
         if request.source == "wait":
             job.sleep(600)
-        job.sleep(0.2)  # so that a poller has something to wait for
+        job.sleep(0.2)  # so that a poller has to wait
         if request.source == "refused":
             raise lro.StatusError(lro.Code.NOT_FOUND, "there is no video", why="NO_VIDEO")
         return TranscodeResponse(uri="b.mp4")
@@ -79,12 +79,12 @@ def polled(request: pytest.FixtureRequest) -> Iterator[Polled]:
 
 
 def body_of(response: Any) -> Any:
-    """What a poller makes of its last answer."""
+    """Return the body of a poller's last response."""
     return json.loads(response.http_response.text())
 
 
 def poller(polled: Polled, client: Any, source: str, lro_options: Any) -> LROPoller[Any]:
-    """A poller of an operation that it has started."""
+    """Start an operation, and return a poller for it."""
     initial = client.send_request(polled.request(source), _return_pipeline_response=True)
     if source == "wait":
         polled.cancel(body_of(initial))
@@ -92,7 +92,7 @@ def poller(polled: Polled, client: Any, source: str, lro_options: Any) -> LROPol
 
 
 def polled_to_the_end(polled: Polled, source: str, lro_options: Any) -> Any:
-    """What a poller gives at the end of an operation."""
+    """Return the result of polling an operation to its end."""
     with client_of(polled) as client:
         return poller(polled, client, source, lro_options).result(timeout=120)
 
@@ -103,7 +103,7 @@ def client_of(polled: Polled) -> PipelineClient[Any, Any]:
 
 @pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
 def test_poller_finishes(polled: Polled, lro_options: Any) -> None:
-    """It gives the last monitor with the result in it, or raises the error of the operation."""
+    """The result is the last monitor, or the error of the operation is raised."""
     found = polled_to_the_end(polled, "a.mov", lro_options)
     assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
     for source, status, code, says in (
@@ -134,7 +134,7 @@ with client_of(Polled(None, sys.argv[1])) as client:
 
 
 def test_continuation_token_is_resumed_in_another_process(polled: Polled) -> None:
-    """It has the URL of the monitor, which is all that is needed."""
+    """The token has the monitor's URL, and nothing else is needed."""
     with client_of(polled) as client:
         token = poller(polled, client, "a.mov", None).continuation_token()
     command = [sys.executable, "-c", RESUMING, polled.url, token]
@@ -181,7 +181,7 @@ console.log(JSON.stringify({ status: state.status, result }));
 
 @pytest.mark.parametrize(("source", "status"), [("a.mov", "succeeded"), ("refused", "failed")])
 def test_poller_of_javascript_finishes(polled: Polled, source: str, status: str) -> None:
-    """One that succeeds has its result; of one that failed it has the error."""
+    """A success gives the result, and a failure the error."""
     home = node_modules(AZURE)
     url = f"{polled.url}{PATH}?api-version={VERSION}"
     found = json.loads(run_node(home, POLLING, url, source).splitlines()[-1])

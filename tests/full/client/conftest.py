@@ -1,4 +1,4 @@
-"""The fixtures of the tests of the client."""
+"""Fixtures that are shared with tests/client."""
 
 from tests.client.conftest import clock, face, server
 

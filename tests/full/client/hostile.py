@@ -1,4 +1,4 @@
-"""How much memory a client needs for replies of a hostile server.
+"""Measure how much memory a client needs for replies of a hostile server.
 
 ``python -m tests.full.client.hostile TRANSPORT ADDRESS`` asks a server, which is another process,
 for each reply and prints one line of JSON: for each reply, the peak in megabytes over idle and what
@@ -29,7 +29,7 @@ COLLECTION: Final = "operations"
 
 
 def _zeros(times: int, wbits: int = 31) -> bytes:
-    """600 MB of zeros, compressed ``times`` times."""
+    """Return 600 MB of zeros, compressed ``times`` times."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
     found = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
     for _ in range(times - 1):
@@ -38,7 +38,7 @@ def _zeros(times: int, wbits: int = 31) -> bytes:
 
 
 def _list(piece: str, values: int = 0) -> bytes:
-    """A JSON list of the largest size of a reply, or, with ``values``, of the most values."""
+    """Return a JSON list of the largest reply size or, with ``values``, of the most values."""
     encoded = piece.encode()
     times = (values and 1_999_000 // values) or (MAX_REPLY - 9) // len(encoded)
     return b"[" + encoded * times + b"0]"
@@ -81,7 +81,7 @@ EVERY: Final = (*PACKED, *TEXTS, *STREAMS)
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a protobuf message."""
+    """Encode a length-delimited field of a protobuf message."""
     size, length = len(content), b""
     while size > 0x7F:
         length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
@@ -100,11 +100,11 @@ BINARY: Final = {
     + field(5, field(1, _VALUES) + field(2, _MANY)),
     "large": field(1, b"a" * 20_000_000),
 }
-"""Replies over gRPC, each to one call."""
+"""Replies over gRPC; each is sent to one call."""
 
 
 def answer(connection: Any, over: threading.Event) -> None:
-    """Send the reply that the first segment of the path names by its number."""
+    """Send the reply whose number is the first segment of the path."""
     asked = EVERY[int(connection.recv(65536).split(b"/", 2)[1])]
     coding, make = PACKED.get(asked, ("identity", TEXTS.get(asked) or STREAMS.get(asked)))
     assert make is not None
@@ -114,14 +114,14 @@ def answer(connection: Any, over: threading.Event) -> None:
 
 
 def megabytes(field: str) -> float:
-    """What the kernel counts: ``VmRSS`` is the use now, ``VmHWM`` its peak since the last reset."""
+    """Read a value of the kernel: ``VmRSS`` is the use now, ``VmHWM`` its peak since the reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [line] = [one for one in lines if one.startswith(f"{field}:")]
     return int(line.split()[1]) / 1024
 
 
 def over_idle(ask: Callable[[], object]) -> tuple[float, str]:
-    """The peak while this is done, and what it raised."""
+    """Return the peak of memory during a call, and the error that the call raised."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
@@ -134,7 +134,7 @@ def over_idle(ask: Callable[[], object]) -> tuple[float, str]:
 
 
 def ask(transport: str, url: str, name: str) -> None:
-    """Ask for a reply, with a new client for each reply."""
+    """Request one reply, with a new client."""
     base_url = f"{url}/{EVERY.index(name)}"
     wanted = WatchOperationsRequest(COLLECTION, ("operations/a",))
     watch = Call(request=wanted, budget=60.0)
@@ -162,7 +162,7 @@ def ask(transport: str, url: str, name: str) -> None:
 
 
 def ask_binary(address: str, name: str) -> None:
-    """The same over gRPC, from a server that gives the next reply to each call."""
+    """Request one reply over gRPC; the server sends the next one to each call."""
     from lro_client.transports.grpc import GrpcTransport
 
     with Client(transport=GrpcTransport(address), retry=NO_RETRY) as client:
@@ -180,7 +180,7 @@ def main() -> None:
     ask_for, small = partial(ask, transport, address), "zstd"
     if transport == "grpc":
         names, ask_for, small = BINARY, partial(ask_binary, address), ""
-    over_idle(partial(ask_for, small))  # loads modules before the measurements
+    over_idle(partial(ask_for, small))  # load modules before the measurements
     print(json.dumps({name: over_idle(partial(ask_for, name)) for name in names}))
 
 

@@ -1,4 +1,4 @@
-"""Hundreds of starts of a process that is killed again and again: each has one result."""
+"""Hundreds of starts by a process that is killed again and again: each gives one result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MINE = uuid.UUID("5d9c3c0e-54a2-4d0b-8f2a-1c1f3f0f8a61")
 
 
 def serve(folder: str) -> None:
-    """The server's process: says its port, and serves until it is killed."""
+    """Run the server's process: print its port, and serve until it is killed."""
     import uvicorn
 
     store = SQLiteStore(str(Path(folder) / "operations.db"))
@@ -50,14 +50,14 @@ def serve(folder: str) -> None:
 
 
 def kept(folder: Path) -> dict[int, int]:
-    """The results so far."""
+    """Return the results so far."""
     file = folder / "results"
     lines = file.read_text().splitlines() if file.exists() else ()
     return {int(number): int(square) for number, square in map(str.split, lines)}
 
 
 def work(url: str, folder: str, starts: str) -> None:
-    """The client's process: does all that has no result yet, in eight threads.
+    """Run the client's process: in eight threads, start the work of all numbers without a result.
 
     The request id is made from the number, so the next process finds what this one has started.
     """
@@ -83,7 +83,7 @@ def work(url: str, folder: str, starts: str) -> None:
 
 @contextlib.contextmanager
 def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A process that runs a function of this module, killed in the end; it, and its output."""
+    """Run a function of this module in a process, killed at the end; yield it and its output."""
     source = f"import sys; from {__name__} import {program}; {program}(*sys.argv[1:])"
     command = [sys.executable, "-c", source, *arguments]
     with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
@@ -92,7 +92,7 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_starts_survive_kills(tmp_path: Path) -> None:
-    """Killed at random moments, with a few starts on their way each time."""
+    """The client is killed at random times, each time with several starts in progress."""
     starts = 400
     pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     chance = random.Random(6)

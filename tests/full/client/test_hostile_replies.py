@@ -1,4 +1,4 @@
-"""The memory that hostile replies take: a reply has a bound (docs/explanation/security.md)."""
+"""The memory that hostile replies take is bounded (docs/explanation/security.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_MEGABYTES = 150
 
 @contextlib.contextmanager
 def serving(transport: str) -> Iterator[str]:
-    """A server of such replies; its address."""
+    """Start a server of hostile replies, and yield its address."""
     if transport != "grpc":
         with sockets.serving(answer) as url:
             yield url
@@ -35,7 +35,7 @@ def serving(transport: str) -> Iterator[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="a peak can be set back on Linux only")
 @pytest.mark.parametrize("transport", ["sync", "async", "aiohttp", "grpc"])
 def test_no_reply_takes_much_memory(transport: str) -> None:
-    """Whatever is in it, and however it is packed: bombs, many values, wide characters, streams."""
+    """The limit holds for compression bombs, many values, wide characters and streams."""
     command = [sys.executable, "-m", "tests.full.client.hostile", transport]
     with serving(transport) as address:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Deadlines are hard also where replies are large (spec §11.4)."""
+"""A wait ends at its deadline even if replies are large (spec §11.4)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.client.test_deadlines import LARGE, check_deadline
 
 @pytest.mark.parametrize("scenario", LARGE)
 def test_no_large_reply_outlasts_the_deadline(scenario: str) -> None:
-    """For one operation and for many, by both faces."""
+    """The deadline holds for an operation and for a group, with both faces."""
     check_deadline("http", scenario)

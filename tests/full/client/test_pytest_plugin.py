@@ -1,4 +1,4 @@
-"""The pytest plugin: its fixtures in a run of their own, and what they are made of."""
+"""The pytest plugin: its fixtures in a separate run of pytest, and the helpers behind them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_nothing_is_loaded():
 
 
 def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest with the plugin over one file of tests, in a process of its own."""
+    """Run pytest with the plugin on one test file, in a new process."""
     (folder / "test_example.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "pytest_lro", "-p", "no:cacheprovider"]
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "src")}
@@ -98,20 +98,20 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
 def test_fixtures_serve_each_test(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Work is done within the start, and an hour of polling takes no time."""
+    """Work is done when the start returns, and polling for an hour takes no time."""
     done = run_pytest(tmp_path, USES, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
 
 
 def test_plugin_without_fixtures_loads_nothing(tmp_path: Path) -> None:
-    """A run of tests that have nothing to do with this library is as quick as before."""
+    """The plugin does not slow down tests that do not use it."""
     done = run_pytest(tmp_path, UNUSED)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_service_in_memory_reports_leftover_work() -> None:
-    """The work of a thread that the test has forgotten, by its name."""
+    """A thread's work that still runs at the end of the test is reported by its name."""
     step, names = Step(), []
 
     def forget() -> None:
@@ -126,7 +126,7 @@ def test_service_in_memory_reports_leftover_work() -> None:
             forgotten.append(threading.Thread(target=lambda: work.start(WorkRequest())))
             forgotten[0].start()
             step.reached()
-            threading.Timer(0.2, step.go.set).start()  # the close waits for it
+            threading.Timer(0.2, step.go.set).start()  # the close waits for the work
 
     forgotten: list[threading.Thread] = []
     with pytest.raises(AssertionError, match="is still running") as caught:
@@ -136,7 +136,7 @@ def test_service_in_memory_reports_leftover_work() -> None:
 
 
 def test_service_in_memory_reports_open_wait() -> None:
-    """A task that awaits a result when the test ends; it learns that the service is stopping."""
+    """A task that awaits a result when the test ends is reported, and gets UNAVAILABLE."""
 
     async def main() -> None:
         fixture = service_in_memory(VirtualClock())

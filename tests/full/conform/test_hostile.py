@@ -1,4 +1,4 @@
-"""Servers that would have the kit hang or crash: each ends in a report or a sentence."""
+"""Servers that try to make the kit hang or crash: each run ends with a report or an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = {StartKind.LONG: RequestTemplate("POST", "/start", "")}
 
 
 def judged(url: str, call_seconds: float) -> ConformanceReport:
-    """The report on the server at this URL, whose calls may take so long."""
+    """Judge the server at this URL with this timeout for calls."""
 
     async def run() -> ConformanceReport:
         target = HttpTarget(address=url, call_seconds=call_seconds)
@@ -36,7 +36,7 @@ def judged(url: str, call_seconds: float) -> ConformanceReport:
 
 @pytest.mark.parametrize("behaviour", LOST.values(), ids=LOST)
 def test_server_without_replies_is_not_there(behaviour: Behaviour) -> None:
-    """The run ends; some never answer, and a start must come through before the limit."""
+    """The run ends, even if the server never answers."""
     with (
         serving_hostile(behaviour) as url,
         pytest.raises(ServerUnreachable, match="the server is not there: GET /v1/operations/"),
@@ -48,7 +48,7 @@ def test_server_without_replies_is_not_there(behaviour: Behaviour) -> None:
 def test_hostile_server_does_not_hang_or_crash_the_kit(
     behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is a wrong reply is reported, and harms no terminal."""
+    """Invalid replies are reported, without characters that could harm a terminal."""
     monkeypatch.setattr(_http, "MAX_REPLY", 1024 * 1024)
     with serving_hostile(behaviour) as url:
         report = judged(url, call_seconds=5)
@@ -59,15 +59,15 @@ def test_hostile_server_does_not_hang_or_crash_the_kit(
 
 
 def test_port_without_a_server_is_unreachable() -> None:
-    """The start gets no answer."""
+    """The start gets no reply."""
     with pytest.raises(ServerUnreachable, match="not start an operation: POST /start: no reply"):
-        judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # it may be busy here
+        judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # the machine may be busy
 
 
 def test_server_that_goes_away_is_not_asked_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After three requests without an answer the rest is skipped, and that is a failure."""
+    """After three requests without a reply all other checks are skipped, and one fails."""
 
     async def run() -> ConformanceReport:
         target = HttpTarget(address="http://127.0.0.1:9", call_seconds=0.25)

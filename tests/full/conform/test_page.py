@@ -1,4 +1,4 @@
-"""The page of the kit agrees with the code: every check, and what came of judging servers."""
+"""The page of the kit agrees with the code: its checks, and the results of servers."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ BRIEFLY: Final = [
     ("a servicer by hand", "gRPC", "a dict"),
     ("the same behind a gateway", "HTTP", "a dict"),
 ]
-"""The rows of the table of results that are checked here; the others take longer."""
+"""The rows of the results table that are checked here; the others take longer."""
 
 
 def test_page_lists_every_check() -> None:
-    """``python -m tests.conform.page`` prints what stands in it."""
+    """``python -m tests.conform.page`` prints the list."""
     text = PAGE.read_text("utf-8")
     listed = text.partition("<!-- checks -->\n\n")[2].partition("\n\n<!-- end of checks -->")[0]
     assert listed == tables()
 
 
 def test_page_has_each_area_once() -> None:
-    """A check of a new area gets a heading."""
+    """A check of a new area needs a heading."""
     assert {one.area for one in CHECKS} == set(AREAS)
 
 
 def test_page_counts_the_checks() -> None:
-    """By level."""
+    """The page has the number of checks of each level."""
     numbers = Counter(one.level for one in CHECKS)
     counted = ", ".join(f"{numbers[level]} {level}" for level in Level)
     assert f"{len(CHECKS)} checks: {counted}" in PAGE.read_text("utf-8")
 
 
 def test_ids_of_checks_are_words() -> None:
-    """An area, and words with hyphens; none twice, and none of a client's."""
+    """An id is an area and hyphenated words, occurs once, and is not an id of a client check."""
     ids = [one.id for one in CHECKS]
     assert len(ids) == len(set(ids))
     assert [one for one in ids if not re.fullmatch(r"[a-z]+\.[a-z0-9]+(-[a-z0-9]+)*", one)] == []
@@ -67,7 +67,7 @@ def test_each_rule_is_a_sentence_with_a_source() -> None:
 def test_server_gets_the_result_of_the_page(
     key: tuple[str, str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The numbers of each level, but not the time that it took."""
+    """The numbers of each level agree; the time of the run is not compared."""
     caplog.set_level(logging.CRITICAL)
     with SERVERS[key](*key[1:]) as served:
         report = served.judge(UNHURRIED)
@@ -75,7 +75,7 @@ def test_server_gets_the_result_of_the_page(
 
 
 def test_reference_server_keeps_the_main_rules(caplog: pytest.LogCaptureFixture) -> None:
-    """All of them are in the table of the page, which takes longer."""
+    """The page has the result of all rules, which take longer."""
     caplog.set_level(logging.CRITICAL)
     checks = [one for one in CHECKS if one.area in ("names", "result", "any", "cancel", "errors")]
     with SERVERS["the reference server", "ASGI", "memory"]("ASGI", "memory") as served:

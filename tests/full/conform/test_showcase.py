@@ -1,4 +1,4 @@
-"""A foreign server as a standing check of the kit: gapic-showcase, Google's own test server."""
+"""A foreign server to test the kit: gapic-showcase, Google's own test server."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from tests.services.processes import killed_at_end
 DOWNLOAD_SECONDS: Final = 300.0
 SOURCE: Final = Path(__file__).parent / "showcase"
 EVERYWHERE: Final = {
-    # An id is Base64 of the moment of the end: what can be read as one exists.
+    # An id is the Base64 form of the end time: any text that decodes is an operation.
     *("cancel.unknown", "delete.unknown", "delete.gone", "delete.stays-gone"),
-    # CancelOperation answers and does nothing.
+    # CancelOperation answers, and does nothing.
     "cancel.ends",
     "errors.error-info",
 }
 OVER_REST: Final = EVERYWHERE | {
-    "calls.list",  # it demands a name, and the path has none
+    "calls.list",  # List requires a name, which the path does not have.
     *("forms.malformed-body", "routes.head", "http.content-type", "errors.envelope-everywhere"),
 }
 OVER_GRPC: Final = EVERYWHERE | {
-    # The list is a constant.
+    # The list is constant.
     *("pages.contains", "pages.negative-size", "pages.bad-token", "pages.unknown-parent"),
     *("pages.walk", "filters.done", "filters.malformed", "filters.unknown-field"),
-    # WaitOperation does not look at the name.
+    # WaitOperation ignores the name.
     *("wait.done-at-once", "wait.negative", "wait.unknown"),
 }
 BY_CHANCE: Final = {"states.final", "any.types", "names.unknown", "names.case"}
-"""WaitOperation throws a die for what it answers: in progress, or an end without a type. Whether an
-id can be read that was changed depends on the moment in it."""
+"""WaitOperation chooses its reply at random: in progress, or done without a type.
+
+Whether a changed id is valid depends on the time in it.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 def test_kit_finds_the_faults_of_showcase(
     urls: tuple[str, str], over: str, expected: set[str]
 ) -> None:
-    """No more and no fewer musts and shoulds."""
+    """Exactly these musts and shoulds fail."""
     grpc, http = urls
     start = shlex.join([sys.executable, str(SOURCE / "start.py"), http])
     target = ["--grpc", grpc.removeprefix("grpc://")]

@@ -1,4 +1,4 @@
-"""The metrics of several processes on one port, of which one is killed."""
+"""The metrics of several processes on one port, one of which is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.services.ports import free_port
 
 @pytest.fixture(params=["uvicorn", "lro serve"])
 def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of four processes on one port; ``lro serve`` makes their directory itself."""
+    """The URL of four processes on one port; ``lro serve`` makes the metrics directory itself."""
     pytest.importorskip("uvicorn")
     port = free_port()
     environment = {**os.environ, "LRO_TEST_FILE": str(tmp_path / "operations.db")}
@@ -48,10 +48,10 @@ def test_counters_of_many_workers_never_fall(workers: str) -> None:
     with httpx.Client(transport=transport, base_url=workers, timeout=30) as client:
 
         def call(method: str, path: str, **options: Any) -> httpx.Response | None:
-            headers = {"connection": "close"}  # so that the next one goes to any worker
+            headers = {"connection": "close"}  # so that the next request may reach any worker
             try:
                 return client.request(method, path, headers=headers, **options)
-            except httpx.TransportError:  # the worker was killed in the midst of it
+            except httpx.TransportError:  # the worker was killed during the request
                 return None
 
         def scrape() -> float:

@@ -1,4 +1,4 @@
-"""Spans of several processes: a worker that is killed, another that takes over, and Celery's."""
+"""Spans of several processes: a killed worker and its successor, and Celery workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.waiting import PATIENCE, until
 
 
 def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """A worker process."""
+    """Start a worker process, which is killed at the end."""
     command = [sys.executable, "-m", worker.__name__, *arguments]
     return killed_at_end(command, stdout=subprocess.PIPE)
 
 
 def test_links_outlive_the_worker_that_is_killed(tmp_path):
-    """Kill -9 in the midst of the first attempt: the second, elsewhere, links to the start."""
+    """A worker is killed in its first attempt; the second, elsewhere, links to the start's span."""
     store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
     with begun(store, first, "text") as dead:
         assert dead.stdout is not None
@@ -35,7 +35,7 @@ def test_links_outlive_the_worker_that_is_killed(tmp_path):
     with begun(store, second) as other:
         others = other.communicate(timeout=PATIENCE)[0]
     assert others == "began 2\ndone\n"
-    (start,) = read_spans(Path(first))  # the span of the first attempt died with its process
+    (start,) = read_spans(Path(first))  # the first attempt's span was lost with its process
     assert (start["name"], start["kind"]) == (f"start {worker.METHOD}", "PRODUCER")
     by_kind = {span["kind"]: span for span in read_spans(Path(second))}
     assert set(by_kind) == {"INTERNAL", "CONSUMER"}
@@ -51,14 +51,14 @@ def test_links_outlive_the_worker_that_is_killed(tmp_path):
 
 @pytest.fixture
 def broker(tmp_path):
-    """A Redis of this test."""
+    """A Redis server for this test."""
     pytest.importorskip("celery")
     with redis_server(tmp_path) as server:
         yield server
 
 
 def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, spans, traced):
-    """The context comes by the store; the message carries nothing but a name."""
+    """The trace context comes from the store; the message has only the operation's name."""
     from tests.executors.celery_workers import Harness
     from tests.telemetry import celery_app
 
@@ -69,7 +69,7 @@ def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, span
         with harness.worker("prefork", celery_app.__name__):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
-            (process,) = until(lambda: read_spans(written))  # just after the operation is done
+            (process,) = until(lambda: read_spans(written))  # written soon after the end
     finally:
         harness.close()
     start = spans.only("PRODUCER")

@@ -1,4 +1,4 @@
-"""Libraries of others verify and parse what a real receiver got, and sign what ours verifies."""
+"""Other libraries verify and parse the webhooks that we send, and we verify their signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMATS = pytest.mark.parametrize(
 
 
 def sent(**options: Any) -> Received:
-    """What a receiver gets from a service in this process, by the clock of this machine."""
+    """Return the request that a receiver gets from a service in this process."""
     with receiver() as good:
         sends = Webhooks([endpoint(good.url, **options)], **OPEN)
         service = Service(MemoryStore(), InlineExecutor(), webhooks=sends, domain="acme.test")

@@ -1,4 +1,4 @@
-"""Several processes: one that is killed while it sends, and children of one that forks."""
+"""Several processes: one that is killed while it sends a webhook, and one that forks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if do == "fork":
 
 
 def running(do: str, database: Path, url: str) -> subprocess.Popen[str]:
-    """A process that runs the program; it ends with its standard input."""
+    """Start a process that runs the program; it ends when its standard input is closed."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(database), url, SECRET, do],
         stdin=subprocess.PIPE,
@@ -67,7 +67,7 @@ def running(do: str, database: Path, url: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    """End its standard input, and wait for it."""
+    """Close the standard input of a process, and wait for its end."""
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 

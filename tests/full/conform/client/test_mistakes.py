@@ -1,4 +1,4 @@
-"""A plain client passes, and each of its mistakes is found by the check that is about it."""
+"""A plain client passes, and each of its mistakes is found by the right check."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ MISTAKES: Final = {
     "truthy-done": "spoilt.text-done",
     "wait-is-done": "waits.at-once",
 }
-"""What the client does wrong, and the check that must fail."""
+"""The mistakes of the client, each with the check that must fail."""
 
 PACES: Final = {"gives-up", "hurries", "spins", "spins-on-wait"}
-"""Mistakes that are seen in how often a client calls; these run when the others have ended.
+"""Mistakes that show in how often a client calls; they run after the others.
 
-With thirty others beside it a client that spins makes few calls, and every pause is long.
+Beside thirty others a client that spins makes few calls, and every pause is long.
 """
 
 

@@ -1,4 +1,4 @@
-"""Our clients and Google's, judged by all checks, have the results that the page shows."""
+"""Our clients and Google's get, in all checks, the results that the page shows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HTTP, GRPC, GOOGLE_HTTP, GOOGLE_GRPC = range(len(COLUMNS))
 
 @pytest.fixture(autouse=True)
 def late_clients_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seconds, which the kit gives them, are over soon where many tests run at once."""
+    """The kit's two seconds are too short when many tests run at once."""
     for module in ("_judging", "_running"):
         monkeypatch.setattr(f"lro_conform.client.{module}.MARGIN_SECONDS", 30.0)
 
 
 def differences(found: Found, column: int) -> dict[str, object]:
-    """By the id of a check, what the page has, what was found now, and why."""
+    """Return by check: the result on the page, the one found now, and why."""
     page = on_page()[column]
     return {
         id: (page.get(id), found.verdicts.get(id), found.facts.get(id))
@@ -38,7 +38,7 @@ def differences(found: Found, column: int) -> dict[str, object]:
 
 
 def test_the_page_lists_every_check_with_its_rule() -> None:
-    """``python -m tests.conform.client.results`` writes it."""
+    """``python -m tests.conform.client.results`` writes the page."""
     assert results_on_page() == rendered(on_page())
 
 
@@ -55,7 +55,7 @@ def test_our_clients_have_the_results_of_the_page_over_http() -> None:
 
 
 def test_our_clients_have_the_results_of_the_page_over_grpc() -> None:
-    # That of 1.66 takes up to 15 s to connect again to a server that has restarted.
+    # grpcio 1.66 takes up to 15 s to reconnect to a restarted server.
     pytest.importorskip(
         "grpc", minversion="1.76", reason="no grpc, or one that connects again late"
     )
@@ -65,7 +65,7 @@ def test_our_clients_have_the_results_of_the_page_over_grpc() -> None:
 
 @pytest.mark.platform
 def test_googles_client_has_the_results_of_the_page() -> None:
-    """Another version of it may have others, so that the page names the version."""
+    """Another version may have other results, so the page names the version."""
     for name in ("google.api_core", "grpc", "requests"):
         pytest.importorskip(name)
     if google_version() not in PAGE.read_text():

@@ -1,4 +1,4 @@
-"""Start an operation of gapic-showcase, as `lro conform --start-command` asks for it."""
+"""Start an operation of gapic-showcase, as ``lro conform --start-command`` requires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any, Final
 
 HEADERS: Final = {"Content-Type": "application/json", "X-Goog-Api-Client": "rest/1 gapic/1"}
-"""The server refuses requests over REST that do not look like those of a generated client."""
+"""Over REST the server accepts only requests that look like those of a generated client."""
 BODIES: Final[dict[str, Any]] = {
     "long": {"ttl": "600s", "success": {"content": "done"}},
     "soon": {"ttl": "0.1s", "success": {"content": "done"}},
@@ -20,8 +20,8 @@ BODIES: Final[dict[str, Any]] = {
 def started(server: str, body: Any) -> str:
     """Start an operation, and return its name.
 
-    Ids are Base64, also with slashes. Two slashes in a row mean another path to this server, so an
-    operation with a slash in its id is not taken: otherwise every run would have other findings.
+    Ids are Base64 and may contain slashes. This server reads two slashes in a row as another path,
+    so operations with a slash in their id are not used: the findings would vary.
     """
     while True:
         url, content = f"{server}/v1beta1/echo:wait", json.dumps(body).encode()
