@@ -1,1 +1,1 @@
-"""Benchmarks: every figure is a ratio, ours and its floor measured in one run, interleaved."""
+"""Benchmarks: each figure is a ratio of our time to a floor's, in interleaved rounds of one run."""

@@ -1,7 +1,7 @@
-"""``python -m bench [NAME ...]``: all benches, or those named. See docs/explanation/speed.md.
+"""``python -m bench [NAME ...]``: all benches, or the named ones. See docs/explanation/speed.md.
 
-A name may be shortened as far as it is clear: ``start`` for ``start_to_result``. Options come
-last, and are those of the one bench that is named: ``python -m bench watched --help``.
+A name may be abbreviated if it stays unique: ``start`` for ``start_to_result``. Options come last,
+and only with one name: ``python -m bench watched --help``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMES: Final = (
 
 
 def chosen(names: list[str]) -> list[str]:
-    """The benches that are meant, in the order given; all, if there is no name."""
+    """Return the benches that the names mean, in the given order; without names, all."""
     found = []
     for name in names:
         meant = [one for one in NAMES if one.startswith(name)]
@@ -55,7 +55,7 @@ def chosen(names: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run what is named, with options if there are any."""
+    """Run the named benches, with their options."""
     names = list(itertools.takewhile(lambda one: not one.startswith("-"), arguments))
     options = arguments[len(names) :]
     benches = chosen(names)

@@ -1,4 +1,4 @@
-"""From a commit in one process to the waiters in another, and what announcing costs the writers."""
+"""Wake-ups across processes after a commit, and the cost of notifications for writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITING_ROUNDS = 25
 
 
 def places(folder: str) -> list[Place]:
-    """A new SQLite file, and a new schema of a PostgreSQL server where one can be started."""
+    """Return a new SQLite file and, if a PostgreSQL server can be started, a new schema."""
     found: list[Place] = [("sqlite", str(Path(folder, "operations.db")), "-")]
     server = postgres_server()
     if server is not None:
@@ -36,7 +36,7 @@ def places(folder: str) -> list[Place]:
 
 
 def postgres_server() -> Any:
-    """The server that the tests use, which ends with this process; None where there is none."""
+    """Return the tests' server, which ends with this process, or None if there is none."""
     try:
         import pytest
 
@@ -50,7 +50,7 @@ def postgres_server() -> Any:
 
 
 def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
-    """Seconds from the commit of an end there to the answer of a coroutine that waits here."""
+    """Return the seconds from commits in the other process to the replies of waits here."""
     service, method = declared(open_store(*place))
     draw = random.Random(1)
 
@@ -75,7 +75,7 @@ def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
 
 
 def sqlite_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
-    """The same with a bare loop that looks at the change counter as often as we do."""
+    """Measure the same for a bare loop that polls the change counter at our interval."""
     file = sqlite3.connect(f"{where}.floor", isolation_level=None, check_same_thread=False)
     never = threading.Event()
     draw = random.Random(2)
@@ -101,7 +101,7 @@ def sqlite_floor(where: str, command: Callable[[str, str], float]) -> list[float
 
 
 def postgres_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
-    """The same with a bare NOTIFY and a connection that listens."""
+    """Measure the same for a bare NOTIFY and a listening connection."""
     import psycopg
 
     found = []
@@ -124,7 +124,7 @@ def postgres_floor(where: str, command: Callable[[str, str], float]) -> list[flo
 
 
 def writing(step: Callable[[int], object]) -> float:
-    """Seconds per write while several threads write at once."""
+    """Return the seconds per write while several threads write at the same time."""
     end = time.monotonic() + WRITING_SECONDS
     written = itertools.count()
 
@@ -140,7 +140,7 @@ def writing(step: Callable[[int], object]) -> float:
 
 
 def notifications(place: Place, command: Callable[[str, str], float]) -> Iterator[str]:
-    """What notifications cost, ours and a NOTIFY in every write's transaction."""
+    """Measure the cost of our notifications, and of a NOTIFY in each write's transaction."""
     store = open_store(*place)
     service, method = declared(store)
     names = [method.start(Request()).name for _ in range(WRITERS)]
@@ -168,7 +168,7 @@ def notifications(place: Place, command: Callable[[str, str], float]) -> Iterato
 
 
 def bare_notifications(where: str) -> Iterator[str]:
-    """The same of bare connections: an UPDATE by key, with and without NOTIFY in it."""
+    """Measure the same for bare connections: an UPDATE by key, with and without a NOTIFY."""
     import psycopg
 
     connections = [psycopg.connect(where, autocommit=True) for _ in range(WRITERS)]

@@ -1,8 +1,8 @@
-"""The console's page in Chromium: its first load, 20 pages that stay open, a flood of events.
+"""The console's page in Chromium: first load, 20 open idle pages, and a flood of events.
 
 Targets: first rows within 300 ms with the CPU slowed 4 times; 20 idle pages cost the server at most
-5 % of a core and 18 requests a minute each; 10,000 events in 10 s make no frame longer than 100 ms.
-``--keep FOLDER`` keeps the SQLite file of 10^5 operations there.
+5 % of a core, and each sends at most 18 requests a minute; 10,000 events in 10 s cause no frame
+longer than 100 ms. ``--keep FOLDER`` keeps the SQLite file of 10^5 operations in that folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ DRAWN: Final = """
         requestAnimationFrame(() => setTimeout(() => { window.drawn = performance.now(); }));
     }).observe(document, { childList: true, subtree: true });
 """
-"""Notes when the first rows are on the screen."""
+"""Records when the first rows are on the screen."""
 
 WATCHED: Final = """
     window.events = 0; window.long = []; window.frames = [];
@@ -75,12 +75,12 @@ WATCHED: Final = """
     };
     requestAnimationFrame(frame);
 """
-"""Counts events, and notes long tasks and the time between frames."""
+"""Counts events, and records long tasks and the times between frames."""
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """The system's Chromium, without a window."""
+    """Run the system's Chromium without a window."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -94,7 +94,7 @@ def chromium() -> Iterator[Any]:
 
 
 def first_loads(browser: Any, url: str, slower: int) -> str:
-    """When the first rows are drawn, with nothing in the browser's cache."""
+    """Measure when the first rows are drawn, with an empty browser cache."""
     times, sizes = [], []
     for _ in range(LOADS):
         with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
@@ -103,7 +103,7 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
                 "Emulation.setCPUThrottlingRate", {"rate": slower}
             )
             page.add_init_script(DRAWN)
-            page.wait_for_timeout(500)  # until the browser's new process has come to rest
+            page.wait_for_timeout(500)  # lets the browser's new process settle
             page.goto(url)
             page.locator("table.ops tbody tr").first.wait_for()
             while (drawn := page.evaluate("window.drawn")) is None:
@@ -123,7 +123,7 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
 
 
 def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
-    """What many open pages cost the server, and how often they ask."""
+    """Measure the server's CPU for many open pages, and their requests."""
     asked = 0
 
     def count(_: Any) -> None:
@@ -155,7 +155,7 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
 
 
 def flood(browser: Any, port: int, slower: int) -> str:
-    """What many events in a short time do to a page."""
+    """Measure a page that receives many events in a short time."""
     client = Client(port)
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
@@ -167,7 +167,7 @@ def flood(browser: Any, port: int, slower: int) -> str:
             client.call(PATH, {"seconds": FLOOD_SECONDS + 20})
         page.goto(f"http://127.0.0.1:{port}/console/")
         page.locator("table.ops tbody tr").first.wait_for()
-        page.get_by_role("button", name="Show more").click()  # so that all are followed
+        page.get_by_role("button", name="Show more").click()  # the page now watches all
         page.wait_for_timeout(5000)
         heap = _heap(cdp)
         page.evaluate("window.events = 0, window.long = [], window.frames = []")
@@ -217,7 +217,7 @@ class ReportRequest:
 
 
 def main(kind: str, where: str, port: int) -> None:
-    """Serve a console, and a method whose work reports all the time."""
+    """Serve a console and a method that reports progress all the time."""
     import uvicorn
 
     executor = AsyncioExecutor(2 * REPORTING, loop="running")

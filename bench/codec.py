@@ -1,4 +1,4 @@
-"""An operation with metadata and response to JSON text and back; against code written by hand."""
+"""JSON of an operation with metadata and response, both ways; against hand-written code."""
 
 from __future__ import annotations
 

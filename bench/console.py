@@ -1,8 +1,8 @@
-"""Every call of the console's page at 10^6 operations, over HTTP: p50, p95, max.
+"""Every call of the console's page with 10^6 operations, over HTTP: p50, p95, max.
 
-Targets: p95 of at most 100 ms, and of 600 ms where no index helps a filter. ``--keep FOLDER`` keeps
-the SQLite file there and uses it again, ``--url`` is a PostgreSQL server whose schema
-``bench_console`` is kept likewise.
+Targets: a p95 of at most 100 ms, or 600 ms if no index helps a filter. ``--keep FOLDER`` keeps the
+SQLite file in that folder for further runs; ``--url`` is a PostgreSQL server, whose schema
+``bench_console`` is kept too.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ PARSER.add_argument("--url", help="a PostgreSQL server")
 PAGE: Final = 50
 FAST: Final = 0.1
 SLOW: Final = 0.6
-"""The targets, in seconds: of what an index finds, and of what none does."""
+"""The targets, in seconds, for calls with an index and for those without."""
 
 
 class Client:
-    """One connection to a server, as a browser keeps it."""
+    """A server connection that is kept open, as in a browser."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._open = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def call(self, path: str, body: Any = None) -> Any:
-        """The JSON that a call gives."""
+        """Call a path, and return the JSON."""
         return json.loads(self.raw(path, body))
 
     def raw(self, path: str, body: Any = None) -> bytes:
-        """The bytes that a call gives."""
+        """Call a path, and return the body."""
         sent = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"content-type": "application/json"}
         self._open.request("GET" if body is None else "POST", path, sent, headers)
@@ -69,7 +69,7 @@ class Client:
         return content
 
     def watch(self, names: Sequence[str]) -> None:
-        """Follow operations until the first event of each has come."""
+        """Watch operations until each has had its first event."""
         one = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         body = json.dumps({"names": names}).encode()
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
@@ -85,7 +85,7 @@ class Client:
 
 @attrs.frozen
 class Measured:
-    """A call of the page: what it does once, and how long it may take."""
+    """A call of the page, as a function that makes it once, and its target in seconds."""
 
     label: str
     call: Callable[[], object]
@@ -93,7 +93,7 @@ class Measured:
 
 
 def calls(client: Client, calls_each: int) -> Iterator[Measured]:
-    """All calls of the page."""
+    """Yield all calls of the page."""
 
     def listed(text: str = "", token: str = "", owner: str = "", size: int = PAGE) -> Any:
         query = {"pageSize": size} | ({"filter": text} if text else {})
@@ -131,7 +131,7 @@ def calls(client: Client, calls_each: int) -> Iterator[Measured]:
     yield filtered("a word", RARE, SLOW)
     yield filtered("no match, no index", 'metadata.owner = "unknown"', SLOW)
 
-    # Of all over the list, so that nothing has read them before.
+    # These come from the whole list, so that no earlier call has cached them.
     names: list[str] = []
     token = ""
     for _ in range(max(2, calls_each // 8)):
@@ -167,7 +167,7 @@ def _groups(names: Sequence[str], size: int) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int]:
-    """The port of a process that serves the console."""
+    """Run a process that serves the console, and yield its port."""
     port = free_port()
     command = [sys.executable, "-m", module, kind, where, str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -182,7 +182,7 @@ def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int
 
 
 def line(one: Measured, number: int) -> str:
-    """The row of a call, after some that do not count."""
+    """Return a call's row in the table, after three calls that are not counted."""
     for _ in range(3):
         one.call()
     times = []

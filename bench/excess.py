@@ -1,9 +1,9 @@
-"""How long after an operation has ended ``result()`` returns, and after how many calls; peers too.
+"""Delay of ``result()`` after the end of an operation, and its number of calls; with peers.
 
-The server ends each operation at a moment of its own, by ``time.monotonic``, which is one clock for
-all processes of a machine, and notes the moment; the client notes when ``result()`` came back. The
-run times are spread by a quarter, so that polling falls on every phase. Each operation is waited
-for alone: with a client of its own, or, of Google's and Azure's for event loops, a task.
+The server ends each operation at a time of its own, by ``time.monotonic``, which is one clock for
+all processes of a machine, and records it; the client records when ``result()`` returned. Run times
+vary by 25 %, so that ends fall on every phase of the polling. Each operation has a waiter of its
+own: a client, or a task with Google's and Azure's async clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.measure import percentile
 from bench.operated import operated
 
 AHEAD_SECONDS: Final = 1.5
-"""The client has so long to prepare its handles."""
+"""The time that a client has to prepare its handles."""
 
 BEGUN_WITHIN_SECONDS: Final = 3.0
 SPREAD: Final = 0.25
@@ -35,7 +35,7 @@ PARSER.add_argument("--rounds", type=int, default=2)
 
 @attrs.frozen
 class Cell:
-    """A client, how it is used, and what its server offers."""
+    """A client, the way it is used, and the server's features."""
 
     label: str
     client: str
@@ -64,7 +64,7 @@ CELLS: Final = tuple(_cells())
 
 @attrs.define
 class Found:
-    """What was found in a cell: seconds, that as a share of the run time, and calls."""
+    """Results of a cell: excess in seconds and as a share of the run time, and calls."""
 
     excess: list[float] = attrs.field(factory=list)
     shares: list[float] = attrs.field(factory=list)
@@ -81,7 +81,7 @@ class Found:
 
 
 def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
-    """Measure this many operations of about this length, all at once, and add to what was found."""
+    """Measure operations of about this length, all at once, and add the results to ``found``."""
     try:
         with (
             operated(cell.face) as server,
@@ -108,7 +108,7 @@ def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Ours one after the other, the peers all at once: they wait for seconds, and do nothing."""
+    """Measure our cells one by one, and the peers' together, because those mostly sleep."""
     yield f"{'':<48} {'p50':>8}  {'p95':>8}"
     for seconds in options.seconds:
         found = {cell: Found() for cell in CELLS}

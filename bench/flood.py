@@ -1,4 +1,4 @@
-"""10,000 starts at once on a queue of 1,000: what refusals cost, and polls beside them."""
+"""10,000 starts at once with a queue of 1,000: the cost of refusals, and of polls meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POST: Final = (
 
 
 class Flood:
-    """One flood: its answers and their latencies, in seconds."""
+    """One flood: its status codes, and the latencies of refusals and polls in seconds."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class Flood:
         self._over = False
 
     async def go(self, connections: int, starts: int) -> float:
-        """Start all, and poll meanwhile; the seconds that took."""
+        """Start everything while polling, and return the seconds that it took."""
         name = await self._first()
         pollers = [asyncio.create_task(self._poll(name)) for _ in range(_POLLERS)]
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""GetOperation over gRPC, CPU of the server's process; against a bare grpcio servicer."""
+"""GetOperation over gRPC, CPU of the server process; against a bare grpcio servicer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ THREADS = 4
 
 
 def service_of(kind: str) -> tuple[lro.Service, str]:
-    """A service with one finished operation, and the name of that."""
+    """Return a service and the name of its only operation, which has ended."""
     store: Any = MemoryStore()
     if kind == "sqlite":
         store = SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
@@ -48,7 +48,7 @@ def service_of(kind: str) -> tuple[lro.Service, str]:
 
 
 class Fixed(grpc.GenericRpcHandler):
-    """Answers a path with what a function gives: the least that a servicer can do."""
+    """The least that a servicer can do: answer a path with a function's bytes."""
 
     def __init__(self, path: str, give: Callable[[], bytes], on_asyncio: bool) -> None:
         async def aserve(_: bytes, __: Any) -> bytes:
@@ -65,7 +65,7 @@ class Fixed(grpc.GenericRpcHandler):
 
 
 def fill(server: Any, kind: str, on_asyncio: bool) -> str:
-    """Put what is measured on a server; the name of its operation."""
+    """Add what is measured to a server, and return the operation's name."""
     service, name = service_of(kind)
     if kind == "bare":
         shown = operation_to_proto(service.get(name), service.types).SerializeToString()
@@ -94,7 +94,7 @@ async def aserve(kind: str) -> None:
 
 
 class Server:
-    """One server in a process of its own, and a channel to it."""
+    """A server in a process of its own, and a channel to it."""
 
     def __init__(self, face: str, kind: str) -> None:
         command = [sys.executable, "-m", "bench.grpc_get", face, kind]
@@ -108,7 +108,7 @@ class Server:
         assert pb.Operation.FromString(self.get(self.payload, wait_for_ready=True)).done
 
     def sample(self) -> float:
-        """Seconds of the server's CPU for each call."""
+        """Return the seconds of server CPU per call."""
         before = float(self.cpu(b""))
         for _ in range(CALLS // AT_ONCE):
             for call in [self.get.future(self.payload) for _ in range(AT_ONCE)]:

@@ -1,4 +1,4 @@
-"""GET of an operation over HTTP, CPU of the server's process; against a bare ASGI application."""
+"""GET of an operation over HTTP, CPU of the server process; against a bare ASGI application."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CONNECTIONS = 16
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listening(port: int) -> None:
-    """Wait until a server listens."""
+    """Wait until a server listens on the port."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
@@ -37,7 +37,7 @@ def listening(port: int) -> None:
 async def read_reply(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> tuple[int, bytes]:
-    """The status and the body of the answer to a request."""
+    """Send a request, and return the status code and body of the reply."""
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -47,14 +47,14 @@ async def read_reply(
 async def reply_to(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> bytes:
-    """The body of the answer to a request, which must be 200."""
+    """Send a request, and return the body of the reply, whose status must be 200."""
     status, body = await read_reply(reader, writer, request)
     assert status == 200, body
     return body
 
 
 class Server:
-    """One server in a process of its own, and the path of its operation."""
+    """A server in a process of its own, and the path of its operation."""
 
     def __init__(self, kind: str) -> None:
         self.port = free_port()
@@ -65,7 +65,7 @@ class Server:
         listening(self.port)
 
     def sample(self) -> float:
-        """Seconds of the server's CPU for each request."""
+        """Return the seconds of server CPU per request."""
         return asyncio.run(self._load())
 
     async def _load(self) -> float:

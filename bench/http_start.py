@@ -1,4 +1,4 @@
-"""POST of a start over HTTP: CPU of the server with the work and its end, rate, and latency."""
+"""POST of a start over HTTP: server CPU including the work and its end, rate, and latency."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARSER.add_argument("--requests", type=int, default=4000)
 
 _QUIET_SECONDS: Final = 0.2
 _QUIET_CPU: Final = 0.002
-"""The work is over when a server has used less than this in that time."""
+"""The work is done once a server uses less CPU than this in ``_QUIET_SECONDS``."""
 
 _POST: Final = (
     f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
@@ -38,7 +38,7 @@ _POST: Final = (
 
 @attrs.frozen
 class Found:
-    """Of one round: seconds of the server's CPU for each start, starts a second, and latencies."""
+    """Results of a round: seconds of server CPU per start, starts per second, and latencies."""
 
     cpu: float
     rate: float
@@ -47,7 +47,7 @@ class Found:
 
 
 class Server:
-    """One server in a process of its own."""
+    """A server in a process of its own."""
 
     def __init__(self, kind: str, *where: str) -> None:
         self.port = free_port()
@@ -59,17 +59,17 @@ class Server:
 
     @classmethod
     def at(cls, port: int) -> Server:
-        """The server at a port, which another process has started."""
+        """Return the server at a port, which another process has started."""
         server = cls.__new__(cls)
         server.port = port
         return server
 
     def round(self, connections: int, requests: int) -> Found:
-        """Start as many as that, from so many connections at once."""
+        """Send this many starts, on this many connections at once."""
         return asyncio.run(self._round(connections, requests))
 
     def cpu(self) -> float:
-        """Seconds of CPU that the server has used."""
+        """Return the seconds of CPU that the server has used."""
         return asyncio.run(self._cpu())
 
     async def _round(self, connections: int, requests: int) -> Found:

@@ -1,4 +1,4 @@
-"""What a process that has nothing to do asks its store, also while clients wait."""
+"""Store calls of a process that has nothing to do, alone and with waiting clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.start_to_result import Progress, Request, RunResponse
 from lro.executors.threads import ThreadExecutor
 
 SECONDS: Final = 60.0
-"""Four leases: each sees one look for orphans."""
+"""Four leases, so that each measurement includes a check for orphans."""
 WAITERS: Final = 100
 
 ASKED: Final = (
@@ -34,7 +34,7 @@ ASKED: Final = (
 
 
 class Counted:
-    """A store that counts what it is asked to read and write."""
+    """A store that counts the calls of its verbs."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -47,12 +47,12 @@ class Counted:
 
 
 def work(request: Request, _: lro.Job[Progress]) -> RunResponse:
-    """Do what could be started, and never is."""
+    """Return the result; this method exists, but is never started."""
     return RunResponse(request.steps)
 
 
 def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
-    """Of services side by side, one a store: their questions, and the CPU of this process."""
+    """Measure store calls and this process's CPU, for a service on each store at the same time."""
     counted = {label: Counted(make()) for label, make in stores.items()}
     services = [
         lro.Service(store, ThreadExecutor(2), max_wait=timedelta(minutes=5))
@@ -68,7 +68,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
         service.method("bench.v1.Bench.Here")(work)
         service.start_maintenance()
     try:
-        time.sleep(1.0)  # until what every start asks for is over
+        time.sleep(1.0)  # until the calls at startup are over
 
         async def wait() -> None:
             waiters = [
@@ -78,7 +78,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
             ]
             while sum(service.edges.waiters.waiting for service in services) < len(waiters):
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(1.0)  # until they all have looked
+            await asyncio.sleep(1.0)  # until every waiter has read its operation
             lines.extend(await asyncio.to_thread(_asked, f"{WAITERS} waiting clients", counted))
             for waiter in waiters:
                 waiter.cancel()

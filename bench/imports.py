@@ -1,4 +1,4 @@
-"""CPU time of a fresh interpreter that imports us; against one that imports what we build on."""
+"""CPU time of a fresh interpreter that imports us; against one that imports our dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bench.measure import compare
 
-# As where a package is installed: the compiled modules are kept from one process to the next.
+# As in an installed package, bytecode is cached between processes.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 

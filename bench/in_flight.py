@@ -1,4 +1,4 @@
-"""Operations that coroutines start by start_async, done on the same loop: how many a second."""
+"""Operations started by start_async and done on the same event loop: how many a second."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store_of(kind: str) -> Any:
 
 
 async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
-    """Operations a second, from the first start to the last end; each is waited for."""
+    """Return the operations per second, from the first start to the last result."""
 
     async def call() -> None:
         for _ in range(starts // callers):
@@ -56,7 +56,7 @@ async def rates(kind: str, callers: int, options: argparse.Namespace) -> list[fl
     service, method = make(store_of(kind), executor)
     found = [await rate(service, method, callers, options.starts) for _ in range(options.rounds)]
     await asyncio.to_thread(service.close)
-    return found[1:]  # the first one warms up
+    return found[1:]  # without the round that warms up
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:

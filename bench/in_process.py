@@ -33,7 +33,7 @@ _HEADERS: Final = (
 
 
 async def call(app: Any, path: str) -> int:
-    """The status that a POST to a path is answered."""
+    """POST to a path, and return the status code."""
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
         "query_string": b"", "headers": list(_HEADERS), "scheme": "http", "root_path": "",
@@ -51,7 +51,7 @@ async def call(app: Any, path: str) -> int:
 
 
 async def starts(app: Any, path: str) -> set[int]:
-    """Start from as many callers as that, until all work is over; the statuses."""
+    """Start from many callers until all work is done, and return the status codes."""
 
     async def some() -> set[int]:
         found = set()
@@ -67,7 +67,7 @@ async def starts(app: Any, path: str) -> set[int]:
 
 
 async def cpu(app: Any, path: str, status: int) -> float:
-    """Seconds of CPU for each start, at the median of the rounds."""
+    """Return the seconds of CPU per start, as the median of the rounds."""
     found = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -77,7 +77,7 @@ async def cpu(app: Any, path: str, status: int) -> float:
 
 
 async def calls(app: Any) -> float:
-    """Calls of functions, those in C among them, for each start."""
+    """Return the function calls per start, C functions included."""
     profile = cProfile.Profile()
     profile.enable()
     await starts(app, PATH)
@@ -86,7 +86,7 @@ async def calls(app: Any) -> float:
 
 
 async def tracked(path: Path) -> float:
-    """Objects that the garbage collector looks at, of each start that waits for its commit."""
+    """Return the objects tracked by the garbage collector per start that waits for its commit."""
     app = ours(SQLiteStore(path))
     assert await call(app, PATH) == 200
     while app.edge.service.edges.work.held():
@@ -110,7 +110,7 @@ async def tracked(path: Path) -> float:
 
 async def filled(app: Any) -> None:
     """Fill the queue, so that further starts are refused."""
-    for _ in range(3):  # a place is free a little after its work is over
+    for _ in range(3):  # a slot is free only shortly after its work has ended
         while await call(app, SLOW_PATH) == 200:
             pass
         await asyncio.sleep(0.05)

@@ -15,8 +15,8 @@ from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import examine
 
 FILES = 50
-METHODS = 20  # of each file
-FIELDS = 10  # of each message
+METHODS = 20  # per file
+FIELDS = 10  # per message
 
 
 def run() -> Iterator[str]:
@@ -39,7 +39,7 @@ def run() -> Iterator[str]:
 
 
 def made(ending: str) -> bytes:
-    """A set whose responses are called like their methods, with this ending."""
+    """Return a set in which each response has its method's name plus this ending."""
     files = FileDescriptorSet()
     files.file.add().ParseFromString(operations_pb2.DESCRIPTOR.serialized_pb)
     for number in range(FILES):
@@ -48,7 +48,7 @@ def made(ending: str) -> bytes:
 
 
 def fill(file: FileDescriptorProto, number: int, ending: str) -> None:
-    """A file with a service, and three messages for each of its methods."""
+    """Fill a file with a service, and with three messages for each of its methods."""
     file.name, file.package = f"bench/s{number}.proto", f"bench.s{number}"
     file.dependency.append("google/longrunning/operations.proto")
     service = file.service.add(name="Service")

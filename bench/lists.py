@@ -1,6 +1,6 @@
 """A page of 100 operations out of 1,000 and out of 1,000,000, by store and by filter.
 
-``LRO_BENCH_LISTS=1000,20000`` has other sizes, ``LRO_BENCH_STORES=sqlite`` not all stores.
+``LRO_BENCH_LISTS=1000,20000`` sets other sizes, ``LRO_BENCH_STORES=sqlite`` selects stores.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from lro._model.page_tokens import encode_page_token
 
 PAGE: Final = 100
 CALLS: Final = 40
-"""How many pages a round asks for: turn about the first one, and one from the middle."""
+"""Pages per round: alternately the first page and one from the middle."""
 ROUNDS: Final = 5
 ROUND_SECONDS: Final = 2.0
-"""A round of slow pages ends with the page that is being read when this time is over."""
+"""A round of slow pages ends with the page that is being read after this time."""
 WALK_SECONDS: Final = 60.0
 KEPT: Final = timedelta(days=90)
 DATASET: Final = "d17"
@@ -47,7 +47,7 @@ OWNER: Final = "o17"
 
 @attrs.frozen
 class Wanted:
-    """A filter, and what it means, said once more."""
+    """A filter, and the same condition as a function."""
 
     label: str
     text: str
@@ -101,13 +101,13 @@ def _stamp(moment: datetime) -> str:
 
 @attrs.frozen(kw_only=True)
 class Filled:
-    """A service on a store with this number of operations, and which of them match each filter."""
+    """A service on a filled store, and the numbers of the operations that match each filter."""
 
     service: lro.Service
     population: Population
     matches: Mapping[str, Sequence[int]]
     seconds: float
-    """How long it took to fill."""
+    """The time that filling took."""
 
     @classmethod
     def of(cls, database: Database, size: int, now: datetime, wanted: Sequence[Wanted]) -> Filled:
@@ -135,7 +135,7 @@ class Filled:
         return self.service.list(request)
 
     def token(self, text: str, number: int) -> str:
-        """What a page that ended with the operation of this number would have given."""
+        """Return the page token after the operation with this number."""
         store = self.service.store
         place = lro.adapters.Cursor(
             self.population.facts(number).create_time, self.population.name(number)
@@ -146,7 +146,7 @@ class Filled:
 
 
 class Pages:
-    """Pages of one list, the first one and such as begin anywhere; each must be right."""
+    """Pages of one list, from its beginning and from random positions; each is verified."""
 
     def __init__(self, filled: Filled, wanted: Wanted, size: int = PAGE) -> None:
         self._filled = filled
@@ -158,7 +158,7 @@ class Pages:
         self.found: list[int] = []
 
     def __call__(self) -> float:
-        """The median time of a page."""
+        """Return the median time of a page."""
         times: list[float] = []
         end = time.perf_counter() + ROUND_SECONDS
         for call in range(CALLS):
@@ -179,22 +179,22 @@ class Pages:
         name = self._filled.population.name
         whole = self._matches[first : first + self._size]
         assert found == [name(number) for number in whole[: len(found)]]
-        # A page may be short where it took long; its token then leads on (spec §3.4(8)).
+        # A slow page may be short, but then its token continues the list (spec §3.4(8)).
         assert len(found) == len(whole) or page.next_page_token
         self.found.append(len(found))
 
     def __str__(self) -> str:
-        times = [one for some in self.rounds[1:] for one in some]  # not the warming up
+        times = [one for some in self.rounds[1:] for one in some]  # without the warm-up
         median, high = (percentile(times, share) * 1e3 for share in (0.5, 0.99))
         found = sum(self.found) / len(self.found)
         return f"{median:9.2f} {high:9.2f} ({found:5.1f})"
 
 
 def row(database: Database, small: Filled, large: Filled, wanted: Wanted) -> str:
-    """A line of the table: pages of both sizes, and what the same page costs in both."""
+    """Return a row: times in both stores, and the ratio for pages of equal size."""
     pages = Pages(large, wanted), Pages(small, wanted)
     whole = growth(wanted, *pages)
-    same = min(PAGE, len(small.matches[wanted.text]) // 2)  # the rest is for where it begins
+    same = min(PAGE, len(small.matches[wanted.text]) // 2)  # leaves room for random pages
     if 0 < same < PAGE:
         whole = growth(wanted, Pages(large, wanted, same), Pages(small, wanted, same))
     low, high = min(whole.rounds), max(whole.rounds)
@@ -208,7 +208,7 @@ def growth(wanted: Wanted, large: Pages, small: Pages) -> Ratio:
 
 
 def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool = False) -> str:
-    """All pages of a list, one after the other; or those from the last match on."""
+    """Read all pages of a list in order, or only those from the last match on."""
     last = filled.matches[wanted.text][-1:] if from_last else ()
     tokens = [filled.token(wanted.text, number) for number in last] or [""]
     times: list[float] = []
@@ -228,7 +228,7 @@ def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool 
 
 
 def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
-    """The lines of one store. The two lists in full are those of an unindexed path."""
+    """Yield one store's rows; the two complete walks are on an unindexed path."""
     now = datetime.now(UTC).replace(microsecond=0)
     wanted = filters(now)
     with contextlib.ExitStack() as stack:
@@ -238,7 +238,7 @@ def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
             stack.callback(filled.service.close, 0)
             both.append(filled)
         gc.collect()
-        gc.freeze()  # what was filled is not to be looked through again in each round
+        gc.freeze()  # keeps the collector from scanning the filled store in each round
         stack.callback(gc.unfreeze)
         yield f"{database.label}: filled in {' and '.join(f'{one.seconds:.1f} s' for one in both)}"
         small, large = both

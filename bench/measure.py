@@ -1,4 +1,4 @@
-"""How figures are taken: interleaved rounds, the median and the spread of ratios."""
+"""Measurements in interleaved rounds, and the median and spread of the ratios."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 import attrs
 
 Sample = Callable[[], float]
-"""One measurement: seconds (or any unit in which less is better)."""
+"""A measurement in seconds, or in any unit of which less is better."""
 
 
 @attrs.frozen
 class Ratio:
-    """Ours over the floor: medians of both in their unit, and the ratio of each round."""
+    """Ours over the floor: the medians of both in ``unit``, and the ratio of each round."""
 
     name: str
     ours: float
@@ -37,7 +37,7 @@ class Ratio:
 def compare(
     name: str, ours: Sample, floor: Sample, *, rounds: int = 7, scale: float = 1e6, unit: str = "us"
 ) -> Ratio:
-    """Measure both, turn about, after one round that does not count."""
+    """Measure both alternately, after one round that is not counted."""
     ours(), floor()
     pairs = []
     for number in range(rounds):
@@ -54,6 +54,6 @@ def compare(
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which this share of them lies."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,6 +1,6 @@
 """The store that the console is measured on: 20 methods, several parents, all states, counts.
 
-``python -m bench.million KIND WHERE PORT`` serves its console by uvicorn.
+``python -m bench.million KIND WHERE PORT`` serves its console with uvicorn.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lro.stores.sqlite import SQLiteStore
 METHODS: Final = 20
 PARENTS: Final = ("", *(f"projects/p{number}" for number in range(5)))
 SHARES: Final = (0.7, 0.1, 0.1, 0.05, 0.03, 0.02)
-"""The part of all operations that each parent has."""
+"""The share of all operations that each parent has."""
 IN_PROGRESS: Final = 0.1
-"""The part of all operations that is in progress: the worst case, as it is seldom so many."""
+"""The share of operations in progress: a worst case, because usually far fewer are."""
 WORKERS: Final = 50
 MINUTES: Final = 72 * 60
 SCHEMA: Final = "bench_console"
@@ -71,7 +71,7 @@ _METADATA: Final = [
 def declared(
     store: Any, executor: Any = None, **options: Any
 ) -> tuple[lro.Service, list[MethodSpec]]:
-    """A service with the methods, all of which have an indexed path."""
+    """Return a service with the methods, each of which has an indexed path."""
     service = lro.Service(store, executor or InlineExecutor(), **options)
     for number, metadata in enumerate(_METADATA):
         service.declare(
@@ -87,7 +87,7 @@ def declared(
 def records(
     size: int, now: datetime, in_progress: float = IN_PROGRESS
 ) -> Iterator[lro.adapters.Record]:
-    """All operations of all parents."""
+    """Yield the records of all parents."""
     _, specs = declared(MemoryStore(), maintenance=False)
     for parent, share in zip(PARENTS, SHARES, strict=True):
         crowd = Crowd(
@@ -117,7 +117,7 @@ def _record(facts: Facts, spec: MethodSpec, parent: str, now: datetime) -> lro.a
 
 
 def counts(number: int) -> dict[str, dict[str, float]]:
-    """What one busy minute has counted: all methods, most series."""
+    """Return the counts of one busy minute: all methods, most series."""
     found: dict[str, dict[str, float]] = {}
     for method in range(METHODS):
         draw = number * 31 + method * 17
@@ -141,7 +141,7 @@ def counts(number: int) -> dict[str, dict[str, float]]:
 
 
 def store_of(kind: str, where: str) -> Any:
-    """The store at a file or a URL."""
+    """Open the store at a file or URL."""
     if kind == "sqlite":
         return SQLiteStore(where)
     from lro.stores.postgres import PostgresStore
@@ -168,7 +168,7 @@ def main(kind: str, where: str, port: int) -> None:
     import uvicorn
 
     service, _ = declared(store_of(kind, where))
-    # By this clock no answer is young enough to be given again: each reads the store.
+    # This clock runs so fast that no reply is cached: each call reads the store.
     app = EdgeApp(
         ConsoleEdge(service, parents=PARENTS[1:], clock=itertools.count(step=60).__next__)
     )

@@ -1,4 +1,4 @@
-"""What statistics and observers cost: CPU from a start to its result, with them and without."""
+"""The cost of statistics and observers: CPU from a start to its result, with and without them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PARSER.add_argument("--rounds", type=int, default=40)
 
 STORES: Final = ("memory", "sqlite")
 STARTS: Final = {"memory": 1000, "sqlite": 400}
-"""How many operations one sample has."""
+"""Operations per sample."""
 PLAIN: Final = "statistics=False"
-"""What the others are compared with."""
+"""The kind that the others are compared with."""
 KINDS: Final = ("statistics=True", PLAIN, "one observer")
 
 
 class Peer:
-    """A process with a service of one kind, which takes a sample whenever it is asked to."""
+    """A process with a service of one kind, which takes a sample on request."""
 
     def __init__(self, kind: str, store: str, sources: Path | None = None) -> None:
         environment = dict(os.environ)
@@ -49,7 +49,7 @@ class Peer:
         )
 
     def sample(self) -> tuple[float, float]:
-        """Seconds of CPU and of time for each operation."""
+        """Return the seconds of CPU and of time per operation."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("go\n")
@@ -65,13 +65,13 @@ class Peer:
 
 
 def options_of(kind: str) -> dict[str, Any]:
-    """The options of the service of a kind; the old version has none of them."""
+    """Return the options for a service of a kind; the old version has none of them."""
     if kind == "old":
         return {}
     from lro.adapters import Observer
 
     class Taker(Observer):
-        """Take each event of a start and its work: an observer is called for what it overrides."""
+        """An observer of all events of a start and its work; only overridden methods are called."""
 
         def started(self, event: object) -> None:
             pass
@@ -93,17 +93,17 @@ class AddResponse:
 
 
 def add(request: AddRequest) -> AddResponse:
-    """What the operations do."""
+    """Do the work of an operation."""
     return AddResponse(request.number)
 
 
 def serve(kind: str, where: str) -> None:
-    """Take a sample for each line of the standard input."""
+    """Take a sample for each line of standard input."""
     with tempfile.TemporaryDirectory() as folder:
         store: Any = MemoryStore()
         if where == "sqlite":
             store = SQLiteStore(Path(folder) / "operations.db")
-        # Nothing but this library is imported here: the old version has no other parts of a bench.
+        # Only this library is imported here, because the old version lacks other bench modules.
         with lro.Service(store, InlineExecutor(), **options_of(kind)) as service:
             method: Any = service.method("bench.v1.Bench.Add")(add)
             for _ in sys.stdin:
@@ -116,7 +116,7 @@ def serve(kind: str, where: str) -> None:
 
 
 def compared(store: str, options: argparse.Namespace) -> Iterator[str]:
-    """The lines of one store: each kind over the one without statistics, turn about."""
+    """Yield one store's rows: each kind relative to the one without statistics, interleaved."""
     sources: dict[str, Path | None] = dict.fromkeys(KINDS)
     if options.old is not None:
         sources["old"] = options.old

@@ -1,6 +1,6 @@
 """A server whose operations end at given times: ``python -m bench.operated FACE PORT``.
 
-It runs in a process of its own and reads commands as lines of JSON. Times are by
+It runs in a process of its own and reads commands as lines of JSON. Times are from
 ``time.monotonic``, which on Linux is one clock for all processes of a machine.
 """
 
@@ -41,15 +41,15 @@ FACES: Final[dict[str, tuple[str, ...]]] = {
     "plain": (),
     "hinted": (),
 }
-"""What each offers besides Get. Of them only "hinted" recommends how often to ask: each second."""
+"""The verbs of each face besides Get. Only "hinted" recommends a polling interval: 1 s."""
 
 METADATA: Final = {"verb": "export", "progressPercent": 40, "createTime": "2030-01-02T03:04:05Z"}
 BEGIN, STATUS = "/status/begin/", "/status/of/"
-"""Paths of the other protocol, in which a 202 says where to ask for the status."""
+"""Paths of Azure's protocol, in which a 202 reply has the URL of the status."""
 
 
 class Operated:
-    """The application: counts who asks, and how many are connected."""
+    """The application, which counts requests and connections."""
 
     def __init__(self, face: str) -> None:
         self.service = lro.Service(MemoryStore(), InlineExecutor(), verbs=FACES[face])
@@ -95,7 +95,7 @@ class Operated:
         await send({"type": "http.response.body", "body": body})
 
     async def make(self, ends: Sequence[float]) -> list[str]:
-        """Start an operation for each moment, at which it ends; set the counts to zero."""
+        """Start an operation for each end time, and reset the counts."""
         loop = asyncio.get_running_loop()
         self._forget()
         names = []
@@ -103,7 +103,7 @@ class Operated:
             metadata = lro.Struct(METADATA)
             name = self.method.start(lro.Struct({}), metadata=metadata).name
             names.append(name)
-            if end:  # 0: never
+            if end:  # 0 means never
                 loop.call_later(end - time.monotonic(), self._end, name)
         return names
 
@@ -112,12 +112,12 @@ class Operated:
         self._ends[name] = time.monotonic()
 
     async def counted(self) -> dict[str, Any]:
-        """When each ended, how often each path was asked, connections at most, seconds of CPU."""
+        """Return end times, requests per path, the peak of connections, and seconds of CPU."""
         cpu = time.process_time() - self._cpu
         return {"ends": self._ends, "asked": self._asked, "peak": self._peak, "cpu": cpu}
 
     def obey(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Do what the lines say: each is a verb and its arguments. The last one is the end."""
+        """Run the commands on standard input, each a verb and its arguments; then exit."""
         for line in sys.stdin:
             verb, arguments = json.loads(line)
             done = asyncio.run_coroutine_threadsafe(getattr(self, verb)(*arguments), loop)
@@ -126,7 +126,7 @@ class Operated:
 
 
 def _unhinted(send: Any) -> Any:
-    """Drop the recommended interval: Google's services give none."""
+    """Drop the recommended polling interval, which Google's services do not send."""
 
     async def sent(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -138,14 +138,14 @@ def _unhinted(send: Any) -> Any:
 
 
 class Remote:
-    """The parent's end of such a process; ``url`` is its address."""
+    """The parent's side of such a process; ``url`` is the server's address."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self._process = process
         self.url = url
 
     def call(self, verb: str, *arguments: Any) -> Any:
-        """What the server answers to ``make`` or ``counted``."""
+        """Call ``make`` or ``counted`` in the server, and return the result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([verb, arguments]), file=self._process.stdin, flush=True)
@@ -154,7 +154,7 @@ class Remote:
 
 @contextlib.contextmanager
 def operated(face: str) -> Iterator[Remote]:
-    """A server with that face, in another process."""
+    """Run a server with that face in another process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -176,7 +176,7 @@ def operated(face: str) -> Iterator[Remote]:
 
 
 async def serve(face: str, port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is killed."""
     app = Operated(face)
     config = uvicorn.Config(
         app, port=port, log_level="critical", lifespan="off", http="httptools", ws="none",

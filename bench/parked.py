@@ -1,4 +1,4 @@
-"""10,000 coroutines that wait in one process: what that costs, and the last one's awakening."""
+"""10,000 coroutines that wait in one process: their cost, and the wake-up of the last one."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VERBS = frozenset(
     for name, verb in vars(Store).items()
     if callable(verb) and not name.startswith("_") and name not in ("now", "notify_others", "close")
 )
-"""What asks the store for something."""
+"""The verbs that call the store."""
 
 
 class Counted:
-    """A store whose verbs are counted by name."""
+    """A store that counts the calls of its verbs by name."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -50,7 +50,7 @@ class Counted:
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     gc.collect()
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGESIZE")
@@ -59,7 +59,7 @@ def resident() -> int:
 def park(place: Place, names: int) -> dict[str, Any]:
     """Park the waiters on this number of operations in turn, pause, and wake them.
 
-    All wait for one operation where they are woken: else it were its commits that are measured.
+    The wake-up is measured only with a single operation, because otherwise commits dominate.
     """
     store = Counted(open_store(*place))
     service, method = declared(store)
@@ -99,7 +99,7 @@ def park(place: Place, names: int) -> dict[str, Any]:
 
 
 async def settled(store: Counted) -> None:
-    """Return when each waiter has made its first read, and a look has seen all of them."""
+    """Wait until each waiter has read its operation, and a poll of the states has seen them."""
     before = -1
     while store.calls["get"] != before:
         before = store.calls["get"]
@@ -110,7 +110,7 @@ async def settled(store: Counted) -> None:
 
 
 async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float:
-    """Seconds from the commit of the end to the last waiter's answer."""
+    """Return the seconds from the commit of the end to the last waiter's reply."""
     awake: list[float] = []
     for task in tasks:
         task.add_done_callback(lambda _: awake.append(time.monotonic()))
@@ -126,12 +126,12 @@ async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float
 
 
 def floor() -> float:
-    """Seconds until the last of as many bare futures is awake."""
+    """Return the seconds until the last of equally many bare futures is awake."""
     return percentile([asyncio.run(bare())[0] for _ in range(ROUNDS)], 0.5)
 
 
 def parked(place: Place) -> Iterator[str]:
-    """The figures of one store, each taken in a process of its own."""
+    """Yield the figures of one store, each measured in a process of its own."""
     for names, label in ((1, "one operation"), (WAITERS, "one each")):
         command = [sys.executable, "-m", "bench.parked", str(names), *place]
         found = json.loads(subprocess.check_output(command, cwd=ROOT))
@@ -150,7 +150,7 @@ def parked(place: Place) -> Iterator[str]:
 
 
 def looking(where: str) -> str:
-    """What a bare loop costs that looks at a file's change counter as often as we do."""
+    """Measure the cost of a bare loop that polls a file's change counter at our interval."""
     file = sqlite3.connect(f"{where}.floor", isolation_level=None)
     never = threading.Event()
     cpu, end = time.process_time(), time.monotonic() + IDLE_SECONDS
@@ -165,7 +165,7 @@ def looking(where: str) -> str:
 
 
 def waiters(places: Iterable[Place]) -> Iterator[str]:
-    """The figures of all these stores."""
+    """Yield the figures of these stores."""
     for place in places:
         yield from parked(place)
         if place[0] == "sqlite":

@@ -22,13 +22,13 @@ from lro.executors.inline import InlineExecutor
 ROOT = Path(__file__).resolve().parent.parent
 CHANNEL = "floor"
 Place = tuple[str, str, str]
-"""Kind, path or URL, and schema of a store."""
+"""The kind, path or URL, and schema of a store."""
 
 FLOOR_TABLE = "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BIGINT)"
 
 
 def open_store(kind: str, where: str, schema: str) -> Any:
-    """A store of this kind: a file and no schema, or a URL and a schema."""
+    """Open a store of this kind: at a file, without a schema, or at a URL with a schema."""
     if kind == "memory":
         from lro.stores.memory import MemoryStore
 
@@ -43,7 +43,7 @@ def open_store(kind: str, where: str, schema: str) -> Any:
 
 
 def declared(store: Any, *, maintenance: bool = False) -> tuple[lro.Service, Any]:
-    """A service on a store, and its method, whose work is done outside."""
+    """Return a service on a store, and its method, whose work is done outside the service."""
     service = lro.Service(store, InlineExecutor(), maintenance=maintenance)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
@@ -52,7 +52,7 @@ def declared(store: Any, *, maintenance: bool = False) -> tuple[lro.Service, Any
 
 
 class Peer:
-    """The commands of this process; each answers with a moment of the clock that all share."""
+    """The commands of this process; each returns a time of the clock that all processes share."""
 
     def __init__(self, kind: str, where: str, schema: str) -> None:
         self._store = open_store(kind, where, schema)
@@ -74,22 +74,22 @@ class Peer:
         self._notify_others(name)
 
     def end(self, name: str) -> float:
-        """End an operation; when that was committed."""
+        """End an operation, and return when that was committed."""
         self._service.reporter(name).complete(RunResponse(1))
         return self._at
 
     def listen(self, name: str) -> float:
-        """Wait for an operation, in a thread, so that this process listens for changes."""
+        """Wait for an operation in a thread, so that this process listens for changes."""
         threading.Thread(target=self._service.wait, args=(name,), daemon=True).start()
         return time.monotonic()
 
     def commit(self, value: str) -> float:
-        """Commit to a bare file; when that was done."""
+        """Commit to a bare file, and return when that was done."""
         self._file.execute("INSERT OR REPLACE INTO kept VALUES ('x', ?)", (value,))
         return time.monotonic()
 
     def notify(self, payload: str) -> float:
-        """Send a bare NOTIFY; when that began."""
+        """Send a bare NOTIFY, and return when that began."""
         began = time.monotonic()
         self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
         return began
@@ -97,7 +97,7 @@ class Peer:
 
 @contextmanager
 def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
-    """A process that runs the commands of :class:`Peer`: ``command("end", name)``."""
+    """Run a process for the commands of :class:`Peer`: ``command("end", name)``."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.peer", kind, where, schema],
         cwd=ROOT,
@@ -122,7 +122,7 @@ def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
 
 
 def main(kind: str, where: str, schema: str) -> None:
-    """Run the commands, line by line."""
+    """Run the commands on standard input."""
     this = Peer(kind, where, schema)
     for line in sys.stdin:
         verb, word = line.split()

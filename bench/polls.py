@@ -1,8 +1,8 @@
-"""CPU of a client for each poll of an operation; against a plain GET and json by httpx.
+"""Client CPU per poll of an operation; against a plain GET and json with httpx.
 
-Of the client's process alone: the server is another one. One connection, one poll after the other,
-of an operation in progress that has metadata. The polls of ``result()`` are those of a wait whose
-policy is to pause for no time, beside a loop that does the same.
+Only the client process counts, because the server is another one. One connection polls an operation
+in progress, with metadata, again and again. ``result()`` polls with a policy that never pauses, and
+is compared with a loop that does the same.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": l
 
 
 def counted(poll: Callable[[], object], times: int) -> Sample:
-    """Seconds of CPU for each of these calls."""
+    """Return a sample of the seconds of CPU per call."""
     return polling(poll, times, lambda _: None)
 
 
 def polling(poll: Callable[[], object], times: int, sleep: Callable[[float], object]) -> Sample:
-    """The same with a sleep of no time after each, which is a call of the system."""
+    """Measure the same with a sleep of zero after each call, which is a system call."""
 
     def sample() -> float:
         cpu = time.process_time()
@@ -54,7 +54,7 @@ def polling(poll: Callable[[], object], times: int, sleep: Callable[[float], obj
 
 
 def awaited(loop: asyncio.Runner, poll: Callable[[], Awaitable[object]], times: int) -> Sample:
-    """The same of calls on an event loop."""
+    """Measure the same for calls on an event loop."""
 
     async def polls() -> float:
         cpu = time.process_time()
@@ -66,7 +66,7 @@ def awaited(loop: asyncio.Runner, poll: Callable[[], Awaitable[object]], times: 
 
 
 def waited(client: lro_client.Client, name: str) -> float:
-    """Seconds of CPU for each poll of a ``result()`` that never pauses, until its time is over."""
+    """Return the seconds of CPU per poll of a ``result()`` that polls until its timeout."""
     cpu = time.process_time()
     try:
         client.operation(name, **TYPES).result(timeout=RESULT_SECONDS)
@@ -76,7 +76,7 @@ def waited(client: lro_client.Client, name: str) -> float:
 
 
 async def awaiting(client: lro_client.AsyncClient, name: str) -> float:
-    """The same on an event loop."""
+    """Measure the same on an event loop."""
     cpu = time.process_time()
     try:
         await client.operation(name, **TYPES).result(timeout=RESULT_SECONDS)
@@ -89,7 +89,7 @@ Pairs = Iterator[tuple[str, Sample, Sample]]
 
 
 def blocking_pairs(url: str, name: str, times: int) -> Pairs:
-    """Ours, and others of the same kind, each beside ``httpx.Client``."""
+    """Yield our client and other blocking clients, each with its floor, mostly ``httpx.Client``."""
     where = f"{url}/v1/{name}"
     with httpx.Client() as plain, lro_client.Client(url, polling=AT_ONCE) as client:
         floor = counted(lambda: plain.get(where).json(), times)
@@ -114,7 +114,7 @@ def blocking_pairs(url: str, name: str, times: int) -> Pairs:
 
 
 def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
-    """Ours, and others of the same kind, each beside ``httpx.AsyncClient``."""
+    """Yield our client and other async clients, each with a floor, mostly ``httpx.AsyncClient``."""
     where = f"{url}/v1/{name}"
     plain, client = httpx.AsyncClient(), lro_client.AsyncClient(url, polling=AT_ONCE)
     floor = awaited(loop, lambda: _read(plain, where), times)
@@ -157,12 +157,12 @@ async def _read(client: Any, where: str, sleep: Any = None) -> object:
 
 
 async def _made(make: Callable[[str], Any], url: str) -> Any:
-    return make(url)  # on a running event loop, which it asks for
+    return make(url)  # must run on the event loop
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Each beside its floor, turn about."""
-    logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here gives up
+    """Measure each client and its floor alternately."""
+    logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here times out
     with operated("plain") as server, asyncio.Runner() as loop:
         (name,) = server.call("make", [0])
         size = len(httpx.get(f"{server.url}/v1/{name}").content)

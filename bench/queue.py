@@ -1,4 +1,4 @@
-"""A front and processes that only work: idle workers, a drain, time to begin, turns of keys."""
+"""A front and worker processes: idle time, draining, delay until work begins, turns of keys."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Response:
 
 
 def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any, Any]:
-    """A service on a store, and its method twice, once with keys that take turns.
+    """Return a service on a store and its method twice, the second with fair concurrency keys.
 
-    The function writes to the log when it has begun and ended.
+    The function logs when it began and ended.
     """
     from bench.peers.on_lro import store
 
@@ -71,7 +71,7 @@ def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any, A
 
 @contextlib.contextmanager
 def workers_on(where: str, log: Path, processes: int, threads: int) -> Iterator[None]:
-    """Processes that only work, from when they are ready."""
+    """Run worker processes during the block, which begins when they are ready."""
     command = [sys.executable, "-m", "bench.queue", where, str(log), str(threads)]
     with contextlib.ExitStack() as stack:
         pipe = subprocess.PIPE
@@ -88,7 +88,7 @@ def workers_on(where: str, log: Path, processes: int, threads: int) -> Iterator[
 
 
 def lines(log: Path, count: int) -> Sequence[tuple[str, str, float, float]]:
-    """Worker, operation, begin and end of so many jobs, once they are done."""
+    """Wait for this many jobs, and return the worker, operation, begin and end of each."""
     while len(found := log.read_text().splitlines()) < count:
         time.sleep(0.01)
     split = [line.split() for line in found]
@@ -96,7 +96,7 @@ def lines(log: Path, count: int) -> Sequence[tuple[str, str, float, float]]:
 
 
 def longest_idle(jobs: Sequence[tuple[str, str, float, float]], stored: dict[str, float]) -> float:
-    """The longest time in which a worker did nothing while work was due."""
+    """Return the longest time in which a worker was idle although work was due."""
     due = sorted((stored[name], began) for _, name, began, _ in jobs)
     merged: list[list[float]] = []
     for since, until in due:
@@ -120,7 +120,7 @@ def longest_idle(jobs: Sequence[tuple[str, str, float, float]], stored: dict[str
 
 
 def measured(where: str) -> Iterator[str]:
-    """What the queue of one store does."""
+    """Measure the queue of one store."""
     with tempfile.TemporaryDirectory() as folder:
         log, chance = Path(folder) / "balance", random.Random(7)
         service, work, _ = service_on(where, log, 0)
@@ -176,7 +176,7 @@ def measured(where: str) -> Iterator[str]:
 
 
 def ten(service: lro.Service, in_turn: Any, millis: float) -> float:
-    """Seconds until ten jobs of one customer are done."""
+    """Return the seconds until ten jobs of one customer are done."""
     began = time.monotonic()
     started = in_turn.start_many([Request(millis, "this one")] * TEN)
     for one in started:

@@ -1,6 +1,7 @@
 """Seconds until the next call works: dead connections, restarts, standbys, poolers, lost files.
 
-Measured from the moment at which a call can work again; a server is away for two seconds before.
+Measured from the moment at which a call can work again; before that, a server is away for two
+seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def timed(call: Callable[[], object]) -> float:
 
 @contextlib.contextmanager
 def over_http(service: lro.Service, port: int) -> Iterator[None]:
-    """Serve by uvicorn, in a thread, for the length of the block."""
+    """Serve with uvicorn in a thread during the block."""
     app = OperationsApp(service)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -69,7 +70,7 @@ def over_http(service: lro.Service, port: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def over_grpc(service: lro.Service, port: int) -> Iterator[None]:
-    """Serve by grpcio, in threads of its own, for the length of the block."""
+    """Serve with grpcio in its own threads during the block."""
     with ThreadPoolExecutor(8) as pool:
         server = grpc.server(pool)
         lro.grpc.add_to(server, service)
@@ -83,21 +84,21 @@ def over_grpc(service: lro.Service, port: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocking(client: Client, name: str) -> Iterator[Result]:
-    """What waits for the result by this client."""
+    """Yield a function that waits for the result with this client."""
     with client:
         yield lambda: client.operation(name).wait(LONGEST_SECONDS)
 
 
 @contextlib.contextmanager
 def coroutine(client: AsyncClient, name: str) -> Iterator[Result]:
-    """The same, on a loop of its own."""
+    """Yield a function that waits for the result with this client, on its own event loop."""
     with asyncio.Runner() as runner:
         yield lambda: runner.run(client.operation(name).wait(LONGEST_SECONDS))
         runner.run(client.close())
 
 
 def clients(port: int) -> dict[str, tuple[Any, Callable[[str], AbstractContextManager[Result]]]]:
-    """By transport: what serves it, and what makes its client for an operation."""
+    """For each transport, return the function that serves it and one that makes a client."""
     url, address = f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"
     return {
         "Client, httpx": (over_http, lambda name: blocking(Client(url), name)),
@@ -137,7 +138,7 @@ def of_clients() -> Iterator[str]:
                 result()
             began = time.perf_counter()
             with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(result)  # it asks while the server is away
+                waiting = pool.submit(result)  # it polls while the server is away
                 time.sleep(AWAY_SECONDS)
                 with serve(service, port):
                     waiting.result()
@@ -149,7 +150,7 @@ def of_clients() -> Iterator[str]:
 
 
 def serving(store: Any) -> tuple[lro.Service, Start]:
-    """A service on this store, and what starts an operation."""
+    """Return a service on this store, and a function that starts an operation."""
     service = lro.Service(store, InlineExecutor(), maintenance=False)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
@@ -158,7 +159,7 @@ def serving(store: Any) -> tuple[lro.Service, Start]:
 
 
 def again_and_again(call: Result) -> None:
-    """Call until the store can be reached."""
+    """Call until the store is available."""
     end = time.perf_counter() + LONGEST_SECONDS
     while True:
         try:
@@ -171,7 +172,7 @@ def again_and_again(call: Result) -> None:
 
 
 def row(label: str, store: Any, what: str, happens: Callable[[Result], object]) -> str:
-    """Use the store, let something happen to it, and measure until it is written again."""
+    """Write to the store, disturb it, and measure until it can be written again."""
     service, start = serving(store)
     with contextlib.closing(store), contextlib.closing(service):
         start()
@@ -181,7 +182,7 @@ def row(label: str, store: Any, what: str, happens: Callable[[Result], object]) 
 
 
 def refused(start: Result) -> None:
-    """Start in vain."""
+    """Check that a start fails because the store is unavailable."""
     try:
         start()
     except Unavailable:
@@ -224,7 +225,7 @@ def of_postgres() -> Iterator[str]:
             time.sleep(AWAY_SECONDS)
 
     def only_reads(start: Result) -> None:
-        # The connections lead to a server that is a standby by now, and new ones to another.
+        # Old connections lead to a server that has become a standby, new ones to another server.
         with psycopg.connect(server.url, autocommit=True) as plain:
             plain.execute("ALTER ROLE app SET default_transaction_read_only = on")
             mine = "FROM pg_stat_activity WHERE usename = 'app'"

@@ -1,4 +1,4 @@
-"""Starts a second by one server process and by two, on one store and on two; what the disk gets.
+"""Starts per second of one and two server processes, on one and two stores; PostgreSQL's writes.
 
 Each server has callers of its own.
 """
@@ -22,7 +22,7 @@ ROUNDS: Final = 5
 
 
 def load(port: int) -> tuple[float, float]:
-    """Starts a second at one server, and their p99 in seconds."""
+    """Return the starts per second of one server, and their p99 in seconds."""
     found = Server.at(port).round(CONNECTIONS, REQUESTS)
     return found.rate, found.p99
 
@@ -50,7 +50,7 @@ def run() -> Iterator[str]:
 def measured(
     pool: concurrent.futures.Executor, kind: str, stores: Sequence[tuple[str, ...]]
 ) -> str:
-    """What servers, each on one of these stores, start a second in all."""
+    """Measure the total starts per second of servers, each on one of these stores."""
     with contextlib.ExitStack() as stack:
         servers = [Server(kind, *where) for where in stores]
         for one in servers:
@@ -63,7 +63,7 @@ def measured(
 
 
 def cost(store: tuple[str, ...]) -> str:
-    """What one start with its end costs PostgreSQL."""
+    """Measure the cost of a start and its end for PostgreSQL."""
     import psycopg
     from psutil import Process
 

@@ -23,7 +23,7 @@ NAME_FILE = "name.txt"
 
 
 def bare(body: bytes) -> Any:
-    """The least that an ASGI application can do: the same bytes for every request."""
+    """Return the simplest ASGI application, which replies with the same bytes to every request."""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
     async def app(_: Any, receive: Any, send: Any) -> None:
@@ -35,7 +35,7 @@ def bare(body: bytes) -> Any:
 
 
 def with_cpu(app: Any) -> Any:
-    """The application, and at ``/cpu`` the seconds of CPU that its process has used."""
+    """Return the application with a path ``/cpu``, which returns the process's seconds of CPU."""
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/cpu":

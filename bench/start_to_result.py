@@ -43,7 +43,7 @@ class RunResponse:
 
 
 def make(store: Any, executor: Any, **options: Any) -> tuple[lro.Service, Any]:
-    """A service, and its method, which does next to nothing."""
+    """Return a service and its method, which does almost nothing."""
     service = lro.Service(store, executor, **options)
 
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
@@ -57,7 +57,7 @@ def make(store: Any, executor: Any, **options: Any) -> tuple[lro.Service, Any]:
 
 
 def one_by_one(service: lro.Service, method: Any, times: int = ONE_BY_ONE) -> Sample:
-    """The median time from the call that starts an operation to its result."""
+    """Measure the median time from the call that starts an operation to its result."""
 
     def sample() -> float:
         found = []
@@ -76,9 +76,9 @@ def one_by_one(service: lro.Service, method: Any, times: int = ONE_BY_ONE) -> Sa
 def in_flight(
     service: lro.Service, method: Any, times: int = IN_FLIGHT, callers: int = 1
 ) -> Sample:
-    """The time for each of many operations, from the first start to the last result.
+    """Measure the time per operation of many, from the first start to the last result.
 
-    Each of the callers, a thread, starts its share before it waits for the first result.
+    Each caller is a thread, which starts its share before it waits for the first result.
     """
 
     def call() -> None:
@@ -99,7 +99,7 @@ def in_flight(
 
 
 def dict_one_by_one() -> float:
-    """The floor: create a task, await what it puts into a dictionary."""
+    """The floor: create a task, and await the value that it puts into a dictionary."""
 
     async def main() -> float:
         kept: dict[int, object] = {}
@@ -120,7 +120,7 @@ def dict_one_by_one() -> float:
 
 
 def dict_in_flight() -> float:
-    """The floor of many: as many tasks at once."""
+    """The floor for many operations: as many tasks at once."""
 
     async def main() -> float:
         kept: dict[int, object] = {}
@@ -165,7 +165,7 @@ def run() -> Iterator[str]:
 
 
 def with_statistics() -> Iterator[str]:
-    """Start to result with what is counted, against the same without."""
+    """Compare start to result with statistics and without."""
     with tempfile.TemporaryDirectory() as folder:
         files = (SQLiteStore(f"{folder}/{number}.db") for number in itertools.count())
         for label, executor, store in (
@@ -185,7 +185,7 @@ def with_statistics() -> Iterator[str]:
 
 
 def with_telemetry() -> Iterator[str]:
-    """Start to result where no provider is set, against telemetry that is off; and with spans."""
+    """Compare start to result without a provider, without the API, and with spans, to off."""
     from opentelemetry.sdk.trace import TracerProvider
 
     options = {

@@ -1,7 +1,7 @@
-"""The servers of the benches of starts: ``python -m bench.starting KIND PORT [WHERE [SCHEMA]]``.
+"""The servers of the start benches: ``python -m bench.starting KIND PORT [WHERE [SCHEMA]]``.
 
-``WHERE`` is the file or the URL of a store that several servers share. ``frozen`` is ``sqlite`` in
-an application that calls ``gc.freeze()`` when it has started.
+``WHERE`` is the file or URL of a store that several servers share. ``frozen`` is ``sqlite`` in an
+application that calls ``gc.freeze()`` after startup.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
 TAKEN = 1000
-"""How many operations are taken: half of them run, half wait."""
+"""The number of accepted slow operations: half of them run, half wait."""
 SLOW_SECONDS = 60
 PATH = "/v1/things:run"
 SLOW_PATH = "/v1/things:wait"
 
 
 class FloorWriter:
-    """One thread that commits whatever waits in its queue, and wakes the loop once for each group.
+    """A thread that commits all queued statements together, and wakes the loop once per group.
 
     The statements are those that our store needs: a record, its request, and the end.
     """
@@ -51,7 +51,7 @@ class FloorWriter:
         threading.Thread(target=self._live, daemon=True).start()
 
     async def write(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
-        """Have these statements committed."""
+        """Commit these statements, and return afterwards."""
         future = self._loop.create_future()
         self._queue.put((future, list(statements)))
         await future
@@ -82,7 +82,7 @@ class FloorWriter:
 
 
 def floor(path: str) -> Any:
-    """The least that a durable start can cost: no checks, no leases, no lists, no cancellation."""
+    """Return the cheapest durable start: no checks, no leases, no lists, no cancellation."""
     writers: list[FloorWriter] = []
     tasks: set[asyncio.Task[None]] = set()
 
@@ -115,7 +115,7 @@ def floor(path: str) -> Any:
 
 
 def ours(store: Any) -> Any:
-    """Our ASGI application with a method that returns at once."""
+    """Return our ASGI application with a method that returns at once."""
     executor = AsyncioExecutor(TAKEN // 2, loop="running")
     service = lro.Service(store, executor, limits=lro.Limits(backlog=TAKEN // 2))
 
@@ -132,7 +132,7 @@ def ours(store: Any) -> Any:
 
 
 def postgres_store(where: Sequence[str]) -> Any:
-    """A store on the server at a URL, or on one of this process's own."""
+    """Return a store on the server at a URL, or on this process's own server."""
     from lro.stores.postgres import PostgresStore
 
     if where:

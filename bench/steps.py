@@ -1,7 +1,7 @@
-"""What a step costs that is stored, in functions of 50 steps, beside DBOS' steps.
+"""The cost of a stored step, in functions of 50 steps, compared with DBOS' steps.
 
-Each round starts every candidate again, with a process and a database of its own, as ``peers``
-does; DBOS is installed as it is there.
+Each round starts every candidate again, with a process and a database of its own, as in ``peers``;
+DBOS is installed as in ``peers``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CANDIDATES: Final = (
 )
 
 Figures = list[tuple[float, float]]
-"""Of each round: seconds of a step, one after the other, and where many functions run at once."""
+"""For each round: seconds per step, in functions one after the other and in many at once."""
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Start to result on SQLite and PostgreSQL, each over the least that it can cost; idle load."""
+"""Start to result on SQLite and PostgreSQL, each against its floor; load of idle services."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lro.stores.sqlite import SQLiteStore
 ONE_BY_ONE: Final = 300
 IN_FLIGHT: Final = 3200
 CALLERS: Final = 64
-"""Threads that start operations, and as many that do the work."""
+"""The number of threads that start operations, and of threads that do the work."""
 GROUP: Final = 50
 ROUNDS: Final = 5
 
@@ -40,18 +40,18 @@ _numbers = itertools.count()
 
 @attrs.frozen
 class Database:
-    """Where a store keeps operations, and the plain statements that are its floor."""
+    """A kind of store, and the plain statements of its floor."""
 
     label: str
     make_store: Callable[[], Any]
     execute: Callable[[str, tuple[str, ...]], Any]
-    """One statement, committed."""
+    """Execute one statement, and commit."""
     execute_many: Callable[[str, Rows], object]
-    """One statement for each row, committed together."""
+    """Execute one statement for each row, and commit all together."""
     read_many: Callable[[Sequence[str]], Rows]
-    """The values of these names, in one query."""
+    """Read the values of these names in one query."""
     mark: str
-    """How the SQL of this database marks a parameter."""
+    """The placeholder for a parameter in this database's SQL."""
 
     @property
     def insert(self) -> str:
@@ -67,7 +67,7 @@ class Database:
 
 
 def floor_one_by_one(database: Database) -> Sample:
-    """The median time of two durable statements on a table of two columns, and a read."""
+    """Measure the median time of two durable statements on a table of two columns, and a read."""
 
     def sample() -> float:
         found = []
@@ -84,7 +84,7 @@ def floor_one_by_one(database: Database) -> Sample:
 
 
 def floor_in_groups(database: Database) -> Sample:
-    """The time for each, where this number of them share two commits."""
+    """Measure the time per operation if ``GROUP`` of them share two commits."""
 
     def sample() -> float:
         began = time.perf_counter()
@@ -100,7 +100,7 @@ def floor_in_groups(database: Database) -> Sample:
 
 @contextlib.contextmanager
 def sqlite_database(folder: Path) -> Iterator[Database]:
-    """New files in this folder."""
+    """Yield a kind of store with new files in this folder."""
     floor = sqlite3.connect(folder / "floor.db", isolation_level=None)
     floor.execute("PRAGMA journal_mode = WAL")
     floor.execute("PRAGMA synchronous = FULL")
@@ -128,7 +128,7 @@ def sqlite_database(folder: Path) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def postgres_database(server: Any) -> Iterator[Database]:
-    """New schemas on a server of our own."""
+    """Yield a kind of store with new schemas on a server of our own."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore

@@ -1,6 +1,6 @@
-"""A sweep of 1,000,000 expired operations and their request keys, and the writers beside it.
+"""A sweep of 1,000,000 expired operations and their request keys, with concurrent writers.
 
-``LRO_BENCH_SWEEP=20000`` has another number, ``LRO_BENCH_STORES=sqlite`` not all stores.
+``LRO_BENCH_SWEEP=20000`` sets another number, ``LRO_BENCH_STORES=sqlite`` selects stores.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bench.measure import percentile
 LIVE: Final = 10_000
 WRITERS: Final = 4
 PACE: Final = 50.0
-"""Operations a second that each writer starts and ends, unless it runs as fast as it can."""
+"""Operations per second that each writer starts and ends, unless it has no limit."""
 ASIDE_SECONDS: Final = 10.0
-"""How long the writers are watched before the sweep, and after it."""
+"""How long the writers are measured before the sweep, and after it."""
 LONGEST_SECONDS: Final = 300.0
-"""How long a sweep is watched."""
+"""The time limit of a sweep."""
 DAY: Final = timedelta(days=1)
 _METADATA: Final = RunMetadata(
     dataset="d17", owner="o17", stage=Stage.READING, labels={"team": "t1"}, host="worker-1"
@@ -50,9 +50,9 @@ _RESPONSE: Final = RunResponse(items=17, location="gs://results/d17/o17/output.p
 
 @attrs.frozen(kw_only=True)
 class Beside:
-    """Operations of the writers in a span of time, in seconds.
+    """The writers' operations in a time span, in seconds.
 
-    ``calls`` is what the two calls of each took, ``late`` what passed from when they were due.
+    ``calls`` are the times of each operation's two calls, ``late`` those since it was due.
     """
 
     seconds: float
@@ -75,7 +75,7 @@ class Writers:
         self._pause = None if pace is None else 1.0 / pace
         self._stopped = threading.Event()
         self._took: list[tuple[float, float, float]] = []
-        """When an operation was due, when it began, and when it had ended."""
+        """For each operation: when it was due, when it began, and when it had ended."""
         self._threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
         for thread in self._threads:
             thread.start()
@@ -86,7 +86,7 @@ class Writers:
             thread.join()
 
     def beside(self, began: float, ended: float) -> Beside:
-        """What became of the operations that were due in this span."""
+        """Return the operations that were due in this time span."""
         took = [one for one in self._took if began <= one[0] < ended]
         return Beside(
             seconds=ended - began,
@@ -104,7 +104,7 @@ class Writers:
             self._took.append((due, began, time.perf_counter()))
 
     def _next(self, due: float) -> float:
-        """The moment when the next operation is due; it is past where the last one took long."""
+        """Wait until the next operation is due, and return that time, which may have passed."""
         now = time.perf_counter()
         if self._pause is None:
             return now
@@ -116,7 +116,7 @@ class Writers:
 
 
 class Sweep:
-    """The maintenance of a service, in a thread as usual, until nothing is left to remove."""
+    """Maintenance in a thread, as usual, until nothing is left to remove."""
 
     def __init__(self, service: lro.Service) -> None:
         self._service = service
@@ -125,12 +125,12 @@ class Sweep:
         self.removed = 0
         self.turns = 0
         self.longest = 0.0
-        """The seconds of the longest call that removes some."""
+        """The longest call that removed operations, in seconds."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._live)
 
     def run(self) -> float:
-        """The seconds that it took; infinite if it is not over in time."""
+        """Sweep, and return the seconds that it took, or infinity if the time limit was reached."""
         began = time.perf_counter()
         self._thread.start()
         over = self._over.wait(LONGEST_SECONDS)
@@ -155,7 +155,7 @@ class Sweep:
 
 
 def filled(database: Database, expired: int) -> tuple[lro.Service, Any]:
-    """A service on a store with this number of expired operations, and the live ones."""
+    """Return a service on a store with this many expired operations and some live ones."""
     store, fill = database.make()
     service, method = declared(store)
     spec, now = spec_of(service), datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Waiters parked on one process, woken by one notification; against bare asyncio futures."""
+"""Waiters parked in one process, woken by one notification; against bare asyncio futures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAITERS = 10_000
 
 
 async def ours(many_names: bool) -> tuple[float, float]:
-    """Seconds until the last of the waiters is awake, and the median; threads must not grow."""
+    """Return the seconds until the last waiter is awake, and the median; no threads are added."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
@@ -38,7 +38,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
         await asyncio.sleep(0)
     assert threading.active_count() == threads
     reporters = [service.reporter(name) for name in names]
-    gc.collect()  # what parking has left is not the wake's to collect
+    gc.collect()  # keeps garbage from parking out of the measurement
     began = time.perf_counter()
     for reporter in reporters:
         reporter.complete(RunResponse(1))
@@ -47,7 +47,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
 
 
 async def bare() -> tuple[float, float]:
-    """The same with futures and timeouts alone, each set by hand."""
+    """Measure the same with bare futures and timeouts."""
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(WAITERS)]
     awake: list[float] = []

@@ -1,8 +1,8 @@
-"""Many operations watched by one process, by what the server offers; against streams read by hand.
+"""Many operations watched by one process, by server features; against hand-written stream readers.
 
-Of the client's process: CPU from the first handle to the last result, and how much it has grown at
-the most since it had imported everything and knew the names. The server notes when it has ended
-each operation, and the client when it had the result.
+Measured in the client process: CPU from the first handle to the last result, and the peak growth of
+memory after all imports, when the names are known. The server records when it has ended each
+operation, and the client when it had the result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bench.measure import percentile
 from bench.operated import operated
 
 PEER_MOST: Final = 1000
-"""So many are given to threads, and to google-api-core: more of them would not end in minutes."""
+"""The limit for threads and for google-api-core, which would take minutes with more."""
 
 MEGABYTE: Final = 1e6
 WIDTHS: Final = {"cpu": 20, "grown": 7, "connections": 6, "calls": 8, "server_cpu": 9}
-"""The columns of the table."""
+"""The widths of the table's columns."""
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench watched")
 PARSER.add_argument("--operations", type=int, nargs="+", default=[1000, 10_000])
@@ -38,7 +38,7 @@ PARSER.add_argument("--only", nargs="+", default=[], help="variants whose label 
 
 @attrs.frozen
 class Variant:
-    """A client, how it is used, what its server offers, and how many operations it is given."""
+    """A client, the way it is used, the server's features, and the most operations it gets."""
 
     label: str
     client: str
@@ -65,7 +65,7 @@ VARIANTS: Final = (
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """What one round has shown: seconds, bytes, and counts."""
+    """Results of one round: seconds, megabytes, and counts."""
 
     cpu: float
     server_cpu: float
@@ -77,7 +77,7 @@ class Found:
 
 
 def measure(one: Variant, operations: int, within: Sequence[float]) -> Found:
-    """Watch this many operations of a new server in a new process.
+    """Watch this many operations of a new server, in a new client process.
 
     Raises:
         Absent: The client is not installed.
@@ -101,7 +101,7 @@ def measure(one: Variant, operations: int, within: Sequence[float]) -> Found:
 
 
 def line(label: str, rounds: Sequence[Found]) -> str:
-    """The medians of all rounds, and the spread of the CPU."""
+    """Return the medians of all rounds, and the spread of the CPU."""
     if not any(one.excess for one in rounds):
         return f"{label:<36} {rounds[0].lacking}"
     parts = []
@@ -122,7 +122,7 @@ def line(label: str, rounds: Sequence[Found]) -> str:
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Each variant in each round, in turn."""
+    """Measure each variant once per round."""
     heads = ("CPU s", "MB", "conns", "calls", "server s")
     head = " ".join(f"{one:>{width}}" for one, width in zip(heads, WIDTHS.values(), strict=True))
     for operations in options.operations:

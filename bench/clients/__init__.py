@@ -1,4 +1,4 @@
-"""Clients that wait for operations, ours and others: each in a process of its own."""
+"""Clients that wait for operations, ours and others, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import attrs
 from bench.peer import ROOT
 
 LIMIT_SECONDS: Final = 180.0
-"""A client that takes longer is not measured."""
+"""The time limit of a measurement."""
 
 
 class Absent(Exception):
@@ -24,7 +24,7 @@ class Absent(Exception):
 
 @attrs.frozen
 class Found:
-    """What a client has seen: when it had each result; its CPU in seconds; its growth in bytes."""
+    """A client's results: the time of each, its CPU in seconds, its memory growth in bytes."""
 
     at: dict[str, float]
     cpu: float
@@ -33,13 +33,13 @@ class Found:
 
 
 class ClientProcess:
-    """The parent's end of a client's process."""
+    """The parent's side of a client's process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def ask(self, names: Sequence[str], begins: Sequence[float] = ()) -> Found:
-        """Have the client wait for all of these, each from its moment on or from now on."""
+        """Make the client wait for all operations, each from its own start time or from now on."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([names, begins]), file=self._process.stdin, flush=True)
@@ -54,10 +54,10 @@ class ClientProcess:
 
 @contextlib.contextmanager
 def client_process(client: str, way: str, url: str) -> Iterator[ClientProcess]:
-    """A client in a process of its own, which has imported what it needs.
+    """Run a client in a process of its own, which has finished its imports.
 
     Raises:
-        Absent: It is not installed here, or takes too long.
+        Absent: The client is not installed here, or takes too long.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.clients", client, way, url],

@@ -1,6 +1,7 @@
 """The process of a client: ``python -m bench.clients CLIENT WAY URL``.
 
-Each line of its standard input is a command in JSON."""
+Each line of its standard input is a command in JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +21,27 @@ from bench.clients.ways import Way, failed
 
 
 def memory(field: str) -> int:
-    """Bytes of memory of this process: VmRSS now, VmHWM at the most."""
+    """Return this process's memory in bytes: the present VmRSS, or the peak VmHWM."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def read_commands(lines: queue.SimpleQueue[str]) -> None:
-    """Queue the lines of the parent; end this process when the parent ends."""
+    """Queue the parent's lines, and end this process when the parent ends."""
     for line in sys.stdin:
         lines.put(line)
     os._exit(0)
 
 
 def obey(way: Way) -> None:
-    """Answer each command, without end."""
+    """Run commands until the process ends."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_commands, args=(lines,), daemon=True).start()
     while True:
         names, begins = json.loads(lines.get())
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")  # the most is counted from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before, cpu = memory("VmRSS"), time.process_time()
         at = way(names, begins)
         answer: dict[str, Any] = {"at": at, "cpu": time.process_time() - cpu}
@@ -49,7 +50,7 @@ def obey(way: Way) -> None:
 
 
 def main(client: str, way: str, url: str) -> None:
-    """Import a client, and obey its commands."""
+    """Import a client, and run its commands."""
     try:
         module = importlib.import_module(f"bench.clients.on_{client}")
         ways = module.ways(url)

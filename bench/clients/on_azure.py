@@ -1,4 +1,4 @@
-"""azure-core, with its own polling of a status URL."""
+"""azure-core, which polls a status URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGIN = "/status/begin/"
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """``threads`` with a client each; ``asyncio`` with one for all."""
+    """Return ``threads`` with a client for each, and ``asyncio`` with one for all."""
 
     def blocking(name: str) -> Callable[[], object]:
         client: Any = PipelineClient(url, transport=RequestsTransport())

@@ -1,4 +1,4 @@
-"""The least that a client must do: read a stream, or all that is left each quarter of a second."""
+"""The floor of a client: read one stream, or batch-get all unfinished operations every 250 ms."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import lro.wire
 from bench.clients.ways import Results, Way, together
 
 MOST = 1000
-"""The names in one call (spec §3.11)."""
+"""The most names per call (spec §3.11)."""
 
 EVERY_SECONDS = 0.25
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """``stream``: asyncio alone; ``batch``: httpx, and JSON alone."""
+    """Return ``stream`` with asyncio only, and ``batch`` with httpx and JSON only."""
     return {
         "stream": together(lambda names: streams(url, names)),
         "batch": together(lambda names: batches(url, names)),
@@ -33,7 +33,7 @@ def parts(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 async def streams(url: str, names: Sequence[str]) -> Results:
-    """A bare stream for as many as fit into one."""
+    """Read a bare stream for each full set of names."""
     at: Results = {}
     host, port = urlsplit(url).hostname, urlsplit(url).port
 
@@ -58,7 +58,7 @@ async def streams(url: str, names: Sequence[str]) -> Results:
 
 
 async def batches(url: str, names: Sequence[str]) -> Results:
-    """BatchGet of all that are left, again and again."""
+    """Call BatchGet for all unfinished operations, again and again."""
     at: Results = {}
     left = dict.fromkeys(names)
     async with httpx.AsyncClient(base_url=url, timeout=30) as client:

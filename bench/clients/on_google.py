@@ -1,4 +1,4 @@
-"""google-api-core, with its own polling, over REST."""
+"""google-api-core with its own polling, over REST."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from google.protobuf import struct_pb2, wrappers_pb2
 
 from bench.clients.ways import Way, each_in_a_task, each_in_a_thread
 
-assert struct_pb2  # its parser knows the messages whose modules are imported
+assert struct_pb2  # the client's parser knows messages only of imported modules
 GET = "google.longrunning.Operations.GetOperation"
 RULES = {GET: [{"method": "get", "uri": "/v1/{name=operations/**}"}]}
-"""The rule of its default wants names with a parent."""
+"""A URL rule for names without a parent, which the default rule does not accept."""
 
 
 def blocking_client(url: str) -> Any:
-    """A client for threads."""
+    """Return a blocking client."""
     transport = operations_v1.OperationsRestTransport(
         host=url, credentials=AnonymousCredentials(), http_options=RULES
     )
@@ -28,10 +28,10 @@ def blocking_client(url: str) -> Any:
 
 
 def async_client(url: str) -> Any:
-    """A client of the running event loop.
+    """Return a client for the running event loop.
 
     Raises:
-        ImportError: Its part for event loops is not installed.
+        ImportError: google-api-core's async part is not installed.
     """
     from google.api_core.operations_v1.operations_rest_client_async import AsyncOperationsRestClient
     from google.api_core.operations_v1.transports.rest_asyncio import AsyncOperationsRestTransport
@@ -42,7 +42,7 @@ def async_client(url: str) -> Any:
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """``threads`` with a client each; ``asyncio`` with one for all, as on any event loop."""
+    """Return ``threads`` with a client for each, and ``asyncio`` with one for all."""
 
     def blocking(name: str) -> Callable[[], object]:
         started = operations_pb2.Operation(name=name)

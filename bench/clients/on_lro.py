@@ -16,12 +16,12 @@ TYPES: dict[str, Any] = {"response": lro.types.StringValue, "metadata": lro.Stru
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """``threads`` and ``asyncio``: each operation with a client of its own, and so a handle alone.
+    """Return ``threads`` and ``asyncio`` with a client for each operation, so nothing is shared.
 
-    ``group`` and ``async_group``: all with one client; ``tasks`` the same, by ``result()`` of each.
+    In ``group``, ``async_group`` and ``tasks`` all share one client; ``tasks`` uses ``result()``.
     """
-    _ = lro_client.Client, lro_client.AsyncClient  # each is imported by its first use
-    context = httpx.create_ssl_context()  # takes longer to make than all the rest of a client
+    _ = lro_client.Client, lro_client.AsyncClient  # the first use imports each class
+    context = httpx.create_ssl_context()  # creating it takes longer than the rest of a client
 
     def blocking(name: str) -> Callable[[], object]:
         client = lro_client.Client(url, http=httpx.Client(verify=context))
@@ -45,7 +45,7 @@ def ways(url: str) -> Mapping[str, Way]:
 
 
 def group(url: str, names: Sequence[str]) -> Results:
-    """A thread that waits for all of them."""
+    """Wait for all operations in one thread."""
     at: Results = {}
     with lro_client.Client(url) as client:
         handles = [client.operation(name, **TYPES) for name in names]
@@ -56,7 +56,7 @@ def group(url: str, names: Sequence[str]) -> Results:
 
 
 async def async_group(url: str, names: Sequence[str]) -> Results:
-    """A coroutine that waits for all of them."""
+    """Wait for all operations in one coroutine."""
     at: Results = {}
     async with lro_client.AsyncClient(url) as client:
         handles = [client.operation(name, **TYPES) for name in names]

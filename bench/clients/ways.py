@@ -1,7 +1,7 @@
-"""Ways to wait for many operations at once, in the process of a client.
+"""Ways to wait for many operations at once, in a client's process.
 
-A client's module has ``ways(url)``: by name, what waits for many operations, each from its moment
-on, and says when it had each result.
+A client's module has ``ways(url)``, which returns functions by name. Each waits for many
+operations, each from its own start time, and returns the times of the results.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 Results = dict[str, float]
-"""When there was a result, by name of the operation."""
+"""The time of each operation's result, by name."""
 
 Way = Callable[[Sequence[str], Sequence[float]], Results]
 
 failed: dict[str, str] = {}
-"""What went wrong, by name of the operation."""
+"""The error of each failed operation, by name."""
 
 
 def each_in_a_thread(make: Callable[[str], Callable[[], object]]) -> Way:
-    """A thread for each operation; ``make`` prepares the call that waits for it."""
+    """Wait for each operation in a thread; ``make`` prepares the call."""
 
     def way(names: Sequence[str], begins: Sequence[float]) -> Results:
         at: Results = {}
@@ -32,7 +32,7 @@ def each_in_a_thread(make: Callable[[str], Callable[[], object]]) -> Way:
             try:
                 calls[name]()
                 at[name] = time.monotonic()
-            except Exception as exc:  # the parent reports it
+            except Exception as exc:  # reported to the parent
                 failed[name] = repr(exc)
 
         moments = begins or [0.0] * len(names)
@@ -49,7 +49,7 @@ def each_in_a_thread(make: Callable[[str], Callable[[], object]]) -> Way:
 
 
 def each_in_a_task(make: Callable[[str], Callable[[], Awaitable[object]]]) -> Way:
-    """A task for each operation, on one event loop."""
+    """Wait for each operation in a task, on one event loop."""
 
     async def all_of_them(names: Sequence[str], begins: Sequence[float]) -> Results:
         at: Results = {}
@@ -61,7 +61,7 @@ def each_in_a_task(make: Callable[[str], Callable[[], Awaitable[object]]]) -> Wa
             try:
                 await calls[name]()
                 at[name] = time.monotonic()
-            except Exception as exc:  # the parent reports it
+            except Exception as exc:  # reported to the parent
                 failed[name] = repr(exc)
 
         await asyncio.gather(*map(one, names, begins or [0.0] * len(names)))
@@ -71,7 +71,7 @@ def each_in_a_task(make: Callable[[str], Callable[[], Awaitable[object]]]) -> Wa
 
 
 def together(watch: Callable[[Sequence[str]], Awaitable[Results]]) -> Way:
-    """One coroutine for all of them."""
+    """Wait for all operations in one coroutine."""
 
     async def main(names: Sequence[str]) -> Results:
         return await watch(names)

@@ -1,11 +1,11 @@
-"""Start to result and the queue beside Celery, Procrastinate, DBOS and others, on the same work.
+"""Start to result and a queue's work, compared with Celery, Procrastinate, DBOS and others.
 
-``--rows results`` has start to result, also beside APScheduler and arq; ``--rows queue`` has what
-``bench/peers/queues.py`` describes, with all settings. Without options it is both.
+``--rows results`` measures start to result, also with APScheduler and arq; ``--rows queue``
+measures what ``bench/peers/queues.py`` describes, with all settings. The default is both.
 
-Each is installed in an environment of its own, in a temporary folder or in the one that
-``LRO_BENCH_PEERS`` names, where the next run finds it. Each round starts every candidate again,
-with a process, a database and a Redis of its own, so that candidates do not disturb each other.
+Each peer is installed in an environment of its own, in a temporary folder or in the folder that
+``LRO_BENCH_PEERS`` names, for use in further runs. Each round starts every candidate again, with a
+process, a database and a Redis of its own, so that candidates do not disturb each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.peers.queues import rows as queue_rows
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 3
 LIMIT_SECONDS: Final = 120.0
-"""Who takes longer for its share of a round is not measured."""
+"""A candidate that needs longer for its share of a round is not measured."""
 
 PARSER = argparse.ArgumentParser(prog="python -m bench peers")
 PARSER.add_argument("--rows", choices=("results", "queue"), help="only these rows")
@@ -42,7 +42,7 @@ REQUIREMENTS: Final = {
     "celery": ["celery[redis]>=5.4"],
     "procrastinate": ["procrastinate>=3.2", "psycopg[binary,pool]>=3.2"],
     "dbos": ["dbos>=2.0", "psycopg[binary]>=3.2"],
-    # Its data store for SQL also imports what it does not ask for.
+    # The SQL data store imports packages that APScheduler does not require.
     "apscheduler": ["apscheduler>=4.0.0a6", "aiosqlite", "sniffio", "sqlalchemy[asyncio]"],
     "arq": ["arq>=0.26"],
 }
@@ -50,14 +50,14 @@ REQUIREMENTS: Final = {
 
 @attrs.frozen(kw_only=True)
 class Candidate:
-    """One way to have work done: a script, its arguments, and how much it is given to do."""
+    """A library in one setup: a script, its arguments, and the amount of work."""
 
     label: str
     script: str
     where: str
-    """Where it keeps its work: memory, SQLite, PostgreSQL or Redis."""
+    """Where the work is kept: memory, SQLite, PostgreSQL or Redis."""
     address: str = "{}"
-    """What it calls the place."""
+    """The format of the store's address."""
     extra: Sequence[str] = ()
     one: int = 200
     many: int = 1000
@@ -105,7 +105,7 @@ CANDIDATES: Final = (
 
 
 class Places:
-    """Servers and files of our own: every candidate gets a new place."""
+    """Servers and files of our own, in which every candidate gets a new place."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -116,7 +116,7 @@ class Places:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
 
     def new(self, where: str) -> str:
-        """The address of a new place."""
+        """Create a new place, and return its address."""
         if where == "memory":
             return where
         if where == "SQLite":
@@ -147,7 +147,7 @@ class Places:
 
 
 def interpreter(script: str, home: Path) -> str:
-    """The Python of an environment in which the peer is installed; ours for ourselves."""
+    """Return the Python of the peer's environment, which is created if needed; our own for lro."""
     if script == "lro":
         return sys.executable
     python = home / script / "bin" / "python"
@@ -166,7 +166,7 @@ def last_line(text: str) -> str:
 
 
 def measured(candidate: Candidate, python: str, address: str, log: Path) -> tuple[float, float]:
-    """Seconds of one after the other, at the median, and for each of many, in a new process."""
+    """Run a new process; return the median seconds of one at a time, and of each of many."""
     script = str(HERE / f"on_{candidate.script}.py")
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -175,7 +175,7 @@ def measured(candidate: Candidate, python: str, address: str, log: Path) -> tupl
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # so that its workers can be ended with it
+            start_new_session=True,  # lets us kill its workers too
         )
     try:
         asked = f"one {candidate.one}\nmany {candidate.many}\n"
@@ -263,6 +263,6 @@ def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) ->
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """The median, the lowest and the highest of these values, in a form of numbers."""
+    """Format the median, the lowest and the highest of these values."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"

@@ -1,8 +1,8 @@
-"""Reads what a candidate measures, as lines of its standard input. Needs only the standard library.
+"""Measures a candidate by commands on standard input. Needs only the standard library.
 
 ``one N`` asks for the median time, in seconds, from the call that creates a piece of work to its
-visible result, N times one after the other; ``many N`` for the time that each of N takes that are
-in flight at once.
+visible result, for N pieces one after the other; ``many N`` asks for the time per piece if N are in
+flight at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 
 def serve(one: Callable[[], object], many: Callable[[int], object]) -> None:
-    """Answer until there are no more lines. ``one`` does one piece of work, ``many(n)`` does n."""
+    """Run commands to the end of input: ``one`` does one piece of work, ``many(n)`` does n."""
     print("ready", flush=True)
     for line in sys.stdin:
         what, count = line.split()
@@ -35,7 +35,7 @@ def serve(one: Callable[[], object], many: Callable[[int], object]) -> None:
 async def aserve(
     one: Callable[[], Awaitable[object]], many: Callable[[int], Awaitable[object]]
 ) -> None:
-    """The same for coroutines."""
+    """Run the same commands with coroutines."""
     print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         what, count = line.split()

@@ -1,4 +1,4 @@
-"""arq on Redis, its worker in the same process; a second argument sets how often it polls."""
+"""arq on Redis, with its worker in the same process; a second argument sets the poll interval."""
 
 from __future__ import annotations
 

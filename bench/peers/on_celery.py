@@ -1,4 +1,4 @@
-"""Celery with Redis for messages and results; its worker has two processes, as many as cores."""
+"""Celery with Redis for messages and results; its worker has two processes, one per core."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        one()  # the worker is there
+        one()  # the worker is ready
         serve(one, many)
     finally:
         worker.terminate()

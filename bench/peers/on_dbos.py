@@ -1,6 +1,6 @@
-"""DBOS, a workflow of no steps, on SQLite or PostgreSQL; started by 64 threads where many are.
+"""DBOS on SQLite or PostgreSQL: a workflow without steps.
 
-``on_dbos.py URL steps N``: a workflow of so many steps.
+``on_dbos.py URL steps N``: a workflow of N steps. Many workflows at once are started by 64 threads.
 """
 
 from __future__ import annotations

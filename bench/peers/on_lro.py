@@ -1,6 +1,6 @@
-"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``; ``... loop``.
+"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``.
 
-``... steps N``: a function of so many steps; ``... loop steps N``.
+A further argument ``loop`` uses an event loop; ``steps N`` runs a function of N steps.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.threads import ThreadExecutor
 
 CALLERS = 64
-"""Threads that start operations and wait for them; as many do the work, where a store may wait."""
+"""Threads that start operations and wait; with a blocking store, as many threads do the work."""
 
 COROUTINES = 200
-"""Coroutines that do the same on a loop, which does the work as well."""
+"""Coroutines that start operations and wait, on the event loop that does the work too."""
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ async def asame(number: int) -> int:
 
 
 async def on_loop(where: str, steps: int) -> None:
-    """Start by start_async, and do the work on the same event loop."""
+    """Start with start_async, and do the work on the same event loop."""
     service = lro.Service(store(where), AsyncioExecutor(1000, loop="running"))
 
     @service.method("bench.v1.Bench.Run")

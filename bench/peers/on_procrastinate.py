@@ -1,6 +1,6 @@
-"""Procrastinate on PostgreSQL; its worker in the same process, notified of work by NOTIFY.
+"""Procrastinate on PostgreSQL, with its worker in the same process, which NOTIFY wakes.
 
-It keeps no results: what is looked for, every millisecond, is that the job has succeeded.
+It keeps no results, so we check every millisecond whether the job has succeeded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Celery: ``queue_celery.py front URL`` or ``queue_celery.py work URL``.
 
-A message whose worker dies comes again (``acks_late``), as with the others, and results are kept.
-A worker takes many messages in advance, as Celery advises for short tasks.
+If a worker dies, its message is delivered again (``acks_late``), as with the others, and results
+are kept. A worker prefetches many messages, as Celery's docs advise for short tasks.
 """
 
 from __future__ import annotations

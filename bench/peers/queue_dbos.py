@@ -1,6 +1,6 @@
 """DBOS: ``queue_dbos.py front URL SECONDS`` or ``queue_dbos.py work URL SECONDS``.
 
-The front is a DBOSClient. The last argument is how often a worker looks at the queue.
+The front is a DBOSClient. SECONDS is the interval at which a worker polls the queue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """This library: ``queue_lro.py front URL`` or ``queue_lro.py work URL``.
 
-The front is a service without workers. A worker is a service with so many threads.
+The front is a service without workers; a worker is a service with ``SLOTS`` threads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Procrastinate: ``queue_procrastinate.py front URL`` or ``queue_procrastinate.py work URL``.
 
-The task is a plain function, which its worker runs in a thread. The worker is notified of jobs.
+The task is a plain function, which the worker runs in a thread. NOTIFY wakes the worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the queue rows have in common. Needs only the standard library.
+"""Common parts of the queue scripts. Needs only the standard library.
 
-A worker process calls :func:`note` for each job: it appends a line to a log that all share, with
-the number of the worker and the moments of begin and end by the clock that all processes of the
-machine share. A front reads commands: ``fill N`` enqueues N jobs, and ``alone N`` enqueues N, each
-when the one before is done, and answers with the seconds from each call to the begin of its job.
+A worker process calls :func:`note` for each job. It appends a line to a shared log: the number of
+the worker, and the times of begin and end, by the clock that all processes of the machine share. A
+front reads commands: ``fill N`` enqueues N jobs; ``alone N`` enqueues N jobs one after the other,
+and prints the seconds from each call to the begin of its job.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ LOG = "BENCH_QUEUE_LOG"
 WORKER = "BENCH_QUEUE_WORKER"
 """The environment variable with the number of the worker."""
 SLOTS = int(os.environ.get("BENCH_QUEUE_SLOTS", "1"))
-"""How many jobs each worker does at once."""
+"""The number of jobs that each worker runs at once."""
 
 _file = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND) if LOG in os.environ else -1
 _worker = os.environ.get(WORKER, "-")
 
 
 def note() -> None:
-    """Do the job: log that it has begun and ended. One write, so that lines stay whole."""
+    """Do the job: log its begin and its end, in one write, so that lines stay whole."""
     began = time.monotonic()
     os.write(_file, f"{_worker} {began:.6f} {time.monotonic():.6f}\n".encode())
 
 
 def work_until_told() -> None:
-    """Say that this worker is ready, and go on until the standard input ends."""
+    """Print that this worker is ready, and work until standard input ends."""
     print("ready", flush=True)
     sys.stdin.read()
 
 
 def serve_front(fill: Callable[[int], object], one: Callable[[], object]) -> None:
-    """Answer until there are no more lines."""
+    """Run commands to the end of input."""
     log = Path(os.environ[LOG])
     print("ready", flush=True)
     for line in sys.stdin:
@@ -56,5 +56,5 @@ def serve_front(fill: Callable[[int], object], one: Callable[[], object]) -> Non
                 time.sleep(0.002)
             begun = float(log.read_text().splitlines()[-1].split()[1])
             delays.append(begun - began)
-            time.sleep(0.02)  # until all are idle again
+            time.sleep(0.02)  # until all workers are idle again
         print(*delays, flush=True)

@@ -1,27 +1,27 @@
-"""The queue rows: worker processes that drain what waits, and the time to begin when all are idle.
+"""The queue rows: worker processes that drain a queue, and the delay of a job if all are idle.
 
 Each candidate has a front, which only enqueues, and ``WORKERS`` processes that only work, each with
-``SLOTS`` threads (Celery: processes of its pool). Every job is the same plain function: it writes
-one line to a log that all share. Each round gives every candidate a new database or Redis:
+``SLOTS`` threads (for Celery, processes of its pool). Every job is the same plain function, which
+writes one line to a shared log. Each round gives every candidate a new database or Redis:
 
-- idle: when the workers are ready, the front enqueues ``ALONE`` jobs one after the other, each
-  20 ms after the end of the one before, and ``WARM_UP`` before them that do not count: the first
-  job of a process also imports and connects. A figure is the time from the call to the begin.
-- drain: with no worker there, the front enqueues ``DRAINED`` jobs, and PostgreSQL takes its
-  statistics (``ANALYZE``), as it does by itself within a minute. Then the workers are started. Jobs
-  count from the moment at which every worker has begun one, so that the time which a process
-  takes to start does not count. After ``DRAIN_SECONDS`` the rate is that of what is done by then.
+- idle: When the workers are ready, the front enqueues ``ALONE`` jobs one after the other, each
+  20 ms after the end of the one before. ``WARM_UP`` jobs before them are not counted, because the
+  first job of a process also imports and connects. The figure is the time from call to begin.
+- drain: Without workers, the front enqueues ``DRAINED`` jobs, and PostgreSQL updates its statistics
+  (``ANALYZE``), as it would by itself within a minute. Then the workers start. Jobs count from the
+  time at which every worker has begun one, so that startup time does not count. After
+  ``DRAIN_SECONDS`` the rate is computed from the jobs that are done.
 
-The settings, beside those of the server: PostgreSQL and Redis are those of the tests, which do not
-wait for the disk (``fsync`` off, no ``appendonly``), the same for all.
+All candidates use the PostgreSQL and Redis servers of the tests, which do not wait for the disk
+(``fsync`` off, no ``appendonly``). The settings of each:
 
 - lro: ``PostgresStore``, ``Service(store, None)`` as the front, ``ThreadExecutor(SLOTS)`` in the
-  workers. All else is as it comes: a lease of 15 s, results kept, statistics counted.
+  workers. The rest is default: a lease of 15 s, results kept, statistics on.
 - DBOS: a queue with ``worker_concurrency=SLOTS``, an ``executor_id`` for each process. It polls:
-  once with its default of a second, and once every 10 ms. A ``DBOSClient`` is the front.
+  once measured with its default of a second, once with 10 ms. A ``DBOSClient`` is the front.
 - Procrastinate: ``concurrency=SLOTS``, ten connections, notified of new jobs; jobs are kept.
 - Celery: prefork, ``-c SLOTS``, ``acks_late`` (the others survive the death of a worker too),
-  results in Redis, and 64 messages for each process in advance, as it advises for short tasks.
+  results in Redis, and a prefetch of 64 messages per process, as it advises for short tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WARM_UP: Final = 20
 DRAINED: Final = 10_000
 DRAIN_SECONDS: Final = 15.0
 START_SECONDS: Final = 60.0
-"""Who takes longer to start is not measured."""
+"""A candidate that takes longer to start is not measured."""
 ROUNDS: Final = 3
 
 
@@ -57,7 +57,7 @@ class Failed(Exception):
 
 
 class Places(Protocol):
-    """Where candidates keep their work: see ``bench.peers``."""
+    """The places where candidates keep their work; see ``bench.peers``."""
 
     def folder(self) -> Path: ...
 
@@ -66,7 +66,7 @@ class Places(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Queue:
-    """A candidate: its script, where it keeps its jobs, and further arguments."""
+    """A candidate: its script, the kind of place for its jobs, and further arguments."""
 
     label: str
     script: str
@@ -85,14 +85,14 @@ QUEUES: Final = (
 
 @attrs.frozen
 class Figures:
-    """Of one round: jobs a second, and the seconds to each begin when all are idle."""
+    """Figures of one round: jobs per second, and the seconds until each begin if all are idle."""
 
     rate: float
     delays: Sequence[float]
 
 
 class Round:
-    """One candidate with a place of its own, its processes, and the log that its jobs write."""
+    """A round of one candidate: its place, its processes, and the log that its jobs write."""
 
     def __init__(self, queue: Queue, python: str, places: Places, stack: contextlib.ExitStack):
         self._queue, self._python, self._stack = queue, python, stack
@@ -172,7 +172,7 @@ class Round:
                 stdout=subprocess.PIPE if role == "front" else file,
                 stderr=file,
                 text=True,
-                start_new_session=True,  # so that a pool of processes can be ended with it
+                start_new_session=True,  # lets us kill a pool of processes too
             )
         (stack or self._stack).callback(_end, process)
         return process, output
@@ -211,7 +211,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def rows(found: dict[str, list[Figures]], failed: dict[str, str]) -> Iterator[str]:
-    """The table: medians over the rounds, and ours over each."""
+    """Yield the table: medians over the rounds, and ours relative to each."""
     yield f"{DRAINED:,} jobs that do nothing, {WORKERS} processes of {SLOTS}; {ALONE} alone a round"
     yield f"{'':<37} {'drained, a second':<24} {'to the begin, ms: p50, p99':<28} ours / it"
     ours = found.get(QUEUES[0].label, [])
