@@ -1,6 +1,7 @@
-"""Generate the blocking client from the one that awaits; ``python -m tests.blocking_client``.
+"""Generate the blocking client from the async one; run ``python -m tests.blocking_client``.
 
-Format the file afterwards: ``ruff format src``. A test compares it with what this module makes.
+Format the file afterwards with ``ruff format src``. A test compares it with what this module
+generates.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ HEADER: Final = '''"""The client that blocks, its handles, groups and pagers."""
 '''
 
 REPLACED: Final = [
-    # What only event loops have.
+    # Parts that only event loops need.
     (r'^""".*?"""\n', HEADER),
     (r"\n    def __await__\(.*?(?=\n\n)", ""),
     (r" ``await operation`` gives the result\.", ""),
-    # A generator needs no block that closes it, and can pass on another.
+    # A generator needs no ``async with`` to close it, and can delegate to another.
     (r"( +)async with aclosing\((.+)\) as (\w+):\n +async (for \w+ in )\3:\n", r"\1\4\2:\n"),
     (r"( +)for (\w+) in (.+):\n +yield \2\n", r"\1yield from \3\n"),
     # Coroutines.
@@ -49,14 +50,14 @@ REPLACED: Final = [
     (r"a future of the event loop\. No task", "a future of the standard library. No thread"),
     (r"once each, on the event loop\.", "once each, in a thread."),
 ]
-"""Patterns, and what they become, in this order."""
+"""Patterns and their replacements, applied in this order."""
 
 
 def blocking(text: str) -> str:
     """Return the blocking form of a module of coroutines, before it is formatted.
 
     Raises:
-        ValueError: A pattern does not occur: the module has changed, and the table must follow.
+        ValueError: A pattern does not occur, as the module has changed: adapt the table.
     """
     for pattern, by in REPLACED:
         text, count = re.subn(pattern, by, text, flags=re.DOTALL if ".*?" in pattern else 0)

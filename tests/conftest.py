@@ -1,4 +1,4 @@
-"""What holds for every test: the same examples each time, and no skip where all is to be had."""
+"""Settings for all tests: the same examples in each run; no skips if all services must exist."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
-    # How fast examples are made depends on how busy the machine is.
+    # The time that examples take depends on how busy the machine is.
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("repeatable")
 
-gc.disable()  # while tests are collected, nearly all that is made is kept
+gc.disable()  # nearly all objects made during collection are kept
 
-# glibc keeps what each thread has freed apart from that of others, which adds up to 60 MB.
+# glibc keeps freed memory in an arena per thread, which adds up to 60 MB; one arena is enough.
 M_ARENA_MAX = -8
 if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
     mallopt(M_ARENA_MAX, 1)
 
-# A shell starts what runs in the background with this ignored, and tests interrupt their children.
+# A shell starts background jobs with SIGINT ignored, but tests interrupt their child processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Servers of tests are on this machine, which no proxy reaches, and spans are looked at.
+# Test servers run on this machine, so proxies would fail; and tests check spans.
 for name in list(os.environ):
     if name.lower().endswith("_proxy") or name.startswith("OTEL_"):
         del os.environ[name]
 
-# Each client of httpx reads the certificates of all authorities, which takes 70 ms of CPU. No test
-# asks a server of the internet from this process, so one of them is enough.
+# Each httpx client loads the certificates of all authorities, which takes 70 ms of CPU. No test in
+# this process contacts a server on the internet, so one certificate is enough.
 bundles = {certifi.where(), os.environ.get("SSL_CERT_FILE", certifi.where())}
 authority = tempfile.NamedTemporaryFile(suffix=".pem")  # noqa: SIM115 - until the process ends
 authority.write(Path(certifi.where()).read_bytes().partition(b"-----END CERTIFICATE-----\n")[0])
@@ -54,7 +54,7 @@ create_context = ssl.create_default_context
 
 
 def create_small_context(*purpose: ssl.Purpose, **options: Any) -> ssl.SSLContext:
-    """Return a context that trusts one authority where it is to trust all of them."""
+    """Return a context that trusts one authority instead of all of them."""
     if options.get("cafile") in bundles:
         options["cafile"] = authority.name
     return create_context(*purpose, **options)
@@ -65,24 +65,24 @@ ssl.create_default_context = create_small_context
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep the garbage collector from going through all tests and modules again and again."""
+    """Keep the garbage collector from repeatedly scanning all tests and modules."""
     gc.collect()
     return_memory()
-    if hypothesis.__version_info__ >= (6, 140):  # older ones look for what refers to their own
+    if hypothesis.__version_info__ >= (6, 140):  # older ones look for references to their own
         gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def free_memory() -> Iterator[None]:
-    """Give the system back what a module's tests have freed."""
+    """Return the memory that a module's tests have freed to the system."""
     yield
     return_memory()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Take from errors that are arguments of tests the frames in which they were raised."""
+    """Remove the traceback from errors that are parameters of tests, as it keeps frames alive."""
     for value in getattr(item, "callspec", item).__dict__.get("params", {}).values():
         if isinstance(value, BaseException):
             value.__traceback__ = value.__context__ = None
@@ -94,7 +94,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make a skipped test fail under LRO_REQUIRE_SERVICES, unless it is marked ``platform``."""
     report = yield
-    # Half a surrogate pair in a log line could not be sent to the process that prints the report.
+    # A lone surrogate in a log line could not be sent to the process that prints the report.
     report.sections = [(title, plain(text)) for title, text in report.sections]
     expected = hasattr(report, "wasxfail") or item.get_closest_marker("platform")
     if report.skipped and not expected:
@@ -104,7 +104,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a module that skips itself, as ``importorskip`` does."""
+    """Do the same for a module that skips itself, as by ``importorskip``."""
     report = yield
     if report.skipped:
         refuse_skip(report)
@@ -112,18 +112,18 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def return_memory() -> None:
-    """Give back freed memory, of which glibc keeps large parts."""
+    """Return freed memory to the system, as glibc keeps much of it."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
 def plain(text: str) -> str:
-    """Return a text that has a form in UTF-8."""
+    """Return the text with characters escaped that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip into a failure that gives its reason, where services are promised."""
+    """Turn a skip into a failure with its reason, if the environment requires all services."""
     if os.environ.get("LRO_REQUIRE_SERVICES"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

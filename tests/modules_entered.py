@@ -1,6 +1,6 @@
-"""Which modules of ours a real call enters: ``python -m tests.modules_entered`` prints the lists.
+"""Lists which of our modules a real call enters; ``python -m tests.modules_entered`` prints them.
 
-A profile hook follows the call in every thread. Modules of stores, and of the test, do not count.
+A profile hook follows the call in every thread. Modules of stores and of the test do not count.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ TITLES: Final = {
 }
 
 MODULES_AT_MOST: Final = {"GET": 9, "start": 21, "cancel": 17, "finish": 12, "poll": 10}
-"""A call that enters more is harder to follow: these numbers may fall, and must not rise."""
+"""The most modules that a call may enter: more are hard to follow. Never raise these numbers."""
 
 BACKGROUND: Final = {"lro-maintenance", "lro-listener", "lro-claims"}
-"""Threads of a service that belong to no call; when they run is chance."""
+"""Threads of a service that belong to no call and run at unpredictable times."""
 
 SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
 
 
 class Entered:
-    """The modules that threads enter between ``begin`` and ``end``, in the order of entry."""
+    """The modules that threads enter while noting, in the order of entry."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[int, str], str] = {}
@@ -50,7 +50,7 @@ class Entered:
         self._noting = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """Note the module of a function that is called: a profile hook."""
+        """Note the module of a called function; this is the profile hook."""
         code = frame.f_code
         if not self._noting or event != "call" or not code.co_filename.startswith(SRC):
             return
@@ -61,7 +61,7 @@ class Entered:
             self.calls.setdefault((threading.get_ident(), module), code.co_qualname)
 
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
-        """What the first calls entered: in all threads, ``by`` one, or in all ``but`` one."""
+        """Return what the first calls entered: in all threads, ``by`` one, or all ``but`` one."""
         found: dict[str, str] = {}
         for (one, module), function in [*self.calls.items()][:calls]:
             if one == thread.get("by", one) and one != thread.get("but"):
@@ -70,7 +70,7 @@ class Entered:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is entered, in this thread and in those that began under the hook."""
+        """Note what is entered in this thread and in threads that began under the hook."""
         self.calls.clear()
         self._noting = True
         try:
@@ -81,7 +81,7 @@ class Entered:
 
 @contextlib.contextmanager
 def hooked() -> Iterator[Entered]:
-    """A hook in this thread, and in all that begin meanwhile."""
+    """Set the hook in this thread, and in all threads that begin in the block."""
     entered = Entered()
     threading.setprofile(entered)
     sys.setprofile(entered)
@@ -93,7 +93,7 @@ def hooked() -> Iterator[Entered]:
 
 
 async def ask(app: Any, method: str, path: str, body: bytes = b"") -> Any:
-    """The JSON of the reply to a request over ASGI."""
+    """Return the JSON of the reply to a request over ASGI."""
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://localhost"
     ) as http:
@@ -104,7 +104,7 @@ async def ask(app: Any, method: str, path: str, body: bytes = b"") -> Any:
 
 
 def entered_in_server() -> dict[str, dict[str, str]]:
-    """The modules that a GET and a start over ASGI enter, and the worker of the work."""
+    """Return the modules that a GET and a start over ASGI enter, and those of the worker."""
     workers: list[int] = []
     executor, begun, may_end = ThreadExecutor(1), threading.Event(), threading.Event()
     with hooked() as entered, lro.Service(MemoryStore(), executor) as service:
@@ -120,9 +120,9 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         app = OperationsApp(service, starts=True)
 
         async def ended(name: str) -> None:
-            # Who waits is called back later, maybe within the next call.
+            # Waiters are called back later, maybe during the next call.
             await until_async(lambda: service.get(name).done)
-            while executor.usage.running:  # the worker tidies up after the operation has ended
+            while executor.usage.running:  # the worker cleans up after the operation has ended
                 await asyncio.sleep(0)
 
         async def first() -> str:
@@ -133,7 +133,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
 
         async def calls() -> dict[str, dict[str, str]]:
             may_end.set()
-            name = await first()  # the first calls make what later ones find made
+            name = await first()  # the first calls create what later calls reuse
             with entered.noting():
                 await ask(app, "GET", f"/v1/{name}")
             found = {"GET": entered.modules()}
@@ -147,14 +147,14 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             may_end.set()
             await ended(name)
             begun.clear()
-            may_end.clear()  # before the start is answered: its list would depend on chance
+            may_end.clear()  # this comes before the reply, or the list would depend on timing
             with entered.noting():
                 await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}')
                 answered = len(entered.calls)
                 assert begun.wait(120)
                 may_end.set()
                 executor.stop()
-                assert executor.join(120)  # a waiter would have a listener of its own called
+                assert executor.join(120)  # a waiter would have its own listener called
             found["start"] = entered.modules(answered, but=workers[-1])
             finish = entered.modules(by=workers[-1])
             return found | {"cancel": cancel, "finish": finish}
@@ -163,7 +163,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
 
 
 def entered_in_client() -> dict[str, dict[str, str]]:
-    """The modules that one poll of a client over HTTP enters."""
+    """Return the modules that one poll of an HTTP client enters."""
     metadata = {"@type": "type.googleapis.com/acme.images.v1.ResizeMetadata"}
     state = {"name": "operations/a", "metadata": metadata}
     reply = httpx.MockTransport(lambda _: httpx.Response(200, json=state))
@@ -178,12 +178,12 @@ def entered_in_client() -> dict[str, dict[str, str]]:
 
 
 def entered() -> dict[str, dict[str, str]]:
-    """By call: the modules that it enters, each with the first function that is called there."""
+    """Return the modules that each call enters, each with the first function called there."""
     return entered_in_server() | entered_in_client()
 
 
 def as_markdown(lists: Mapping[str, Mapping[str, str]]) -> str:
-    """The lists as the architecture page has them."""
+    """Return the lists in the form of the architecture page."""
     return "\n\n".join(
         f"**{TITLES[call]}**: {len(modules)} modules.\n\n"
         + "\n".join(

@@ -1,7 +1,7 @@
-"""Runs the Python of a page as one program, in a fork of a process that has imported most of it.
+"""Run the Python of a page as one program, in a fork of a process with most imports done.
 
-``python -m tests.page_programs`` is that process: of each line that it reads it makes a program,
-and writes the exit status of that.
+``python -m tests.page_programs`` is that process: for each input line it forks a program, and
+prints its exit status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.services.postgres import shared_server
 
 PORT: Final = re.compile(r"<!--.*\bserved\b.* on port (\d+)\s*-->")
 TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
-"""Stands before a block with tests, which are run when the page itself has run."""
+"""Marks a block of tests, which run after the page itself."""
 SERVING: Final = """
 import atexit, socket, subprocess, sys, threading, time, urllib.request, uvicorn
 
@@ -61,7 +61,7 @@ def serve(app, port):
         time.sleep(0.01)
 """
 DATABASE: Final = "://localhost/shop"
-"""How pages write the address of a PostgreSQL server; that of the tests takes its place."""
+"""The address of a PostgreSQL server on pages, which is replaced by that of the tests' server."""
 
 LONG: Final = frozenset(
     {"a2a", "command-line", "conform", "conform-clients", "mcp", "migrate-from-celery", "testing"}
@@ -78,14 +78,14 @@ COMMON: Final = (
     *("lro.stores.memory", "lro.stores.sqlite", "lro.webhooks"),
     *("lro_client.testing", "lro_client.transports.local"),
 )
-"""What most programs import."""
+"""Modules that most programs import."""
 
 SECONDS: Final = 360
 """How long a program may run."""
 
 
 def run_code(page: Path, folder: Path) -> None:
-    """Run the program of a page, and its tests by pytest if it has any, in an empty folder."""
+    """Run the program of a page in an empty folder, and then its tests with pytest if any."""
     source = program(page)
     if not source.strip():
         return
@@ -106,8 +106,8 @@ def run_code(page: Path, folder: Path) -> None:
 
 @functools.cache
 def parent() -> subprocess.Popen[str]:
-    """The process that forks for each program; it ends with this one."""
-    # Other tests in this process may have set up Django, and Celery would look for its settings.
+    """Start the process that forks for each program; it ends with this one."""
+    # Other tests in this process may have set up Django, whose settings Celery would look for.
     alone = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
     command = [sys.executable, "-W", "error", "-m", __name__]
     process = subprocess.Popen(
@@ -123,7 +123,7 @@ def parent() -> subprocess.Popen[str]:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run Python with these arguments in a folder; its exit status, and all that it wrote."""
+    """Run Python with these arguments in a folder; return its exit status and all its output."""
     process, output = parent(), folder.with_name(f"{folder.name}.out")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -132,10 +132,10 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def fork_for_each_line() -> None:
-    """Fork a program for each line of the input; in the fork, run it and return."""
+    """Fork a program for each input line; in the child, run it and return."""
     for name in COMMON:
         importlib.import_module(name)
-    gc.freeze()  # or each program copies what it only looks at
+    gc.freeze()  # otherwise each program copies memory that it only reads
     while line := sys.stdin.readline():
         child = os.fork()
         if not child:

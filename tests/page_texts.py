@@ -1,4 +1,4 @@
-"""What tests read of the README and the docs: pages, tables, fenced blocks, and their programs."""
+"""Parse the README and the docs for tests: pages, tables, fenced blocks, and their programs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
 SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
-"""Stands before a block that makes an ``app``: the blocks after it find that on this port."""
+"""Marks a block that makes an ``app``, which the blocks after it call on this port."""
 FILE: Final = re.compile(
     r"<!--\s*file: (?P<path>[\w/.]+)"
     r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
 )
-"""Stands before a block that is a file of its own, which the other blocks import or find served."""
+"""Marks a block that is a file, which other blocks import or call as a server."""
 
 
 @functools.lru_cache(1)
 def tokens(page: Path) -> Sequence[Token]:
-    """The page as CommonMark with tables."""
+    """Return the tokens of a page, as CommonMark with tables."""
     from markdown_it import MarkdownIt  # not in every environment of the tests
 
     return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, also those inside lists and quotes."""
+    """Yield the fenced blocks of a page, including those inside lists and quotes."""
     before = None
     for token in tokens(page):
         if token.type == "fence" and token.map:
@@ -57,9 +57,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def program(page: Path, *, serving: bool = True) -> str:
-    """The Python of a page as one source, every line under its number in the page.
+    """Return the Python of a page as one source, each line under its number in the page.
 
-    With ``serving`` it serves what is to be served.
+    With ``serving``, the source also starts the page's servers.
     """
     source = ""
     for block in blocks(page):
@@ -75,18 +75,18 @@ def program(page: Path, *, serving: bool = True) -> str:
 
 
 def files(page: Path) -> dict[str, str]:
-    """The blocks of a page that are files, by path."""
+    """Return the blocks of a page that are files, by path."""
     named = [(FILE.search(block.comment), block.text) for block in blocks(page)]
     return {match["path"]: text for match, text in named if match}
 
 
 def text_of(page: str) -> str:
-    """The source of a page of the docs, by its path below them."""
+    """Return the source of a page of the docs, by its path in them."""
     return (DOCS / page).read_text(encoding="utf-8")
 
 
 def rows(page: str, heading: str) -> Iterator[Sequence[str]]:
-    """The cells of each row of the tables whose header begins with this cell."""
+    """Yield the cells of each row of the tables whose first header cell is this heading."""
     for block in re.split(r"\n\s*\n", text_of(page)):
         lines = block.strip().splitlines()
         if lines and lines[0].startswith(f"| {heading} |"):
@@ -95,5 +95,5 @@ def rows(page: str, heading: str) -> Iterator[Sequence[str]]:
 
 
 def fences(page: str, language: str) -> list[str]:
-    """The texts of the blocks of this language."""
+    """Return the texts of the blocks in this language."""
     return [block.text for block in blocks(DOCS / page) if block.language == language]

@@ -1,4 +1,4 @@
-"""How tests replace what the whole process uses: clocks, threads."""
+"""How tests replace clocks and threads, which the whole process uses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 def patch_threads(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fake: Callable[..., Any]
 ) -> None:
-    """Replace a function for this thread, and for threads that are made later.
+    """Replace a function for this thread, and for threads that start later.
 
-    Servers that tests share live in older threads: with a clock of one test they might sleep for
-    minutes, beyond its end.
+    Servers that tests share run in older threads: with one test's clock they might sleep for
+    minutes after that test.
     """
     real = getattr(owner, name)
     others = {*threading.enumerate()} - {threading.current_thread()}

@@ -1,4 +1,4 @@
-"""Where operations are kept, said so that any process can open it."""
+"""Databases for operations, described so that any process can open them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place:
     schema: str = ""
 
     def open(self, clock: Callable[[], datetime] | None = None) -> Store:
-        """The store of this place, for one process."""
+        """Open the store for one process."""
         if self.kind == "memory":
             from lro.stores.memory import MemoryStore
 
@@ -51,12 +51,12 @@ class Muffled:
         return getattr(self._store, name)
 
     def notify_others(self, name: str) -> None:
-        """Notify the others, unless that is switched off."""
+        """Notify other processes, unless notifications are off."""
         if not self.deaf:
             self._store.notify_others(name)
 
     def listen(self) -> ChangeSubscription:
-        """A subscription that hears nothing for as long as the store is deaf."""
+        """Return a subscription that receives nothing while the store is deaf."""
         return _Plugged(self, self._store.listen())
 
 
@@ -68,7 +68,7 @@ class _Plugged:
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         if not self._store.deaf:
-            # For short times, so that a subscription which becomes deaf meanwhile stops soon.
+            # The wait is short, so that a subscription that becomes deaf meanwhile stops soon.
             names = self._subscription.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
             return () if self._store.deaf else names
         self._store.plugged.set()

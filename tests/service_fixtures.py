@@ -1,4 +1,4 @@
-"""A clock, stores of both kinds, and services that are closed after the test."""
+"""Fixtures: a clock, stores of each kind, and services that are closed after the test."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MakeService = Callable[..., Service]
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that the test moves."""
+    """Return a clock that the test advances."""
     return ManualClock()
 
 
 @contextmanager
 def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
-    """An empty store of a kind."""
+    """Open an empty store of this kind."""
     made: Store = MemoryStore(clock)
     if kind == "sqlite":
         made = SQLiteStore(folder / "operations.db", clock=clock)
@@ -44,14 +44,14 @@ def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind; in PostgreSQL where a test asks for that."""
+    """Open an empty store in memory or in SQLite; a test can also ask for PostgreSQL."""
     with store_of(request.param, clock, tmp_path) as made:
         yield made
 
 
 @contextmanager
 def services(clock: ManualClock) -> Iterator[MakeService]:
-    """Make services without a maintenance thread, by default in memory and on three threads."""
+    """Yield a function that makes services without maintenance threads, by default in memory."""
     with ExitStack() as stack:
 
         def make(
@@ -75,18 +75,18 @@ def services(clock: ManualClock) -> Iterator[MakeService]:
 
 @pytest.fixture
 def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Makes services that are closed after the test."""
+    """Return a function that makes services, which are closed after the test."""
     with services(clock) as make:
         yield make
 
 
 @pytest.fixture
 def counting() -> CountService:
-    """A counting service, in memory."""
+    """Return a counting service in memory."""
     return build()
 
 
 @pytest.fixture
 def step() -> Step:
-    """A function that stops in its midst."""
+    """Return a function that pauses midway."""
     return Step()

@@ -1,4 +1,4 @@
-"""What tests do with a service step by step, and what they read from its operations."""
+"""Helpers for tests that drive a service step by step and read its operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORK = "acme.work.v1.Works.Work"
 
 
 def work(service: Service, body: Any = None, name: str = WORK, **options: Any) -> Any:
-    """A method that does what is given, or nothing."""
+    """Declare a method that runs ``body``, or does nothing."""
 
     @service.method(name, **options)
     def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -29,9 +29,9 @@ def work(service: Service, body: Any = None, name: str = WORK, **options: Any) -
 
 
 def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Operation:
-    """An operation once it is done."""
+    """Return an operation once it is done."""
     name = operation if isinstance(operation, str) else operation.name
-    for _ in range(3):  # most services hold a Wait for a minute
+    for _ in range(3):  # most services end a Wait after a minute
         found = service.wait(name, timedelta(seconds=PATIENCE))
         if found.done:
             return found
@@ -39,7 +39,7 @@ def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Op
 
 
 def ended_in_turn(service: Service, name: str) -> Operation:
-    """An operation once it is done; the service claims what waits until a worker is free."""
+    """Return an operation once it is done; maintenance claims queued work for free workers."""
 
     def looked() -> Operation:
         service.run_maintenance()
@@ -49,7 +49,7 @@ def ended_in_turn(service: Service, name: str) -> Operation:
 
 
 def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
-    """An operation once it is done; time passes while it waits to be due, and only then."""
+    """Return an operation once it is done; the clock advances only while the work is not due."""
 
     def looked() -> Operation:
         service.run_maintenance()
@@ -61,26 +61,26 @@ def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
 
 
 def recovered(service: Service, clock: ManualClock) -> None:
-    """Turn a service until it has seen to the leases that are over: that takes two looks."""
+    """Run the maintenance that handles expired leases, which takes two runs."""
     service.run_maintenance()
     clock.advance(1)
     service.run_maintenance()
 
 
 def unpacked(service: Service, operation: Operation) -> WorkMetadata:
-    """The metadata of an operation."""
+    """Return the metadata of an operation."""
     assert operation.metadata is not None
     return service.types.unpack(operation.metadata, WorkMetadata)
 
 
 def answer(service: Service, operation: Operation) -> str:
-    """The text of the response of an operation."""
+    """Return the text in the response of an operation."""
     assert operation.response is not None, operation
     return service.types.unpack(operation.response, WorkResponse).text
 
 
 def reason(operation: Operation) -> tuple[int, str]:
-    """Code and ErrorInfo reason of the error of an operation."""
+    """Return the code and the ErrorInfo reason of an operation's error."""
     assert operation.error is not None, operation
     (info, *_) = operation.error.details
     assert isinstance(info.payload, dict)
@@ -88,22 +88,22 @@ def reason(operation: Operation) -> tuple[int, str]:
 
 
 def listeners(service: Service) -> int:
-    """How many listen in this process for changes: none is left behind."""
+    """Return how many listeners for changes this process has, to check that none is left."""
     return len(service.edges.runtime.updater.notifier)
 
 
 def swap(service: Service, executor: Executor) -> None:
-    """Give a service another executor."""
-    object.__setattr__(service.edges.runtime, "executor", executor)  # all its parts share it
+    """Replace the executor of a service."""
+    object.__setattr__(service.edges.runtime, "executor", executor)  # its parts share the runtime
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
-    """Let a task be thrown away with its loop, as is meant, without a line about it."""
+    """Let a task be destroyed with its event loop without a warning."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 class Step:
-    """A function that stops in its midst: ``begun`` is set then, ``go`` lets it go on."""
+    """A function that pauses midway: it sets ``begun``, and continues once ``go`` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -114,5 +114,5 @@ class Step:
         assert self.go.wait(PATIENCE), "the test did not let the function go on"
 
     def reached(self) -> None:
-        """Return once the function is there."""
+        """Wait until the function has paused."""
         assert self.begun.wait(PATIENCE), "the function has not begun"

@@ -1,4 +1,4 @@
-"""What tests read of the modules that are shipped: each is parsed once, and only facts are kept."""
+"""Facts about the shipped modules for tests: each module is parsed once, and then forgotten."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Source:
     """The facts of one module."""
 
     has_code: bool
-    """Whether there is more in it than a docstring."""
+    """Whether the module has more than a docstring."""
     imports: Sequence[tuple[str, str]]
-    """The pairs (module, name) that it imports anywhere in it; the name may be empty."""
+    """The pairs (module, name) of all imports in the module; the name may be empty."""
     classes: Sequence[str]
-    """Those that stand in the module itself."""
+    """The classes at the module's top level."""
     all_classes: Sequence[str]
-    """These, and those within functions and classes."""
+    """All classes, including those within functions and classes."""
     docstrings: Sequence[tuple[str, str]]
-    """Of functions and classes: name and docstring."""
+    """The name and docstring of each function and class."""
     functions: Sequence[tuple[str, int, int]]
-    """Of each function: name, number of parameters but ``self`` and ``cls``, number of lines."""
+    """Each function's name, number of parameters without ``self`` and ``cls``, and lines."""
 
 
 @functools.cache
 def source(path: Path) -> Source:
-    """The facts of a module below ``SRC``."""
+    """Return the facts of a module in ``SRC``."""
     tree = ast.parse(path.read_text("utf-8"))
     nodes = list(ast.walk(tree))
     documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -20,9 +20,9 @@ PAGE: Final = ROOT / "docs/explanation/architecture.md"
 
 @pytest.mark.platform
 def test_each_call_enters_the_modules_that_the_page_lists() -> None:
-    """A new module on the way of a call is a decision, which the page records.
+    """To add a module to a call's route is a decision, which the page records.
 
-    The calls are made in a process of their own: what other tests have cached is not entered.
+    The calls run in a separate process, as calls do not enter modules that have cached results.
     """
     pytest.importorskip("markdown_it", reason="the lists are those of a full installation")
     command = [sys.executable, "-m", "tests.modules_entered"]
@@ -38,7 +38,7 @@ def test_each_call_enters_the_modules_that_the_page_lists() -> None:
 
 
 def test_state_table_of_the_page_is_the_one_of_the_code() -> None:
-    """Each row is a state, an event and the state that it leads to."""
+    """Each row is a state, an event and the next state."""
     rows = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(
         (state.name, event.name.lower().replace("_", " "), after.name)
@@ -48,7 +48,7 @@ def test_state_table_of_the_page_is_the_one_of_the_code() -> None:
 
 
 def test_lives_of_attempts_on_the_page_are_those_of_the_code() -> None:
-    """Each row is a state and those that may follow."""
+    """Each row is a state and the states that may follow it."""
     rows = re.findall(r"^\| `([A-Z]+)` \| [^`|]+ \| (.*)\|$", PAGE.read_text(), re.MULTILINE)
     listed = {state: set(re.findall(r"\w+", after)) for state, after in rows}
     assert listed == {state.name: {one.name for one in after} for state, after in NEXT.items()}

@@ -1,4 +1,4 @@
-"""The README and the docs keep their word: their code runs, and what they point at exists."""
+"""The README and the docs are correct: their code runs, and their links and names exist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOT_OURS: Final = {
     *("lro.operation.name", "lro.executor", "lro.lost_attempts", "lro.polls"),
     *(name for metric in METRICS for name in (metric.name, *metric.attributes)),
 }
-"""What looks like a name of ours: the domain of errors, Celery's task, metrics and attributes."""
+"""Names that only look like ours: the error domain, Celery's task, metrics and attributes."""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """The commands of ``lro`` that pages show, with the words up to a pipe or another command."""
+    """Yield the ``lro`` commands on pages, and their words up to a pipe or another command."""
     for page in PAGES:
         text = "".join(block.text for block in blocks(page) if block.language == "console")
         for line in re.findall(r"^\$ lro (.*)$", text.replace("\\\n", ""), re.MULTILINE):
@@ -60,7 +60,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> None:
-    """None is run here, so what it names need not be there."""
+    """The commands do not run, so the modules and files that they name need not exist."""
     click = pytest.importorskip("click")
     from lro.cli._app import app
 
@@ -75,14 +75,14 @@ def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> 
 
 @functools.cache
 def sessions() -> set[str]:
-    """The sessions of noxfile.py: the functions that it decorates so."""
+    """Return the sessions of noxfile.py: the functions with that decorator."""
     nodes = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if any("session" in ast.unparse(d) for d in f.decorator_list)}
 
 
 def targets(page: Path) -> Iterator[str]:
-    """Where the links and pictures of a page point."""
+    """Yield the targets of a page's links and pictures."""
     for block in tokens(page):
         for token in block.children or []:
             target = token.attrGet("href") or token.attrGet("src")
@@ -92,7 +92,7 @@ def targets(page: Path) -> Iterator[str]:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """The fragments by which the headings of a page can be reached."""
+    """Return the fragments of a page's headings."""
     found, inside = set(), False
     for token in tokens(page):
         if inside:
@@ -104,7 +104,7 @@ def anchors(page: Path) -> set[str]:
 
 @functools.cache
 def missing() -> set[str]:
-    """The names of ours in the pages that are nowhere, as found by a child: it imports a lot."""
+    """Return the names on pages that do not exist; a child process looks, as it imports a lot."""
     tokens_of_pages = itertools.chain.from_iterable(tokens(page) for page in LINKED)
     codes = (
         child.content
@@ -118,7 +118,7 @@ def missing() -> set[str]:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a module, or is in one."""
+    """Return whether a dotted name is a module or is in one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])
@@ -127,7 +127,7 @@ def is_there(name: str) -> bool:
         except ModuleNotFoundError as exc:
             if f"{module}.".startswith(f"{exc.name}."):
                 continue
-            return True  # it is there, and needs an extra that is not installed
+            return True  # it exists, but needs an extra that is not installed
         for part in parts[length:]:
             thing = getattr(thing, part, None)
         return thing is not None
@@ -135,10 +135,10 @@ def is_there(name: str) -> bool:
 
 
 def of_code(page: Path, text: str) -> Iterator[str]:
-    """What is wrong with the blocks of a page.
+    """Yield the faults of a page's code blocks.
 
-    A block is left out only where a comment right before it says why, and not because its language
-    has another name, or none.
+    A block may only be skipped if a comment just before it gives the reason, not because its
+    language is misspelt or missing.
     """
     every = list(blocks(page))
     yield from (
@@ -155,14 +155,14 @@ def of_code(page: Path, text: str) -> Iterator[str]:
 
 
 def of_text(page: Path, text: str) -> Iterator[str]:
-    """What is wrong with the links, the commands and the names of a page."""
+    """Yield the faults of a page's links, commands and names."""
     console = "".join(block.text for block in blocks(page) if block.language == "console")
     named = re.findall(r"^\$ python3 run\.py (\w+)", console, re.MULTILINE)
     yield from (f"no session: {name}" for name in {*named} - sessions())
     if found := MACHINE_PATH.search(text):
         yield f"a path of some machine: {found[0]}"
     for token in tokens(page):
-        # Some renderers take a link whose target goes on in the next line for text.
+        # Some renderers do not recognise a link whose target continues on the next line.
         if token.type == "inline" and re.search(r"\]\([^()]*\n", token.content):
             yield f"a link on two lines: {token.content}"
         for child in token.children or []:
@@ -174,7 +174,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
         if re.match(r"[a-z]+:", target):
             continue
         reached = (page.parent / path).resolve() if path else page
-        # The docs are also read apart from the repository: they are a world of their own.
+        # The docs are also published without the repository, so their links must stay in the docs.
         if not reached.is_relative_to(DOCS if page.is_relative_to(DOCS) else ROOT):
             yield f"leads out of the docs: {target}"
         elif not reached.exists() or (fragment and fragment not in anchors(reached)):
@@ -183,7 +183,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_the_page_points_at_exists(page: Path) -> None:
-    """Links within the project, sessions, names of ours, benches; and all Python is checked."""
+    """Its links within the project, sessions, names and benches exist; all Python is checked."""
     text = page.read_text(encoding="utf-8")
     assert list(of_text(page, text)) == []
     if page in PAGES:
@@ -191,7 +191,7 @@ def test_what_the_page_points_at_exists(page: Path) -> None:
 
 
 def shown(default: object) -> str:
-    """A default as the table of the executors has it."""
+    """Return a default as the table of the executors shows it."""
     if isinstance(default, timedelta):
         return f"{default.total_seconds():g} s"
     return f"`{default}`" if isinstance(default, str) else str(default)
@@ -201,7 +201,7 @@ def shown(default: object) -> str:
     "name", ["threads.Thread", "asyncio.Asyncio", "processes.Process", "celery.Celery"]
 )
 def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
-    """The table has every argument of each, with the value of the code; None stands as words."""
+    """The table has every argument of each executor with its default; None is put into words."""
     page = (DOCS / "reference" / "stores-and-executors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| ([^|]+) \|$", page, re.MULTILINE)
     module, _, kind = name.partition(".")

@@ -1,4 +1,4 @@
-"""What the type checkers are given of the docs, and what is made of their findings."""
+"""What the type checkers receive from the docs, and how their findings are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.page_texts import FILE, PAGES, ROOT, blocks
 
 
 def test_every_python_block_is_checked_under_its_line() -> None:
-    """Also a block that is not run; whatever page is added later is checked as well."""
+    """Blocks that are not run are checked too, as are pages that are added later."""
     for page in PAGES:
         sources = [source.splitlines() for source in docs_types.modules(page)]
         for block in blocks(page):
@@ -26,7 +26,7 @@ def test_every_python_block_is_checked_under_its_line() -> None:
 
 
 def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
-    """Each under the name of a module; what the reader has to bring is there too."""
+    """Each file has a valid module name; modules that readers must supply are there too."""
     pages = docs_types.write(tmp_path)
     assert {*pages.values()} == {
         page.relative_to(ROOT) for page in PAGES if [*docs_types.modules(page)]
@@ -36,7 +36,7 @@ def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_a_finding_is_said_of_the_page(tmp_path: Path) -> None:
-    """By its line there, for both checkers; one that breaks down is no success."""
+    """The finding of either checker has the page and line; a checker that crashes is an error."""
     pages = {tmp_path / "readme_0.py": Path("README.md")}
     stem = "readme_0"
     said = [f"../x/{stem}.py:7: error: wrong", f"  /x/{stem}.py:8:1 - error: bad", "2 errors found"]

@@ -1,4 +1,4 @@
-"""The public modules export what they say, and say what they export."""
+"""The ``__all__`` of each public module has exactly the names that the module binds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FACES = [
 
 
 def names_for_checkers(tree: ast.Module) -> list[ast.stmt]:
-    """The imports of a face that loads its names late: type checkers read them there."""
+    """Return the imports for type checkers of a module that loads its names lazily."""
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return node.body
@@ -27,7 +27,7 @@ def names_for_checkers(tree: ast.Module) -> list[ast.stmt]:
 
 
 def bound_names(face: str) -> set[str]:
-    """The public names that the face's module binds by imports, assignments or definitions."""
+    """Return the public names that a module binds by imports, assignments or definitions."""
     names: set[str] = set()
     tree = ast.parse(Path(str(importlib.import_module(face).__file__)).read_text())
     for node in (*tree.body, *names_for_checkers(tree)):
@@ -44,14 +44,14 @@ def bound_names(face: str) -> set[str]:
 
 
 def isort_style(name: str) -> tuple[int, list[str | int]]:
-    """The order of names that the linter wants: constants, classes, the rest; 9 before 10."""
+    """Return the linter's sort key for names: constants, classes, the rest; 9 before 10."""
     rank = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
     return rank, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_all_is_what_the_face_binds(face: str) -> None:
-    """``__all__`` has every public name of the face, in order, and no other; each can be had."""
+    """``__all__`` has exactly the module's public names, in order; each can be loaded."""
     module = importlib.import_module(face)
     assert set(module.__all__) == bound_names(face)
     assert list(module.__all__) == sorted(set(module.__all__), key=isort_style)
@@ -60,20 +60,20 @@ def test_all_is_what_the_face_binds(face: str) -> None:
 
 
 def test_face_of_the_server_is_small() -> None:
-    """``lro`` has what a first server needs, at most 35 names; other modules have the rest."""
+    """``lro`` has at most 35 names, enough for a first server; other modules have the rest."""
     assert len(importlib.import_module("lro").__all__) <= 35
     program = "import lro; print(lro.adapters, lro.errors, lro.types, lro.wire)"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def test_face_of_the_client_is_small() -> None:
-    """Transports and waits have modules of their own."""
+    """``lro_client`` has at most 25 names; transports and waits have their own modules."""
     assert len(importlib.import_module("lro_client").__all__) <= 25
 
 
 @pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])
 def test_names_that_are_loaded_late_are_those_that_type_checkers_see(face: str) -> None:
-    """A face loads each name from the module that its imports for type checkers name."""
+    """Each name is loaded from the module that the imports for type checkers name."""
     module = importlib.import_module(face)
     tree = ast.parse(Path(str(module.__file__)).read_text())
     for node in names_for_checkers(tree):
@@ -85,10 +85,10 @@ def test_names_that_are_loaded_late_are_those_that_type_checkers_see(face: str) 
 
 
 def test_package_has_no_other_names() -> None:
-    """A misspelt name is an AttributeError, as of every module."""
+    """A misspelt name is an AttributeError, as in every module."""
     lro = importlib.import_module("lro")
     with pytest.raises(AttributeError, match="module 'lro' has no attribute 'Servce'"):
-        getattr(lro, "Servce")  # noqa: B009  # which type checkers refuse
+        getattr(lro, "Servce")  # noqa: B009  # type checkers refuse it
     with pytest.raises(ImportError, match="cannot import name 'Servce' from 'lro'"):
         exec("from lro import Servce")
 

@@ -1,4 +1,4 @@
-"""The synchronous and the asynchronous client are the same interface in two colours."""
+"""The blocking and the async client have the same interface."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Parameter = tuple[str, str, object]
 
 
 def interface(name: str) -> dict[str, list[Parameter] | None]:
-    """The public members of a class: the parameters of a method, None for a plain value."""
+    """Return the public members of a class: a method's parameters, None for a plain value."""
     cls = getattr(lro_client, name)
     members = {each: getattr(cls, each) for each in dir(cls) if not each.startswith("_")}
     return {each: parameters(m) if callable(m) else None for each, m in members.items()}
 
 
 def parameters(method: object) -> list[Parameter]:
-    """What a call may pass: the name, kind and default of each parameter."""
+    """Return the name, kind and default of each parameter of a method."""
     assert callable(method)
     return [(p.name, p.kind.name, p.default) for p in inspect.signature(method).parameters.values()]
 
 
 @pytest.mark.parametrize(("sync", "async_"), PAIRS)
 def test_both_have_the_same_members_and_parameters(sync: str, async_: str) -> None:
-    """A call that is right for one face is right for the other, but for the ``await``."""
+    """A call that is valid for one client is valid for the other, except for ``await``."""
     assert interface(sync) == interface(async_)
 
 
 def form(text: str) -> tuple[str, list[str]]:
-    """What is left of a module when its layout is not looked at: the code, and the comments."""
+    """Return the code and the comments of a module, without its layout."""
     found = [
         token.string
         for token in tokenize.generate_tokens(io.StringIO(text).readline)

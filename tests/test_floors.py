@@ -1,4 +1,4 @@
-"""Imports point down: the floors of the packages, read from the source."""
+"""Imports point down: the layers of the packages, read from the source."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ FLOORS: Final = {
         __init__
         """,
 }
-"""The packages and single modules of each distribution, each above all that it imports."""
+"""The packages and modules of each distribution, each before all those that it may import."""
 
 OUTER: Final = {
     *("_bridge", "_console", "_webhooks", "webhooks", "console", "openapi", "prometheus"),
     *("azure", "mcp", "a2a", "lint", "cli", "integrations"),
 }
-"""The outer ring of ``lro``; ``lro_conform`` and ``pytest_lro`` belong to it, too."""
+"""The outer ring of ``lro``, to which ``lro_conform`` and ``pytest_lro`` belong too."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
-"""Modules of ``lro`` that ``lro_client`` may use, but for its test server and its command."""
+"""Modules of ``lro`` that ``lro_client`` may use, besides its test server and its command."""
 
 DEPTH_AT_MOST: Final = 12
-"""So many packages, of both distributions, may lie on the longest way from an import down."""
+"""The longest allowed chain of imports, in packages of both distributions."""
 
 SERVERS: Final = {("lro_client", "lro", "testing"), ("lro_client", "lro", "cli")}
-"""Packages that may use all of another one: the test server, and the command with the console."""
+"""Modules that may import all of another package: the test server, and the console's command."""
 
 FULL_TIER: Final = re.compile(
     r"^\s*(from|import) (tests\.services(\.| import )(npm|redis)|tests\.full|playwright)\b",
     re.MULTILINE,
 )
-"""An import of what starts a browser, a broker or npm."""
+"""An import of a module that starts a browser, a broker or npm."""
 
 PURE: Final = ("_base", "_messages", "_model", "_filters")
-"""Values and pure functions."""
+"""Packages of values and pure functions."""
 
 EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
-"""What values must do without: they get ``now`` and names as arguments."""
+"""Modules that pure packages must not import: they get ``now`` and names as arguments."""
 
 ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
@@ -78,11 +78,11 @@ OPTIONAL: Final = (
     " grpc httpx2 hypercorn kombu litestar mcp numpy opentelemetry prometheus_client psycopg"
     " pydantic quart rich starlette tqdm uvicorn"
 )
-"""What the two faces must not load: it is optional, or heavy and seldom needed."""
+"""Modules that ``lro`` and ``lro_client`` must not load: optional, or heavy and rarely needed."""
 
 
 def modules_of(package: str) -> Iterator[tuple[str, str, Path]]:
-    """Every module of a package that has code in it: the package, the name within it, the file."""
+    """Yield the package, name and file of every module with code in a package."""
     root = SRC / package
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -102,12 +102,12 @@ def names() -> frozenset[str]:
 
 
 def floor(package: str, name: str) -> int:
-    """The place of a module's package, or of itself, in the list."""
+    """Return the index of a module's package, or of the module, in the list."""
     return FLOORS[package].split().index(name.partition(".")[0])
 
 
 def ours(path: Path) -> Iterator[tuple[str, str]]:
-    """The imports of a source that are modules of the two packages, as (package, name)."""
+    """Yield the imports of a source that are our own modules, as (package, name)."""
     for module, name in source(path).imports:
         whole = f"{module}.{name}" if f"{module}.{name}" in names() else module
         package, _, rest = whole.partition(".")
@@ -116,14 +116,14 @@ def ours(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_every_package_has_a_floor() -> None:
-    """A new package is put into the list, which is a decision about who may know it."""
+    """A new package must be added to the list, which decides who may import it."""
     for owner, floors in FLOORS.items():
         found = {name.partition(".")[0] for package, name, _ in modules() if package == owner}
         assert found == {*floors.split()}
 
 
 def test_imports_point_down() -> None:
-    """A module imports its own package, and those below."""
+    """A module imports only from its own package and those below."""
     upward = [
         (name, other)
         for package, name, path in modules()
@@ -134,12 +134,12 @@ def test_imports_point_down() -> None:
 
 
 def is_outer(package: str, name: str) -> bool:
-    """Return True for a module of the outer ring, and for other packages than ``lro``."""
+    """Return True for a module of the outer ring, and for all packages except ``lro``."""
     return package != "lro" or name.partition(".")[0] in OUTER
 
 
 def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
-    """A third-party package could do what the outer ring and the client do."""
+    """The outer ring and the client do nothing that a third-party package could not do."""
     found = {
         (name, module, imported)
         for package, name, path in (*modules(), *modules_of("pytest_lro"))
@@ -153,7 +153,7 @@ def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
 
 
 def test_the_way_down_is_short() -> None:
-    """The longest chain of packages that import each other, wherever in a module they do it."""
+    """It is the longest chain of packages that import each other, even within functions."""
     graph: dict[str, set[str]] = {}
     for package, name, path in modules():
         here = f"{package}.{name.partition('.')[0]}"
@@ -168,10 +168,10 @@ def test_the_way_down_is_short() -> None:
 
 
 def test_each_class_has_a_name_of_its_own() -> None:
-    """One that two packages use is looked for in the wrong place.
+    """A name that two packages share is looked up in the wrong place.
 
-    Both edges serve operations, and the client's requests have the names of
-    the verbs. Methods are retried as calls of clients are.
+    There are exceptions: both edges serve operations, requests of the client are named after the
+    verbs, and methods are retried like calls of clients.
     """
     names = [
         each
@@ -186,7 +186,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """Within a package too the imports have an order."""
+    """Imports within a package have an order too."""
     graph = {
         f"{package}.{name}": {f"{owner}.{other}" for owner, other in ours(path)}
         for package, name, path in modules()
@@ -200,7 +200,7 @@ def test_no_modules_import_each_other() -> None:
 def test_the_packages_meet_at_the_face() -> None:
     """``lro_client`` needs no server, and ``lro`` no client.
 
-    ``lro_conform`` may judge both, so it uses only the errors of ``lro``.
+    ``lro_conform`` can test both, so it uses only the errors of ``lro``.
     """
     allowed = {"lro": set[str](), "lro_client": PUBLIC, "lro_conform": {"errors"}}
     behind = [
@@ -224,7 +224,7 @@ def test_core_tests_start_no_browser_broker_or_npm() -> None:
 
 
 def test_values_have_no_effects() -> None:
-    """What is pure in ``lro`` knows no clock, randomness, lock, thread, file or network."""
+    """The pure packages of ``lro`` use no clock, randomness, lock, thread, file or network."""
     effects = set(EFFECTS.split())
     used = [
         (name, module)
@@ -241,10 +241,10 @@ def test_values_have_no_effects() -> None:
     [("attrs, cattrs", "lro"), ("httpx, tenacity, lro", "lro_client"), ("httpx", "lro_conform")],
 )
 def test_importing_a_face_loads_nothing_optional(allowed: str, face: str) -> None:
-    """An import costs no package that the caller may not have, or may never need.
+    """An import loads no package that the caller may not have or may never need.
 
-    What a plain dependency loads by itself, as httpx loads click and rich where they are, is
-    loaded first and so not counted.
+    Packages that a required dependency loads itself, as httpx loads click and rich if installed,
+    are loaded first, so they do not count.
     """
     program = f"import sys, {allowed}; before = set(sys.modules); import {face}; "
     program += "print(*set(sys.modules) - before)"
@@ -258,7 +258,7 @@ ARGUMENTS_AT_MOST: Final = 8
 
 LINES_AT_MOST: Final = 60
 LONGER: Final[dict[str, int]] = {}
-"""Lines of the functions that have more, which may only become fewer."""
+"""The lengths of functions that exceed the limit; never raise these numbers."""
 
 
 def test_no_function_has_many_arguments_or_lines() -> None:

@@ -1,4 +1,4 @@
-"""Tests use public names; how many private ones they still use may only fall."""
+"""Tests use public names; the number of private ones that they still use may only fall."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TESTS: Final = Path(__file__).resolve().parent
 OURS: Final = {"lro", "lro_client", "lro_conform", "pytest_lro"}
 
 IMPORTED_AT_MOST = 438
-"""Private names that tests import from the packages."""
+"""The number of private names that tests import from the packages."""
 
 READ_AT_MOST = 91
-"""Private attributes that tests read or set, but those of their own ``self`` or ``cls``."""
+"""The number of private attributes that tests read or set, except on ``self`` and ``cls``."""
 
 
 def is_private(name: str) -> bool:
@@ -38,7 +38,7 @@ def private_names(tree: ast.Module) -> Iterator[str]:
 
 
 def test_private_names_become_fewer() -> None:
-    """A number that has fallen is written down here, so that it cannot rise again."""
+    """A number that has fallen must be updated here, so that it cannot rise again."""
     trees = (ast.parse(path.read_text()) for path in TESTS.rglob("*.py"))
     found = Counter(use for tree in trees for use in private_names(tree))
     assert (found["imported"], found["read"]) == (IMPORTED_AT_MOST, READ_AT_MOST)

@@ -1,4 +1,4 @@
-"""The project's own files agree with each other, and its tools do what they say."""
+"""The project's own files agree with each other, and its tools do what they promise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFTEST: Final = (ROOT / "tests" / "conftest.py").read_text()
 
 
 def noxfile_value(name: str) -> Any:
-    """What noxfile.py binds a name to, without nox."""
+    """Return the value of a name in noxfile.py, without nox."""
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
@@ -38,13 +38,13 @@ def test_types_ship(package: str) -> None:
 
 
 def test_pytest_finds_plugin_in_wheel() -> None:
-    """By the entry point, whose package is one of those that are shipped."""
+    """The entry point names a package that is in the wheel."""
     assert PROJECT["entry-points"]["pytest11"] == {"pytest_lro": "pytest_lro"}
     assert "src/pytest_lro" in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
 def test_one_lowest_python() -> None:
-    """Packaging, linter, type checkers, launcher and sessions start at the same Python."""
+    """Packaging, linter, type checkers, launcher and sessions have the same lowest Python."""
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert TOOL["mypy"]["python_version"] == TOOL["pyright"]["pythonVersion"] == lowest
     assert TOOL["ruff"]["target-version"] == "py" + lowest.replace(".", "")
@@ -59,7 +59,7 @@ def test_promised_pythons_are_tested() -> None:
 
 
 def test_policy_lists_promised_pythons() -> None:
-    """The table of supported Pythons has those of the classifiers, and the lowest version."""
+    """The table of supported Pythons has those of the classifiers, beginning with the lowest."""
     policy = (ROOT / "docs" / "explanation" / "versions.md").read_text("utf-8")
     listed = re.findall(r"^\| (3\.\d+) \| \w+ 20\d\d \|", policy, re.MULTILINE)
     assert listed == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
@@ -67,7 +67,7 @@ def test_policy_lists_promised_pythons() -> None:
 
 
 def test_missing_extras_can_be_installed() -> None:
-    """Each extra that an error asks the user to install is one that the project has."""
+    """Each extra that an error tells the user to install exists."""
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     named = re.findall(r'MissingExtra\([^()]*?"(\w+)"\)', sources)
     assert set(named) <= set(PROJECT["optional-dependencies"])
@@ -82,12 +82,12 @@ def test_tools_of_developers_are_no_extras() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_the_readme_has_both_commands(name: str) -> None:
-    """The two commands that need no other step are in the README as they are."""
+    """The two commands that need no other step are in the README verbatim."""
     assert f"python3 run.py {name}\n" in (ROOT / "README.md").read_text()
 
 
 def test_fragments_are_well_formed() -> None:
-    """A changelog fragment is named NAME.KIND.md and holds one entry of whole sentences."""
+    """A changelog fragment is named NAME.KIND.md and has one entry of whole sentences."""
     kinds = [kind["directory"] for kind in TOOL["towncrier"]["type"]]
     name = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(kinds)})\.md")
     for path in (ROOT / "changelog.d").iterdir():
@@ -99,7 +99,7 @@ def test_fragments_are_well_formed() -> None:
 
 
 def test_ci_stops_at_the_first_failure() -> None:
-    """The script of CI can be run, and no failure in it goes unseen."""
+    """The CI script is executable, and no failure in it goes unnoticed."""
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in script.read_text()
@@ -115,7 +115,7 @@ def test_skips_fail_where_services_are_promised(
     required: str,
     expected: dict[str, int],
 ) -> None:
-    """Under LRO_REQUIRE_SERVICES only what is marked ``platform`` may be skipped."""
+    """Under LRO_REQUIRE_SERVICES only tests that are marked ``platform`` may be skipped."""
     monkeypatch.setenv("LRO_REQUIRE_SERVICES", required)
     pytester.makeconftest(CONFTEST)
     pytester.makeini("[pytest]\nmarkers = platform: may be skipped")
@@ -149,7 +149,7 @@ def test_skipped_modules_fail_where_services_are_promised(
 
 
 def test_run_picks_the_session_of_its_python() -> None:
-    """``tests`` is the session of the running Python, and a missing one is no success."""
+    """``tests`` is the session of the running Python, and a missing interpreter is a failure."""
     command = run.nox("tests", ["--", "-x"])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert command[-4:] == ["--session", f"tests-{version}", "--", "-x"]
@@ -161,7 +161,7 @@ def test_run_picks_the_session_of_its_python() -> None:
 def test_run_refuses_what_it_does_not_take(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misuse shows the usage and sets nothing up."""
+    """A wrong call prints the usage and sets nothing up."""
     assert run.main(arguments) == 2
     assert capsys.readouterr().err.startswith("usage: ")
 
@@ -169,7 +169,7 @@ def test_run_refuses_what_it_does_not_take(
 def test_run_says_in_one_sentence_why_it_cannot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Where no pip can be had, the command prints one sentence that says so."""
+    """Without pip, the command prints one sentence that says so."""
     monkeypatch.setattr(run, "PYTHON", tmp_path / "python")
     monkeypatch.setattr(run, "make_venv", lambda: None)
     monkeypatch.setattr(run, "works", lambda *command, **options: False)
@@ -179,7 +179,7 @@ def test_run_says_in_one_sentence_why_it_cannot(
 
 
 def test_no_merge_is_left_unfinished() -> None:
-    """No text of the project holds the marks that git leaves where two changes meet."""
+    """No text of the project has git's conflict markers."""
     tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]  # files come and go
     ours = [
         path

@@ -1,4 +1,4 @@
-"""The forms by which people reach the project are ones that their readers accept."""
+"""The issue forms and the citation file are valid for the programs that read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMS: Final = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A YAML file that is one mapping."""
+    """Return the mapping in a YAML file."""
     found = yaml.safe_load(path.read_text("utf-8"))
     assert isinstance(found, dict)
     return found
@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str, Any]:
     "path", [one for one in FORMS if one.stem != "config"], ids=lambda p: p.stem
 )
 def test_form_of_issues_is_one_that_github_takes(path: Path) -> None:
-    """It has what GitHub's syntax requires, and each question an id of its own and a label."""
+    """The form has what GitHub's syntax requires; each question has a unique id and a label."""
     form = read(path)
     assert all(form[key] for key in ("name", "description", "body"))
     questions = [one for one in form["body"] if one["type"] != "markdown"]
@@ -45,14 +45,14 @@ def test_form_of_issues_is_one_that_github_takes(path: Path) -> None:
 
 
 def test_no_issue_is_without_a_form() -> None:
-    """Each kind has its own; holes in security are reported elsewhere, which the first one says."""
+    """Each kind has a form; security holes are reported elsewhere, as the first form says."""
     assert [path.stem for path in FORMS] == ["bug", "config", "feature", "question"]
     assert read(FORMS[1]) == {"blank_issues_enabled": False}
     assert "SECURITY.md" in FORMS[0].read_text("utf-8")
 
 
 def test_citation_has_what_is_required() -> None:
-    """The keys that version 1.2.0 of the format requires, and the facts of this release."""
+    """It has the keys that version 1.2.0 of the format requires, and the facts of this release."""
     cited = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["cff-version"] == "1.2.0"

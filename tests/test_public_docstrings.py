@@ -1,4 +1,4 @@
-"""Every public name is documented: what it gives, what it takes, what it raises."""
+"""Every public name is documented: what it returns, takes and raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES: Final = [
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """Every name of the public modules, and the public methods of their classes."""
+    """Yield every name of the public modules, and the public methods of their classes."""
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
@@ -42,7 +42,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def raised(function: Any) -> set[str]:
-    """The errors that a function raises itself, by name."""
+    """Return the names of the errors that a function raises itself."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError):
@@ -56,7 +56,7 @@ PACKAGES: Final = [SRC / name for name in ("lro", "lro_client", "lro_conform")]
 
 
 def named_errors(docstring: str) -> Iterator[str]:
-    """The classes that the section ``Raises`` of a docstring names, without those of modules."""
+    """Yield the classes in the ``Raises`` section of a docstring, without dotted names."""
     section = re.search(r"^Raises\b.*:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
     entries = re.split(r"\n    (?=\S)", "\n" + section[1]) if section else []
     for entry in entries[1:]:
@@ -65,7 +65,7 @@ def named_errors(docstring: str) -> Iterator[str]:
 
 
 def test_errors_that_docstrings_name_exist() -> None:
-    """A class that was renamed is renamed there, too."""
+    """A docstring that names a renamed class is found."""
     paths = [path for package in PACKAGES for path in package.rglob("*.py")]
     known = {name for path in paths for name in source(path).all_classes} | set(dir(builtins))
     known |= {"Reject"}  # Celery's
@@ -82,7 +82,7 @@ def test_errors_that_docstrings_name_exist() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    """The first line of each is a sentence."""
+    """The first paragraph of each ends with a period, a colon or a question mark."""
     texts = {name: inspect.getdoc(thing) or "" for name, thing in public()}
     firsts = {name: text.split("\n\n", 1)[0].strip() for name, text in texts.items()}
     assert len(firsts) > 300

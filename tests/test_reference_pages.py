@@ -1,4 +1,4 @@
-"""Tables of the reference that say again what another page or the code says agree with it."""
+"""Tables of the reference agree with the other page or the code that has the same facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
 
 
 def rows(page: str, after: str = "") -> list[tuple[str, str]]:
-    """The first two cells of each row of the first table after a text, without its head."""
+    """Return the first two cells of each row in the first table after a text, without its head."""
     table = (REFERENCE / page).read_text("utf-8").partition(after)[2] if after else ""
     table = table or (REFERENCE / page).read_text("utf-8")
     lines = re.search(r"(?:^\|.*\n)+", table, re.MULTILINE)
@@ -32,7 +32,7 @@ def test_terms_of_the_glossary_are_in_order_and_have_links() -> None:
 
 
 def test_reasons_for_agents_are_those_of_the_errors_page() -> None:
-    """Each stands beside the code that the page of all errors gives it."""
+    """Each reason is listed under its code on the page of all errors."""
     codes = {
         reason: code for cell, code in rows("errors.md") for reason in re.findall(r"[A-Z_]+", cell)
     }

@@ -1,4 +1,4 @@
-"""Every rule that is cited stands in docs/reference/specification.md."""
+"""Every rule that is cited exists in docs/reference/specification.md."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CITING: Final = [
 
 RULE: Final = r"§\d+(?:\.\d+)?(?:\(\d+\))?"
 CITED: Final = re.compile(rf"\bspec\s+({RULE}(?:(?:,\s+|\s+to\s+|\s+and\s+|-)(?:{RULE}|\(\d+\)))*)")
-"""``spec §1.8``, ``spec §5.1-§5.4, §5.15``, ``spec §11.5(2), (3)``."""
+"""Matches ``spec §1.8``, ``spec §5.1-§5.4, §5.15`` and ``spec §11.5(2), (3)``."""
 
 
 def rules() -> set[str]:
-    """Each chapter, section and numbered item of the page, such as 2, 2.8 and 2.8(1)."""
+    """Return each chapter, section and numbered item of the page, such as 2, 2.8 and 2.8(1)."""
     found, section = set(), ""
     for line in PAGE.read_text("utf-8").splitlines():
         if heading := re.match(r"##+ (\d+(?:\.\d+)?) |- \*\*(\d+\.\d+)\*\* ", line):
@@ -37,7 +37,7 @@ def rules() -> set[str]:
 
 
 def cited(text: str) -> list[str]:
-    """The rules that a text cites."""
+    """Return the rules that a text cites."""
     found = []
     for chain in CITED.findall(text):
         for rule in re.findall(rf"{RULE}|\(\d+\)", chain):
@@ -47,7 +47,7 @@ def cited(text: str) -> list[str]:
 
 
 def test_each_cited_rule_is_in_the_specification() -> None:
-    """A reader of a docstring finds what it goes by."""
+    """A reader of a docstring can look up the rule that it cites."""
     known, seen, unknown = rules(), set(), []
     for path in CITING:
         for rule in cited(path.read_text("utf-8")):
@@ -59,13 +59,13 @@ def test_each_cited_rule_is_in_the_specification() -> None:
 
 
 def test_rules_point_at_rules() -> None:
-    """What the page cites of itself is there too."""
+    """The rules that the page itself cites exist too."""
     text = re.sub(r"RFC \d+ §[\d.]+", "", PAGE.read_text("utf-8"))
     assert {rule.removeprefix("§") for rule in re.findall(RULE, text)} - {"N.M"} <= rules()
 
 
 def test_citations_are_read_in_each_form() -> None:
-    """One rule, several, a range, and further items of the last one."""
+    """A citation may have one rule, several, a range, or further items of the last one."""
     assert cited("(spec §1.8)") == ["1.8"]
     assert cited("spec §5.1-§5.4, §5.15 and §9") == ["5.1", "5.4", "5.15", "9"]
     assert cited("Patience (spec §11.5(2), (3)).") == ["11.5(2)", "11.5(3)"]

@@ -1,4 +1,4 @@
-"""The test vectors: a case for each rule of the specification that has one."""
+"""The test vectors: a case for each rule of the specification that can have one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ VECTORS = Path(__file__).parent / "vectors"
 
 
 def vectors(file: str) -> dict[str, Any]:
-    """The content of a file of test vectors."""
+    """Return the content of a file of test vectors."""
     content: dict[str, Any] = json.loads((VECTORS / f"{file}.json").read_text("utf-8"))
     return content
 
 
 def by_id(case: Mapping[str, Any]) -> str:
-    """The id of a vector, as the id of its test."""
+    """Return the id of a vector, as the id of its test."""
     return str(case["id"])

@@ -25,7 +25,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for its threads, whose time is real, however long they take."""
+        """Wait for the threads of the executor, however long they take in real time."""
         await super().shutdown_default_executor()
 
 
@@ -44,13 +44,13 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives, run on a virtual loop."""
+    """Run a coroutine on a virtual loop; return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
 
 def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a coroutine function that is a test on a virtual loop."""
+    """Run an async test on a virtual loop."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
@@ -60,7 +60,7 @@ def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a coroutine function that is a test on a loop of its own."""
+    """Run an async test on its own event loop."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:

@@ -13,7 +13,7 @@ from lro import Int32, message
 @message("acme.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """A request, with a part of any form."""
+    """A request, which can have a part of any form."""
 
     text: str = ""
     size: int = 0

@@ -24,7 +24,7 @@ class Emptied:
         self._made = False
 
     def __call__(self, clock: Callable[[], datetime]) -> tuple[Store, ...]:
-        """So many new stores, which are one, by this clock. The former ones must not be used."""
+        """Open ``count`` stores with this clock on the emptied schema; do not use earlier ones."""
         from lro.stores.postgres import PostgresStore
 
         if self._made:

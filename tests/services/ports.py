@@ -17,7 +17,7 @@ def free_port() -> int:
     """
     while True:
         with socket.socket() as probe:
-            port = secrets.choice(_OURS)  # Hypothesis seeds ``random`` alike in every process
+            port = secrets.choice(_OURS)  # Hypothesis seeds ``random`` alike in all processes
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:  # it is in use

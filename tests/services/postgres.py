@@ -146,7 +146,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let it be there and answer nothing, for the length of the block."""
+        """Pause the server for the length of the block: it accepts connections without replying."""
         self._signal_all(signal.SIGSTOP)
         try:
             yield

@@ -2,8 +2,8 @@
 
 They need no test framework. :func:`check_store` and :func:`check_executor` run all checks and raise
 an AssertionError that names the broken promise. With pytest, parametrise over ``STORE_CHECKS`` and
-``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a job for tests that call the
-function of a method by itself.
+``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a job for tests that call a
+method's function directly.
 """
 
 from lro.testing._executors import (

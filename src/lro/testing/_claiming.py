@@ -32,7 +32,7 @@ _LEASE: Final = timedelta(seconds=15)
 def _waiting(
     clock: ManualClock, unique_id: str = "a", *, seconds: float = 0, **fields: Any
 ) -> Record:
-    """Return a new record that is due in these seconds."""
+    """Return a new queued record that is due in ``seconds``."""
     due = clock() + timedelta(seconds=seconds)
     return record_of(clock, unique_id, lease_until=due, **fields)
 
@@ -95,7 +95,7 @@ def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> Non
 
 
 def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
-    """With ``most=0`` it only says whether more is due within the limits, and what is due next."""
+    """With ``most=0`` a claim only says whether work is due within the limits, or when it is."""
     same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
     record = _waiting(clock, seconds=2)
     insert(store, record)
@@ -110,7 +110,7 @@ def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Work with an owner, done outside, ended, or of another method is not claimed."""
+    """Work that has an owner, is done outside, has ended, or has another method is not claimed."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))
@@ -127,7 +127,7 @@ def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """So is work with a cancel request: the service decides how that ends."""
+    """Deleted work and work with a cancel request are claimed: the service decides how they end."""
     insert(store, _waiting(clock, "hidden", target="t"))
     store.update("operations/hidden", delete(clock()))
     insert(store, _waiting(clock, "stop"))
@@ -138,7 +138,7 @@ def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """Over all methods; with equal due times by name, in code point order."""
+    """The order is the same for all methods; equal due times are ordered by name, by code point."""
     for unique_id, seconds in (("late", 9), ("z", 3), ("\U00010000", 2), ("\uffff", 2), ("B", 2)):
         method = "N" if unique_id in "zB" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method))
@@ -155,7 +155,7 @@ def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
 
 
 def work_is_claimed_from_its_due_time(store: Store, clock: ManualClock) -> None:
-    """Until then the claim returns the due time."""
+    """Until work is due, the claim returns the due time."""
     moments = [clock() + timedelta(seconds=seconds) for seconds in (1, 2, 3)]
     insert(store, _waiting(clock, "a", seconds=1))
     insert(store, _waiting(clock, "b", seconds=2))
@@ -175,7 +175,7 @@ def work_is_claimed_from_its_due_time(store: Store, clock: ManualClock) -> None:
 
 
 def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
-    """It counts all work that has an owner, and does not hold up other methods."""
+    """The limit counts all work that has an owner, and does not delay other methods."""
     for number in range(5):
         insert(store, _waiting(clock, f"a{number}"))
     insert(store, _waiting(clock, "n", method="N"))
@@ -198,7 +198,7 @@ def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
 
 
 def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
-    """Only if it waits, is due, belongs to these methods, and is within the limit."""
+    """A claim by name succeeds only if the work waits, is due, and is within methods and limits."""
     insert(store, _waiting(clock, "a"))
     insert(store, _waiting(clock, "b"))
     insert(store, _waiting(clock, "later", seconds=99))
@@ -224,7 +224,7 @@ def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock) -> None:
-    """Work whose name was sent can be claimed by name at once, until it waits anew."""
+    """Work whose name was sent can be claimed by name at once, until it is queued again."""
     insert(store, _waiting(clock, "a", seconds=2))
     insert(store, _waiting(clock, "started", seconds=60, sent_time=clock()))
     same(_claimed(store, clock, only="operations/started"), ["started"], "sent by its start")
@@ -247,7 +247,7 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
 
 
 def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
-    """Each sent name takes a place until it is due again, in its lane if it has a key."""
+    """Each sent name counts until it is due again, in its lane if it has a key."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     insert(store, held(clock, "held", lane=2))
@@ -278,7 +278,7 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
-    """It begins nothing; the work is due again after the lease or the time since it was sent."""
+    """It starts no work, which is due after the longer of the lease and the time since sending."""
     record = _waiting(clock)
     insert(store, record)
     insert(store, held(clock, "held"))
@@ -299,7 +299,7 @@ def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_claims_share_the_work(store: Store, clock: ManualClock) -> None:
-    """Each operation is claimed once, and all are claimed."""
+    """Each operation is claimed exactly once."""
     for number in range(60):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 2]))
 
@@ -342,7 +342,7 @@ def concurrent_claims_keep_the_order(store: Store, clock: ManualClock) -> None:
 
 
 def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
-    """However many claim and end at the same time; and all work is done."""
+    """The limit holds while claims and ends run concurrently, and all work gets done."""
     for number in range(40):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 4 == 0]))
     seen: list[int] = []
@@ -351,7 +351,7 @@ def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
         done = 0
         while True:
             found = _claim(store, clock, 2, {"M": 3, "N": None})
-            time.sleep(0.002)  # lets every other thread claim: what is not counted shows it
+            time.sleep(0.002)  # lets all other threads claim, to reveal uncounted work
             records = store.page("", None, 99).records
             seen.append(sum(one.owner != "" and one.method == "M" for one in records))
             for work in found.works:
@@ -401,7 +401,7 @@ def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
 
 
 def lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """Over all methods, whatever the due time; work that is not due holds up nothing."""
+    """Rank comes before due time in all methods; work that is not due delays no other work."""
     for unique_id, rank, seconds in (("low", 3, 0), ("high", -3, 2), ("later", -9, 9), ("b", 0, 1)):
         method = "N" if unique_id == "b" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method, rank=rank))
@@ -455,7 +455,7 @@ def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None
 
 
 def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> None:
-    """However much work of its lane has a lower rank and is not due, with or without a limit."""
+    """Due work is found behind any amount of lower-ranked work that is not due."""
     for number in range(200):
         insert(store, _waiting(clock, f"later{number}", rank=number - 100, seconds=99))
     for rank in (101, 102, 103):
@@ -470,7 +470,7 @@ def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> No
 
 
 def lanes_take_turns(store: Store, clock: ManualClock) -> None:
-    """The first operations of all lanes come before the second ones; rank comes before that."""
+    """The first operations of all lanes come before the second ones; rank comes before lanes."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=1))
         clock.advance(1)
@@ -483,7 +483,7 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
 
 
 def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> None:
-    """However many lanes have only work that is not due or may not begin."""
+    """Due work is found behind any number of lanes whose work is not due or over its limit."""
     for number in range(300):
         insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
     insert(store, _waiting(clock, "low", lane=5))
@@ -504,7 +504,7 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 
 
 def rate_holds(store: Store, clock: ManualClock) -> None:
-    """It bounds how many begin in any time span, per lane for keys, and says when more may."""
+    """In any time span only so many begin, per lane for keys; a claim says when more may."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -530,7 +530,7 @@ def rate_holds(store: Store, clock: ManualClock) -> None:
 
 
 def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """It waits and never began; the store also says when the next will be too late."""
+    """Work that has never begun is found after its latest begin; the next such time is returned."""
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))

@@ -1,4 +1,4 @@
-"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); no others have them."""
+"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); others skip them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _where_kept(check: Callable[[StatisticsStore, ManualClock], None]) -> StoreC
 
 @_where_kept
 def counts_add_up_by_the_minute(store: StatisticsStore, clock: ManualClock) -> None:
-    """Each minute and method has its sums; seconds of the minute make no difference."""
+    """Counts are summed per minute and method; seconds within the minute do not matter."""
     same(list(store.read_counts(clock())), [], "the counts of a new store")
     first = clock()
     store.add_counts(first, {"M": {"a": 1, "b.sum": 0.25}, "": {"x": 3}})
@@ -53,7 +53,7 @@ def counts_add_up_by_the_minute(store: StatisticsStore, clock: ManualClock) -> N
 
 @_where_kept
 def counts_are_read_in_steps(store: StatisticsStore, clock: ManualClock) -> None:
-    """Of 1, 5 or 30 minutes; each has what was counted in its minutes."""
+    """Steps of 1, 5 or 30 minutes have the counts of their minutes."""
     begin = clock()
     for _ in range(12):
         store.add_counts(clock(), {"M": {"a": 1}})
@@ -67,7 +67,7 @@ def counts_are_read_in_steps(store: StatisticsStore, clock: ManualClock) -> None
 
 @_where_kept
 def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
-    """Of more than the limit there are the newest, still oldest first."""
+    """If there are more counts than the limit, the newest are returned, oldest first."""
     begin = clock()
     for number in range(5):
         store.add_counts(clock(), {"A": {"n": number}, "B": {"n": number}})
@@ -79,7 +79,7 @@ def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> Non
 
 @_where_kept
 def old_minutes_go(store: StatisticsStore, clock: ManualClock) -> None:
-    """Counts that are older than 72 hours are removed by the next counts."""
+    """Counts that are older than 72 hours are removed when new ones are added."""
     begin = clock()
     for hours in (0, 1, 71):
         store.add_counts(begin + timedelta(hours=hours), {"M": {"a": 1}})
@@ -96,7 +96,7 @@ def old_minutes_go(store: StatisticsStore, clock: ManualClock) -> None:
 
 @_where_kept
 def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
-    """None is lost of those that are added at the same time, in whatever order of methods."""
+    """Counts that are added concurrently are all kept, whatever the order of their methods."""
     names = "ABCDE"
 
     def add(number: int) -> None:
@@ -113,7 +113,7 @@ def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
 
 @_where_kept
 def the_load_is_what_is_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
-    """By method, how many wait and how many are worked on; and how many each process holds."""
+    """It is the queued and running work of each method, and the running work of each process."""
     same(store.read_load([""], 9), Load([], {}, capped=False), "the load of nothing")
     first = clock()
     insert(store, held(clock, "waits", method="A", owner=""))
@@ -146,7 +146,7 @@ def the_load_is_what_is_in_progress(store: StatisticsStore, clock: ManualClock) 
 
 @_where_kept
 def the_load_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
-    """The oldest are looked at, one parent after the other; whether there are more is said."""
+    """The oldest records are read, parent by parent; the result says whether there are more."""
     for number in range(6):
         clock.advance(1)
         insert(store, held(clock, str(number), owner="", parent=f"p/{number % 2}"))

@@ -20,7 +20,7 @@ ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
 
 class Work:
-    """A task that says when it has begun, and ends when :meth:`let_end` was called."""
+    """A task that signals its begin, and ends once :meth:`let_end` has been called."""
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Work:
             raise self._error
 
     def release_later(self) -> None:
-        """Note that the executor released it."""
+        """Note that the executor has released the task."""
         self.released.set()
 
 
 class Attached:
-    """An executor with the service's callbacks: it counts how often a worker became free."""
+    """An executor with the service's callbacks; it counts how often a worker became free."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -76,7 +76,7 @@ class Attached:
         executor.attach(lambda _: None, lambda _: None, lambda: None, self._freed.release)
 
     def freed(self, times: int = 1) -> None:
-        """Return when ``freed`` was called this number of times since the last time."""
+        """Wait until ``freed`` has been called ``times`` more times."""
         for _ in range(times):
             expect(self._freed.acquire(timeout=PATIENCE), "the service is told of a free worker")
 
@@ -158,7 +158,7 @@ def properties_are_valid(make: MakeExecutor) -> None:
 
 
 def tasks_run(make: MakeExecutor) -> None:
-    """It runs async tasks and plain ones."""
+    """Both async tasks and plain ones are run."""
     executor = make(2)
     tasks = [Work("a", held=False), Work("b", is_async=True, held=False)]
     Attached(executor).submit(*tasks)
@@ -168,7 +168,7 @@ def tasks_run(make: MakeExecutor) -> None:
 
 
 def stopped_executor_refuses_tasks(make: MakeExecutor) -> None:
-    """It reserves no workers, refuses tasks of reserved ones, and can be stopped twice."""
+    """A stopped executor reserves no worker and refuses tasks; stopping it twice is allowed."""
     executor = make(1)
     slot = Attached(executor).slot()
     executor.stop()
@@ -182,7 +182,7 @@ def stopped_executor_refuses_tasks(make: MakeExecutor) -> None:
 
 
 def unused_worker_is_released(make: MakeExecutor) -> None:
-    """A released worker is free at once, and the service is told."""
+    """A released worker is free at once, and the service is notified."""
     attached = Attached(make(1))
     for _ in range(5):
         attached.has_room(1)[0].release()
@@ -193,14 +193,14 @@ def unused_worker_is_released(make: MakeExecutor) -> None:
 
 
 def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
-    """Even if the task raised; the service is told."""
+    """The worker is free even if the task raised, and the service is notified."""
     attached = Attached(make(1))
     for is_async in (False, True):
         error = ValueError("wanted by a check") if is_async else None
         task = Work("a", held=False, is_async=is_async, error=error)
         try:
             attached.has_room(1)[0].submit(task)
-        except ValueError:  # the caller's thread ran it
+        except ValueError:  # the calling thread ran the task
             pass
         _ends(task)
         attached.freed()
@@ -208,7 +208,7 @@ def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
 
 
 def tasks_run_concurrently(make: MakeExecutor) -> None:
-    """As many as the executor has workers; no worker is free until one task ends."""
+    """As many tasks run as there are workers; no other worker is free until a task ends."""
     attached = Attached(make(3))
     tasks = [Work(name, is_async=name == "b") for name in "abc"]
     for slot, task in zip(attached.has_room(3), tasks, strict=True):
@@ -254,7 +254,7 @@ def concurrent_reservations_stay_within_capacity(make: MakeExecutor) -> None:
 
 
 def running_tasks_may_end_after_stop(make: MakeExecutor) -> None:
-    """``join`` waits for them."""
+    """``join`` waits for tasks that are running."""
     executor = make(2)
     attached = Attached(executor)
     running = Work("running")
@@ -308,7 +308,7 @@ def join_does_not_delay_tasks(make: MakeExecutor) -> None:
 
 
 def error_of_a_task_does_not_stop_its_worker(make: MakeExecutor) -> None:
-    """Whatever the task raises, the worker runs the next one."""
+    """Whatever a task raises, its worker runs the next task."""
     executor = make(1)
     errors: list[BaseException] = [ValueError("wanted by a check"), SystemExit(1)]
     tasks = [
@@ -341,20 +341,20 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     join_does_not_delay_tasks,
     error_of_a_task_does_not_stop_its_worker,
 )
-"""Every check; the name of its function says the promise."""
+"""Every check; the function's name is the promise."""
 
 
 MakeRemoteExecutor: TypeAlias = Callable[[Callable[[str], None]], Executor]
 """Makes an executor attached to this function, which workers in this process call with names.
 
-It needs at least two workers. They may outlive the stop of the executor.
+It needs at least two workers, which may continue to run after the executor is stopped.
 """
 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]
 
 
 class NameReceiver:
-    """Receives the names: it counts them, and blocks each worker until :meth:`let_end`."""
+    """Receives names from workers, counts them, and blocks each worker until :meth:`let_end`."""
 
     def __init__(self, *, held: bool = False, errors: tuple[str, ...] = ()) -> None:
         self._seen: Counter[str] = Counter()
@@ -365,7 +365,7 @@ class NameReceiver:
             self._may_end.set()
 
     def work(self, name: str) -> None:
-        """Take a name from a worker."""
+        """Receive a name from a worker."""
         with self._changed:
             self._seen[name] += 1
             self._changed.notify_all()
@@ -433,7 +433,7 @@ def _submit_named(executor: Executor, *names: str) -> list[Work]:
 
 
 def redelivery_is_valid(make: MakeRemoteExecutor) -> None:
-    """The time after which a name is sent again, and ``cancel_support``."""
+    """The executor has a positive time for redelivery, and a valid ``cancel_support``."""
     executor = make(NameReceiver().work)
     redelivery = executor.redelivery
     expect(redelivery is not None and redelivery > timedelta(), "a time for redelivery")
@@ -444,7 +444,7 @@ def redelivery_is_valid(make: MakeRemoteExecutor) -> None:
 
 
 def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
-    """Each at least once, in any order; the executor uses only the name of a task."""
+    """Each name arrives at least once, in any order; the executor uses only the name of a task."""
     receiver = NameReceiver()
     names = [f"operations/{number}" for number in range(20)]
     tasks = _submit_named(make(receiver.work), *names)
@@ -453,7 +453,7 @@ def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
 
 
 def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
-    """A name does not wait for the work of another to end."""
+    """Work on one name does not wait for work on another."""
     receiver = NameReceiver(held=True)
     _submit_named(make(receiver.work), "operations/a", "operations/b")
     receiver.arrives("operations/a", "operations/b")
@@ -461,7 +461,7 @@ def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
 
 
 def error_of_work_does_not_stop_its_worker(make: MakeRemoteExecutor) -> None:
-    """The worker processes the next names."""
+    """A worker whose work raised an error processes the next names."""
     receiver = NameReceiver(errors=("operations/a", "operations/b", "operations/c"))
     names = ("operations/a", "operations/b", "operations/c", "operations/d")
     _submit_named(make(receiver.work), *names)
@@ -469,7 +469,7 @@ def error_of_work_does_not_stop_its_worker(make: MakeRemoteExecutor) -> None:
 
 
 def unused_slot_is_released(make: MakeRemoteExecutor) -> None:
-    """A released slot has no effect."""
+    """Releasing a slot that was not used sends no name."""
     receiver = NameReceiver()
     executor = make(receiver.work)
     for _ in range(5):
@@ -479,7 +479,7 @@ def unused_slot_is_released(make: MakeRemoteExecutor) -> None:
 
 
 def stopped_executor_refuses_names(make: MakeRemoteExecutor) -> None:
-    """It reserves nothing, refuses names of reserved slots, and can be stopped twice."""
+    """A stopped executor reserves no slot and refuses names; stopping it twice is allowed."""
     executor = make(NameReceiver().work)
     slot = _reserved(executor)
     executor.stop()
@@ -491,7 +491,7 @@ def stopped_executor_refuses_names(make: MakeRemoteExecutor) -> None:
 
 
 def join_waits_for_work_in_this_process(make: MakeRemoteExecutor) -> None:
-    """Whether stopped or not, work that has begun here may end."""
+    """``join`` waits for work that has begun in this process, before and after a stop."""
     receiver = NameReceiver(held=True)
     executor = make(receiver.work)
     _submit_named(executor, "operations/a")
@@ -512,4 +512,4 @@ REMOTE_CHECKS: Final[tuple[RemoteCheck, ...]] = (
     stopped_executor_refuses_names,
     join_waits_for_work_in_this_process,
 )
-"""Every check; the name of its function says the promise."""
+"""Every check; the function's name is the promise."""

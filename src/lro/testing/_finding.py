@@ -1,4 +1,4 @@
-"""Checks of stores: records are found by time, filter and page (spec §3.3, §3.4)."""
+"""Checks of stores: finding records by time, filter and page (spec §3.3, §3.4)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from lro.testing._samples import (
 
 
 def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
-    """Names of the same time are in code point order, not in UTF-16 order (spec §3.4(2))."""
+    """Names with equal times are in code point order, not in UTF-16 order (spec §3.4(2))."""
     for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
         insert(store, record_of(clock, unique_id))
     clock.advance(microseconds=1)
@@ -59,7 +59,7 @@ def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> Non
 
 
 def page_continues_after_a_cursor(store: Store, clock: ManualClock) -> None:
-    """There may be no record at the cursor, or none any more (spec §3.4(7))."""
+    """The cursor's record may never have existed, or may have been removed (spec §3.4(7))."""
     for unique_id in "edcba":
         insert(store, record_of(clock, unique_id))
         clock.advance(seconds=1)
@@ -73,7 +73,7 @@ def page_continues_after_a_cursor(store: Store, clock: ManualClock) -> None:
 
 
 def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
-    """Nothing of parents above or below, or of those with the same prefix (spec §3.3(3))."""
+    """Records of parents above, below, or with the same prefix are not returned (spec §3.3(3))."""
     parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
     for parent in parents:
         insert(store, record_of(clock, "a/b", parent=parent))
@@ -86,7 +86,7 @@ def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
 
 
 def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -> None:
-    """They do not use up the limit either."""
+    """Hidden and expired records do not count towards the limit either."""
     for unique_id in "abcd":
         insert(store, record_of(clock, unique_id, target=unique_id))
     store.update("operations/a", delete(clock()))
@@ -98,10 +98,10 @@ def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -
 
 
 def walk_ends_after_the_last_record(store: Store, clock: ManualClock) -> None:
-    """However few records a call reads, a walk finds all of them and ends."""
+    """However few records a call reads, paging finds all of them and ends."""
     for number in range(9):
         insert(store, record_of(clock, str(number), target=str(number)))
-        clock.advance(seconds=number % 2)  # some were created at one moment
+        clock.advance(seconds=number % 2)  # some have equal creation times
     for number in (0, 4, 5, 8):
         store.update(f"operations/{number}", delete(clock()))
     for scan in (1, 2, 3, 100):
@@ -145,13 +145,13 @@ def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
 
 
 def page_has_all_matching_records(store: Store, clock: ManualClock) -> None:
-    """It may have others too, and is in order."""
+    """A page may have records that do not match, but it misses none, and it is in order."""
     _fill(store, clock)
     _compare(store, _tests(clock))
 
 
 def index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
-    """It finds records stored before and after it was made, changed or not, with or without key."""
+    """Records are found whether they were stored before or after the index, or changed since."""
     _fill(store, clock)
     store.index({"k1"})
     store.index({"k1", "k2"})
@@ -266,7 +266,7 @@ def _tests(clock: ManualClock) -> list[Test]:
 
 
 def _meets(test: Test, record: Record) -> bool:
-    """Return True if the values match a condition."""
+    """Return True if the record matches a condition."""
     match test:
         case AllOf(items):
             return all(_meets(item, record) for item in items)
@@ -318,7 +318,7 @@ def _number(column: Column, path: tuple[str, ...], record: Record) -> float | No
 
 
 def records_are_found_by_name(store: Store, clock: ManualClock) -> None:
-    """All that exist, each once, as ``get`` returns them, visible to callers or not."""
+    """Every existing record is returned once, as by ``get``, whether callers can see it or not."""
     names = [f"operations/{unique_id}" for unique_id in ("running", "done", "expired", "hidden")]
     for unique_id in ("running", "done", "expired", "hidden", "other"):
         insert(store, held(clock, unique_id))
@@ -347,7 +347,7 @@ def found_records_are_current(store: Store, clock: ManualClock) -> None:
 
 
 def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
-    """More names than a statement can have parameters, with odd characters."""
+    """There may be more names than a statement can have parameters, with unusual characters."""
     ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
     there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
     found = _found(store, [f"operations/{unique_id}" for unique_id in ids_])
@@ -355,7 +355,7 @@ def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
 
 
 def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """The names left for another call are in ``rest``."""
+    """Names that exceed the bound are returned in ``rest``, for another call."""
     packed = AnyMessage("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
@@ -373,7 +373,7 @@ def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None
 
 
 def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None:
-    """A second one is refused; other targets and work without one are not affected (spec §9.5)."""
+    """A second operation is refused; other targets and work without one are free (spec §9.5)."""
     insert(store, record_of(clock, target="t"))
     busy = record_of(clock, "b", target="t")
     error = refuses(TargetBusy, lambda: insert(store, busy), "the target is busy")
@@ -384,7 +384,7 @@ def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None
 
 
 def end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
-    """However the work ends."""
+    """The target is free however the work ends."""
     for number, result in enumerate((None, Status(Code.ABORTED, ""), Status(Code.CANCELLED, ""))):
         record = record_of(clock, str(number), target="t")
         expect(insert(store, record).fresh, "the target is free")
@@ -392,7 +392,7 @@ def end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
 
 
 def delete_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
-    """The record is hidden until its work ends, and then removed (spec §9.5)."""
+    """The record is hidden until its work ends, and is then removed (spec §9.5)."""
     record = record_of(clock, target="t")
     insert(store, record)
     store.update(record.name, delete(clock()))
@@ -411,7 +411,7 @@ def concurrent_inserts_for_one_target_store_one(store: Store, clock: ManualClock
 
 
 def records_expire(store: Store, clock: ManualClock) -> None:
-    """They are removed from exactly their expiry on; work in progress never (spec §9.4)."""
+    """Records are removed from exactly their expiry on, but never during their work (spec §9.4)."""
     for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
         insert(store, record_of(clock, unique_id, method=f"M.{unique_id}"))
         if days is not None:
@@ -445,7 +445,7 @@ def secret_and_flags_are_stable(store: Store, clock: ManualClock) -> None:
 
 
 def store_uses_the_given_clock(store: Store, clock: ManualClock) -> None:
-    """It advances with that clock, and is in UTC."""
+    """The store's time advances with that clock, and is in UTC."""
     same((store.now(), store.now().tzinfo), (clock(), UTC), "the moment")
     clock.advance(seconds=5)
     same(store.now(), clock(), "the moment later")

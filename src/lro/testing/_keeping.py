@@ -43,7 +43,7 @@ from lro.testing._samples import (
 
 
 def every_field_is_stored(store: Store, clock: ManualClock) -> None:
-    """To the microsecond and the last character."""
+    """Times are stored to the microsecond, texts to the last character."""
     moment = datetime(2031, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
     record = record_of(
         clock,
@@ -74,7 +74,7 @@ def every_field_is_stored(store: Store, clock: ManualClock) -> None:
 
 
 def invalid_text_is_refused(store: Store, clock: ManualClock) -> None:
-    """U+0000 and half a surrogate pair, in any text; the error says where; nothing is stored."""
+    """U+0000 and lone surrogates are refused; the error names the field, and nothing is stored."""
     good = record_of(clock)
     for text in ("a\0b", "\ud800", "x\udcff"):
         for field in ("parent", "method", "owner", "caller", "request_id", "target"):
@@ -98,7 +98,7 @@ def second_record_of_a_name_is_refused(store: Store, clock: ManualClock) -> None
 
 
 def results_are_stored(store: Store, clock: ManualClock) -> None:
-    """Responses, errors with details, no result, and payloads in binary form."""
+    """Results may be responses, errors with details, nothing, or binary payloads."""
     binary = AnyMessage("x/acme.Binary", bytes(range(256)))
     failed = Status(Code.NOT_FOUND, "no \u2603", (binary, AnyMessage("x/acme.Detail", {"a": [1]})))
     for number, result in enumerate((DONE, binary, failed, None, AnyMessage("x/a.Null", None))):
@@ -136,7 +136,7 @@ def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
 
 
 def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock) -> None:
-    """Also if callers deleted the operation; later attempts read them."""
+    """A checkpoint of another attempt is refused, even after a delete; later attempts read them."""
     insert(store, held(clock, attempt=1, owner="us", target="t"))
     store.checkpoint("operations/a", 1, "first", DONE)
     store.update("operations/a", release(1, clock()))
@@ -151,7 +151,7 @@ def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock
 
 
 def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
-    """In the same write, however the operation ends, or when its record is removed."""
+    """The write that ends the operation in any way, or removes its record, removes them too."""
     failed = Status(Code.NOT_FOUND, "no")
     for number, result in enumerate((DONE, failed, None)):
         _kept(store, clock, str(number))
@@ -171,7 +171,7 @@ def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
 
 
 def checkpoint_after_the_end_is_refused(store: Store, clock: ManualClock) -> None:
-    """If both come at once, an operation that has ended has no checkpoints."""
+    """A checkpoint that is stored concurrently with the end does not outlast it."""
     for number in range(8):
         _kept(store, clock, str(number))
         name = f"operations/{number}"
@@ -370,7 +370,7 @@ def failure_keeps_the_request(store: Store, clock: ManualClock) -> None:
 
 def _yielding(change: Change) -> Change:
     def slowly(record: Record) -> Record | None:
-        time.sleep(0.0002)  # lets every other thread try: what is not locked shows it
+        time.sleep(0.0002)  # lets every other thread try, to reveal a missing lock
         return change(record)
 
     return slowly
@@ -399,7 +399,7 @@ def check_makes_every_check(store: Store, clock: ManualClock) -> None:
 
 
 def repeated_request_finds_the_first_record(store: Store, clock: ManualClock) -> None:
-    """It returns the record of the first start as it is now (spec §9.1)."""
+    """The record of the first start is returned as it is now (spec §9.1)."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -428,7 +428,7 @@ def key_belongs_to_one_method_and_caller(store: Store, clock: ManualClock) -> No
 
 
 def key_is_known_for_a_day(store: Store, clock: ManualClock) -> None:
-    """Up to 24 hours it is known; from exactly then on it is new (spec §9.2(2))."""
+    """A key is known for 24 hours; from exactly then on it is new (spec §9.2(2))."""
     first = record_of(clock)
     insert(store, first, key_of())
     clock.advance(days=1, microseconds=-1)
@@ -453,7 +453,7 @@ def key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
-    """Also while the deleted record still holds its target."""
+    """The key is known even while the deleted record keeps its target."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -463,7 +463,7 @@ def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
-    """From the expiry on, whether the record was removed already or not."""
+    """The original reply is repeated from the expiry on, before and after the removal."""
     first = record_of(clock)
     insert(store, first, key_of())
     store.update(first.name, end_of(clock, days=0.25))
@@ -486,7 +486,7 @@ def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) ->
 
 
 def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
-    """Those that ended in any way, were deleted or hidden, expired, or never existed."""
+    """Such operations have ended, been deleted or hidden, expired, or never existed."""
     for unique_id in ("running", "done", "failed", "deleted", "expired"):
         insert(store, record_of(clock, unique_id))
     insert(store, held(clock, "hidden", target="t"))
@@ -504,7 +504,7 @@ def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
 
 
 def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
-    """Until the work has ended, also of hidden records."""
+    """Requests are named until the work has ended, for hidden records too."""
     for unique_id in "abc":
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
@@ -516,7 +516,7 @@ def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
-    """More names than a statement can have parameters, with odd characters."""
+    """There may be more names than a statement can have parameters, with unusual characters."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))
     same(
@@ -525,7 +525,7 @@ def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
 
 
 def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
-    """Of any name at any time, even of removed records."""
+    """A notification may have any name at any time, even that of a removed record."""
     record = record_of(clock)
     insert(store, record)
     for name in (record.name, record.name, "operations/x", "projects/\u2603/operations/y"):
@@ -534,7 +534,7 @@ def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
 
 
 def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
-    """Without a change it returns after its seconds, or says that anything may have changed."""
+    """Without a change it returns after its timeout, or says that anything may have changed."""
     insert(store, record_of(clock))
     subscription = store.listen()
     changes = subscription.next_changes(0)

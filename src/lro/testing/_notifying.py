@@ -84,7 +84,7 @@ def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> N
 
 @_where_kept
 def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> None:
-    """The oldest first, up to the limit; each is due again at the end of the claim."""
+    """The oldest are claimed first, up to the limit; each is due again at the end of its claim."""
     _insert_pending(store, clock, "c", "a", "d", "b")
     before = {name: store.get(f"operations/{name}") for name in "cadb"}
     until = clock() + _LEASE
@@ -105,7 +105,7 @@ def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> Non
 
 @_where_kept
 def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> None:
-    """Until then no other process gets the record; then one does."""
+    """No other process gets the record until the claim has expired."""
     _insert_pending(store, clock, "a")
     same(len(_claim(store, clock)), 1, "the first claim")
     clock.advance(_LEASE.total_seconds() - 0.000001)
@@ -116,7 +116,7 @@ def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> N
 
 @_where_kept
 def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
-    """Only by the process that has the claim; a later one is refused."""
+    """Only the process with the claim can settle it; a later attempt is refused."""
     _insert_pending(store, clock, "a")
     (first,) = _claim(store, clock)
     later = clock() + timedelta(minutes=5)
@@ -141,7 +141,7 @@ def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
 
 @_where_kept
 def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock) -> None:
-    """Callers see the operation as it ended, whatever happens to its notifications."""
+    """The operation stays as it ended, whatever happens to its notifications."""
     _insert_pending(store, clock, "a")
     before = store.get("operations/a")
     (claimed,) = _claim(store, clock)
@@ -157,7 +157,7 @@ def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock)
 
 @_where_kept
 def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """Callers deleted the operation, so its record is removed when its work ends."""
+    """Callers have deleted the operation, so its record is removed when its work ends."""
     insert(store, held(clock, notify=_NOTIFY))
     store.update("operations/a", delete(clock()))
     same(store.update("operations/a", _end_pending(clock)), None, "the end of hidden work")
@@ -167,7 +167,7 @@ def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -
 
 @_where_kept
 def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """For at most 4 days after the expiry that callers see; others are removed at once."""
+    """Expired records with notifications stay up to 4 days longer; others are removed at once."""
     _insert_pending(store, clock, "pending", "settles", days=1)
     insert(store, record_of(clock, "free"))
     store.update("operations/free", end_of(clock, days=1))

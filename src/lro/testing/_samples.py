@@ -1,4 +1,4 @@
-"""What the checks need: a clock that the test moves, records, and a job of a first attempt."""
+"""Tools of the checks: a clock that the test advances, records, and a job of a first attempt."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lro._model.operation import Change, Record, end
 E = TypeVar("E", bound=Exception)
 
 PATIENCE: Final = 10.0
-"""Seconds after which a check fails if something expected has not happened."""
+"""Seconds after which a check fails if an expected event has not happened."""
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
-"""The first time of a new :class:`ManualClock`."""
+"""The initial time of a new :class:`ManualClock`."""
 
 
 class ManualClock:
@@ -52,7 +52,7 @@ class ManualClock:
 
 
 def expect(kept: bool, promise: str) -> None:
-    """Fail with this text unless ``kept``. (``assert`` does nothing under ``-O``.)"""
+    """Raise an AssertionError unless ``kept``; under ``-O``, ``assert`` would do nothing."""
     if not kept:
         raise AssertionError(promise)
 
@@ -132,7 +132,7 @@ class _AllTypes(TypeRegistry):
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]
-"""A check of an empty store with its clock: it raises if the store breaks the promise."""
+"""A check of an empty store with its clock; it raises if the store breaks the promise."""
 
 REQUEST: Final = AnyMessage(
     "type.googleapis.com/lro.testing.Request", {"text": "\u00dcn\u00ef \u2713 \U0001f600"}
@@ -151,13 +151,13 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: Any) -> Record
 
 
 def held(clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
-    """Return a new record that a worker owns, with a lease of these seconds."""
+    """Return a new record that a worker owns, with a lease of ``seconds``."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
 
 def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> Worker:
-    """Return a worker's row, with a lease of these seconds from now."""
+    """Return a worker's row, with a lease of ``seconds`` from now."""
     return Worker(
         owner=owner,
         host="host-ü",
@@ -188,7 +188,7 @@ def insert(
 def end_of(
     clock: ManualClock, result: AnyMessage | Status | None = DONE, days: float = 30
 ) -> Change:
-    """Return the change that ends an operation, whose record is then kept for these days."""
+    """Return the change that ends an operation and keeps its record for ``days``."""
     return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
@@ -198,5 +198,5 @@ def ids(records: Sequence[Record]) -> list[str]:
 
 
 def gone(store: Store, name: str) -> None:
-    """Fail unless the store has no such record."""
+    """Fail if the store has a record of this name."""
     refuses(OperationNotFound, lambda: store.get(name), f"{name} is gone")

@@ -26,7 +26,7 @@ def _schedule_of(clock: ManualClock, name: str = "nightly") -> Schedule:
 
 
 def schedules_are_stored_by_name(store: Store, clock: ManualClock) -> None:
-    """With all fields, in the order of names."""
+    """All fields are stored; schedules are listed by name."""
     if not keeps_schedules(store):
         return
     same(list(store.schedules()), [], "the schedules of a new store")
@@ -50,7 +50,7 @@ def schedule_needs_the_next_version(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_writes_of_a_schedule_store_one(store: Store, clock: ManualClock) -> None:
-    """Of several with the same version, also if there is none yet."""
+    """If several writes have the same version, one succeeds, even for a new schedule."""
     if not keeps_schedules(store):
         return
     keeping: ScheduleStore = store

@@ -24,7 +24,7 @@ STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     and check.__module__ == part.__name__
     and not check.__name__.startswith("_")
 )
-"""All checks; the name of each function says the promise."""
+"""All checks; the name of each function is its promise."""
 
 
 def check_store(make_store: MakeStore) -> None:
@@ -61,7 +61,7 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
 
 
 class _WritesLater:
-    """A store whose inserts and updates are queued and waited for."""
+    """A store that queues all inserts and updates, and waits for each."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

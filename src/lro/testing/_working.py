@@ -29,7 +29,7 @@ _LEASE: Final = timedelta(seconds=15)
 
 
 def workers_are_listed(store: Store, clock: ManualClock) -> None:
-    """With all fields and the number of their operations, until they leave."""
+    """Workers are listed with all fields and the number of their operations, until they leave."""
     same(list(store.workers()), [], "the workers of a new store")
     first = worker_of(clock)
     store.renew(first)
@@ -57,7 +57,7 @@ def workers_are_listed(store: Store, clock: ManualClock) -> None:
 
 
 def silent_workers_are_removed(store: Store, clock: ManualClock) -> None:
-    """A day after their last renewal, at the next renewal of any; not while they have work."""
+    """A worker without work is removed a day after its last renewal, when any worker renews."""
     for owner in ("idle", "busy"):
         store.renew(worker_of(clock, owner))
     insert(store, held(clock, owner="busy"))
@@ -77,20 +77,20 @@ def silent_workers_are_removed(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
-    """Those of the worker's own operations (spec §2.6)."""
+    """Only cancel requests of the worker's own operations are returned (spec §2.6)."""
     for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us"), ("w", "")):
         insert(store, held(clock, unique_id, owner=owner))
     for unique_id in "acdw":
         store.update(f"operations/{unique_id}", request_cancel(clock()))
     store.update("operations/d", end_of(clock))
     found = store.renew(worker_of(clock))
-    assert found is not None  # it is not lost
+    assert found is not None  # the worker is not lost
     same(list(found.cancel_requested), ["operations/a"], "who is asked to stop")
     same(list(found.older), [], "what is older than its lease")
 
 
 def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
-    """From the exact end of the lease with which it was begun, hidden work included."""
+    """Work is older from the exact end of the lease with which it began; hidden work counts too."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -99,12 +99,12 @@ def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
     for micros, wanted in ((-1, []), (1, ["operations/a", "operations/hidden"])):
         clock.advance(seconds=10 if micros < 0 else 0, microseconds=micros)
         found = store.renew(worker_of(clock))
-        assert found is not None  # it is not lost
+        assert found is not None  # the worker is not lost
         same(sorted(found.older), wanted, "what is older than its lease")
 
 
 def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) -> None:
-    """From the exact end of all their leases, whether they have a row or not."""
+    """A worker is overdue from the exact end of all its leases, whether or not it has a row."""
     store.renew(worker_of(clock, seconds=10))
     store.renew(worker_of(clock, "idle", seconds=1))
     insert(store, held(clock, "a", seconds=5))
@@ -133,7 +133,7 @@ def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) ->
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """All of these methods, whatever its lease, until it has no owner any more."""
+    """All its work of these methods is found, whatever its lease, until it has no owner."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
@@ -178,7 +178,7 @@ def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
 
 
 def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
-    """It needs another name; waiting work is not affected."""
+    """The worker needs another name; queued work is not affected."""
     worker = worker_of(clock)
     store.renew(worker)
     expect(store.lose("us", worker.alive_until), "it counts as lost")
@@ -193,7 +193,7 @@ def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> None:
-    """If both come at once, exactly one of them succeeds."""
+    """If both run concurrently, exactly one of them succeeds."""
     for number in range(8):
         owner = f"worker-{number}"
         worker = worker_of(clock, owner)
@@ -207,9 +207,10 @@ def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> Non
 
 
 def what_waits_is_counted(store: Store, clock: ManualClock) -> None:
-    """By method, with the first due time; not what has an owner, has ended, or is done outside.
+    """It is counted by method, with the first due time, if it can still be claimed.
 
-    What is due at this moment is due.
+    Work with an owner, ended work, and work done outside are not counted. Work that is due exactly
+    now is due.
     """
     same(list(store.waiting()), [], "what waits in a new store")
     first = clock() + timedelta(seconds=1)

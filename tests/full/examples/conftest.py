@@ -1,4 +1,4 @@
-"""Sample pictures that ship inside scikit-image, files made of arrays, and recorded progress."""
+"""Sample pictures from scikit-image, files made from arrays, and recorded progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.full.examples.serving import TYPES, Json, Server, complaint
 
 
 class Recorder:
-    """Progress that records its calls, and is cancelled at the given call (from 0)."""
+    """Progress that records its calls, and raises Cancelled at the given call (from 0)."""
 
     def __init__(self, cancel_at: int = -1) -> None:
         self.calls: list[tuple[str, int] | int] = []
@@ -39,11 +39,11 @@ class Recorder:
 
     @property
     def stages(self) -> list[str]:
-        """The names of the stages that were entered."""
+        """Return the names of the stages that were entered."""
         return [call[0] for call in self.calls if isinstance(call, tuple)]
 
     def units(self, stage: str) -> tuple[int, int]:
-        """Units done and units announced of a stage."""
+        """Return the units done and the units announced of a stage."""
         done = total = 0
         inside = False
         for call in self.calls:
@@ -62,7 +62,7 @@ class Recorder:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The reference server, for tests that mind only their own operations."""
+    """Run a reference server that tests share; they may use only their own operations."""
     server = Server.on(tmp_path_factory.mktemp("server") / "operations.db")
     yield server
     server.close()
@@ -70,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A reference server where nothing may ever be stored."""
+    """Run a reference server on which no request may store anything."""
     server = Server.on(tmp_path_factory.mktemp("empty") / "operations.db")
     yield server
     server.close()
@@ -78,7 +78,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @attrs.frozen
 class Analysis:
-    """An analysis of its sample as a polling client saw it: a reply, metadata, the response."""
+    """The analysis of a sample as a polling client sees it: first reply, metadata, last reply."""
 
     request: Any
     first: Json
@@ -108,7 +108,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused_by(empty: Server) -> Refused:
-    """Posts a bad request (JSON, or the bytes of a body); gives the field that is complained of."""
+    """Post an invalid request, as JSON or as bytes, and return the field that the error names."""
 
     def post(verb: str, body: object, content_type: str = "application/json") -> str:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -125,27 +125,27 @@ def refused_by(empty: Server) -> Refused:
 
 @functools.cache
 def encoded(name: str) -> Image:
-    """A bundled file as it is."""
+    """Return a bundled file unchanged."""
     return Image(content=(resources.files("skimage") / "data" / name).read_bytes())
 
 
 @functools.cache
 def opened(name: str) -> PIL.Image.Image:
-    """A bundled picture, to make others from; do not change it in place."""
+    """Return a bundled picture, to make others from; do not change it in place."""
     picture = PIL.Image.open(io.BytesIO(encoded(name).content))
     picture.load()
     return picture
 
 
 def levels(name: str) -> npt.NDArray[np.uint8]:
-    """The pixels of a bundled picture, to make others from."""
+    """Return the pixels of a bundled picture, to make others from."""
     return np.array(opened(name))
 
 
 def saved(
     picture: PIL.Image.Image | npt.NDArray[np.generic], form: str = "PNG", **options: object
 ) -> Image:
-    """A picture or an array as a file of this format."""
+    """Save a picture or an array as a file of this format."""
     made = PIL.Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
     file = io.BytesIO()
     made.save(file, form, **options)
@@ -153,12 +153,12 @@ def saved(
 
 
 def film(form: str, pictures: Sequence[PIL.Image.Image], **options: object) -> Image:
-    """Pictures as the frames or pages of one file."""
+    """Save pictures as the frames or pages of one file."""
     return saved(pictures[0], form, save_all=True, append_images=pictures[1:], **options)
 
 
 def oriented(orientation: int) -> PIL.Image.Exif:
-    """The tag that says which side of a picture is up; 6: it is turned clockwise when shown."""
+    """Return EXIF data with this orientation; 6 means that viewers turn the picture clockwise."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     return exif
@@ -169,20 +169,20 @@ def flat(width: int, height: int, mode: str = "RGB", color: object = None) -> Im
 
 
 def refused(call: Callable[[], object]) -> InvalidArgument:
-    """The complaint of a call that must fail."""
+    """Return the error of a call, which must fail."""
     with pytest.raises(InvalidArgument) as caught:
         call()
     return caught.value
 
 
 def through_json(message: object) -> object:
-    """The message as it arrives at the other side."""
+    """Return the message as the other side receives it."""
     text = json.dumps(TYPES.dump(message), allow_nan=False)
     return TYPES.load(json.loads(text), type(message))
 
 
 def answer(request: Any, progress: Recorder | None = None) -> Any:
-    """The response to a request, once it has passed its check, as it arrives at the other side."""
+    """Check a request and analyse it; return the response as the other side receives it."""
     verb = type(request).__name__.removesuffix("Request").lower()
     module = import_module(f"examples.analysis.verbs.{verb}")
     module.check(request)
@@ -192,7 +192,7 @@ def answer(request: Any, progress: Recorder | None = None) -> Any:
 
 
 def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int]) -> None:
-    """Check that a cancellation at each of these calls ends the work there and then."""
+    """Check that a cancellation at each of these calls ends the work at once."""
     for call in calls:
         progress = Recorder(cancel_at=call)
         with pytest.raises(Cancelled):
@@ -201,7 +201,7 @@ def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int
 
 
 def iou(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> float:
-    """Intersection over union of two boxes (x, y, width, height)."""
+    """Return the intersection over union of two boxes (x, y, width, height)."""
     (ax, ay, aw, ah), (bx, by, bw, bh) = one, other
     wide = max(0.0, min(ax + aw, bx + bw) - max(ax, bx))
     high = max(0.0, min(ay + ah, by + bh) - max(ay, by))

@@ -1,4 +1,4 @@
-"""The image of the reference server without Docker: its Dockerfile read, and its commands run."""
+"""Runs the reference server's image without Docker: reads its Dockerfile and runs its commands."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 
 @attrs.frozen
 class Stage:
-    """One stage: its base, its name, and its other instructions in their order."""
+    """A stage of a Dockerfile: its base, its name, and its other instructions in order."""
 
     base: str
     name: str
     instructions: Sequence[tuple[str, str]]
 
     def all(self, instruction: str) -> list[str]:
-        """The arguments of each instruction of this kind."""
+        """Return the arguments of each instruction of this kind."""
         return [rest for name, rest in self.instructions if name == instruction]
 
     def one(self, instruction: str) -> str:
@@ -37,16 +37,16 @@ class Stage:
 
     @property
     def health(self) -> list[str]:
-        """The command of the health check."""
+        """Return the command of the health check."""
         return exec_form(self.one("HEALTHCHECK").partition("CMD ")[2])
 
     @property
     def command(self) -> list[str]:
-        """What runs, if no other arguments are given."""
+        """Return the command that runs if no other arguments are given."""
         return exec_form(self.one("ENTRYPOINT")) + exec_form(self.one("CMD"))
 
     def copies(self) -> Iterator[tuple[list[str], str, str]]:
-        """Of each COPY the sources, the target, and the stage that it copies from."""
+        """Yield for each COPY its sources, its target, and the stage that it copies from."""
         for rest in self.all("COPY"):
             start, words = re.fullmatch(r"(?:--from=(\S+) )?(.*)", rest).groups()
             *sources, target = words.split()
@@ -54,14 +54,14 @@ class Stage:
 
 
 def exec_form(text: str) -> list[str]:
-    """A command that no shell sees, as a list."""
+    """Parse the list form of a command, which runs without a shell."""
     words = json.loads(text)
     assert isinstance(words, list)
     return words
 
 
 def stages(text: str) -> Iterator[Stage]:
-    """The stages of a Dockerfile, each instruction of which stands on one line."""
+    """Yield the stages of a Dockerfile, each instruction of which takes one line."""
     for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
         first, *lines = (line for line in part.splitlines() if line and line[0] != "#")
         base, _, name = first.partition(" AS ")
@@ -70,17 +70,17 @@ def stages(text: str) -> Iterator[Stage]:
 
 BUILD, IMAGE = stages((ROOT / "Dockerfile").read_text("utf-8"))
 WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-"""Runs a command as a root who cannot write where the permissions forbid it."""
+"""Runs a command as a root whom file permissions restrict."""
 
 
 @contextmanager
 def running(
     image: Stage, root: Path, *, python: str = sys.executable
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """The command of the image in a folder that cannot be written; its data are beside that.
+    """Run the image's command in a read-only folder, with its data in a folder beside it.
 
-    Gives the process, its address, and the command of its health check. Only the port, the folder
-    of the data and the interpreter are others than in the image.
+    Yield the process, its address, and the command of its health check. Only the port, the folder
+    of the data and the interpreter differ from the image.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -112,7 +112,7 @@ def running(
 
 
 def copy_in(source: Path, target: Path) -> None:
-    """What COPY does: a folder's contents go to the target, a file into it."""
+    """Copy as COPY does: a folder's contents into the target, or a file into it."""
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
@@ -121,7 +121,7 @@ def copy_in(source: Path, target: Path) -> None:
 
 
 def read_only_app(root: Path) -> Path:
-    """What the image copies from the project, at its places below ``root``, not to be written."""
+    """Copy the image's files from the project below ``root``, as read-only files."""
     for sources, target, start in IMAGE.copies():
         if not start:
             for source in sources:

@@ -1,6 +1,6 @@
-"""Loaded by the command ``schemathesis``: requests that are meant to succeed have real pictures.
+"""Hooks for ``schemathesis`` that put real pictures into requests that are meant to succeed.
 
-No generator makes a picture, and only a start that succeeds has an operation to go on with.
+No generator makes a picture, and only a start that succeeds has an operation to follow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BODIES = json.loads(Path(os.environ["ANALYSIS_BODIES"]).read_text())
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, _: Any) -> None:
-    """Put the pictures into the body; where links are followed, it is the accepted one."""
+    """Put the pictures into a generated body; where links are followed, use the accepted body."""
     body = BODIES.get(case.operation.path)
     if body is None or case.meta is None:
         return

@@ -1,4 +1,4 @@
-"""The reference server for tests: an application in this process, and a process of its own."""
+"""The reference server for tests: as an application in this process, or as its own process."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ from tests.waiting import PATIENCE, until
 ROOT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]
 TYPES = TypeRegistry()
-"""One for all tests: making one takes longer than a small request."""
+"""Shared by all tests, because making one takes longer than a small request."""
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--concurrency", "1", "--store")
 
 
 def as_json(message: object) -> Json:
-    """The body of a request: of a message, or the one given."""
+    """Return the body of a request: a message in JSON, or the dict itself."""
     body = message if isinstance(message, dict) else TYPES.dump(message)
     assert isinstance(body, dict)
     return body
 
 
 class Caller:
-    """What tests ask of a server, whichever way ``call`` goes to it."""
+    """Calls of a server, whichever way ``call`` reaches it."""
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         raise NotImplementedError
 
     def ask(self, method: str, path: str, **options: Any) -> Json:
-        """The JSON of a reply that is no error."""
+        """Return the JSON of a successful reply."""
         reply = self.call(method, path, **options)
         assert reply.status_code == 200, reply.text
         return json_object(reply)
 
     def get(self, name: str) -> Json:
-        """The operation as it is now."""
+        """Return the operation as it is now."""
         return self.ask("GET", f"/v1/{name}")
 
     def start(self, verb: str, message: object, **options: Any) -> Json:
-        """The new operation."""
+        """Start an operation and return it."""
         return self.ask("POST", f"/v1/{verb}", json=as_json(message), **options)
 
     def finish(self, name: str, reached: Callable[[Json], object] = lambda _: False) -> Json:
-        """The operation once it is done, or has reached this."""
+        """Return the operation once it is done, or ``reached`` is true."""
         return until(
             lambda: self.ask("POST", f"/v1/{name}:wait", json={"timeout": "0.05s"}),
             lambda operation: operation.get("done") or reached(operation),
         )
 
     def listed(self, parent: str = "", **query: Any) -> list[Json]:
-        """A page of the operations."""
+        """Return a page of operations."""
         path = f"/v1/{parent}/operations" if parent else "/v1/operations"
         operations: list[Json] = self.ask("GET", path, params=query).get("operations", [])
         return operations
@@ -84,12 +84,12 @@ class Server(Caller):
 
     @classmethod
     def on(cls, database: Path, workers: int = 2) -> Server:
-        """The server on a database file."""
+        """Return the server on a database file."""
         store, executor = SQLiteStore(database), ThreadExecutor(workers)
         return cls(Service(store, executor, domain="analysis.test"))
 
     def close(self) -> None:
-        """Close the service, without waiting for work that runs."""
+        """Close the service without waiting for running work."""
         self.service.close(drain=timedelta())
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -98,14 +98,14 @@ class Server(Caller):
 
 
 def json_object(reply: httpx.Response) -> Json:
-    """The body of a reply."""
+    """Return the JSON object in the body of a reply."""
     body = reply.json()
     assert isinstance(body, dict)
     return body
 
 
 def complaint(error: Json) -> str:
-    """The one field that an error complains of; the error is well-formed and discreet."""
+    """Check that an error is well-formed and hides internals; return its one field."""
     kinds = [detail["@type"].rpartition(".")[2] for detail in error["details"]]
     assert kinds.count("ErrorInfo") == 1
     assert error["message"]
@@ -119,7 +119,7 @@ def complaint(error: Json) -> str:
 
 @contextlib.contextmanager
 def listening(server: Server) -> Iterator[str]:
-    """The same application under uvicorn, in a thread; gives its address."""
+    """Serve the same application with uvicorn in a thread; yield its address."""
     with uvicorn_serving(server.app, lifespan="off") as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -148,7 +148,7 @@ class Process(Caller):
         self.popen.communicate()
 
     def signal(self, number: int) -> tuple[int, str]:
-        """Send a signal; the exit status, and what was written to standard error."""
+        """Send a signal; return the exit status and the standard error."""
         self.popen.send_signal(number)
         _, errors = self.popen.communicate(timeout=PATIENCE)
         return self.popen.returncode, errors
@@ -156,7 +156,7 @@ class Process(Caller):
 
 @functools.cache
 def slow_request(frames: int) -> TrackRequest:
-    """A search so wide that every frame takes a tenth of a second or more."""
+    """Return a request with such a wide search area that each frame takes 0.1 s or more."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
     scene = PIL.Image.fromarray(noise).resize((1024, 1024), PIL.Image.Resampling.BICUBIC)
     pictures = [_jpeg(np.roll(np.asarray(scene), 2 * shift, axis=1)) for shift in range(frames)]

@@ -1,4 +1,4 @@
-"""A good request for every endpoint, and ways to spoil it."""
+"""A valid request for every endpoint, and ways to make it invalid."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY = base64.b64encode(bytes([9] * 32)).decode()
 
 
 def image(content: bytes, mime_type: str = "") -> Json:
-    """A picture in JSON."""
+    """Return a picture in JSON."""
     return as_json(Image(content=content, mime_type=mime_type))
 
 
 def good(verb: str) -> Json:
-    """A request that the endpoint takes."""
+    """Return a request that the endpoint accepts."""
     if verb == "track":
         box = {"x": 8, "y": 8, "width": 16, "height": 16}
         return {"frames": [image(PICTURE), image(PICTURE)], "box": box}
@@ -41,7 +41,7 @@ def good(verb: str) -> Json:
 
 
 def with_picture(verb: str, field: str, picture: Json) -> Json:
-    """A good request, but for the picture in one place."""
+    """Return a valid request except for the picture in one field."""
     body = good(verb)
     match field:
         case "frames[1]":
@@ -62,4 +62,4 @@ PLACES = [
     *((verb, "examples[1].image") for verb in ("classify", "explain")),
     ("track", "frames[1]"),
 ]
-"""Where pictures stand in requests."""
+"""The fields of requests that hold pictures."""

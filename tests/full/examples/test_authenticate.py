@@ -39,7 +39,7 @@ def request(
 
 
 def test_the_known_signature_of_the_file() -> None:
-    """The published seed, key and signature of camera.png, which OpenSSL accepts too."""
+    """The published seed, key and signature of camera.png are used; OpenSSL accepts them too."""
     assert KEY == SIGNER.public_key().public_bytes_raw()
     assert SIGNATURE == SIGNER.sign(CAMERA)
     assert len(CAMERA) == 139_512
@@ -53,7 +53,7 @@ def test_the_known_signature_of_the_file() -> None:
 
 
 def test_signature_of_no_listed_key_is_not_authentic() -> None:
-    """No key holds: a normal response, without index and fingerprint, but with the digest."""
+    """If no key matches, the response has the digest, but no index and no fingerprint."""
     found = answer(request(public_keys=(OTHER,)))
     assert found == AuthenticateResponse(
         payload_sha256=hashlib.sha256(CAMERA).hexdigest(), image_width=512, image_height=512
@@ -63,7 +63,7 @@ def test_signature_of_no_listed_key_is_not_authentic() -> None:
 
 @given(place=st.integers(0, 511), of_file=st.booleans())
 def test_one_bit_that_is_flipped(place: int, of_file: bool) -> None:
-    """Of the signature or the file: not authentic, and CONTENT does not even decode it."""
+    """A flipped bit in the signature or file makes it not authentic; the file is not decoded."""
     changed = bytearray(CAMERA if of_file else SIGNATURE)
     changed[-1 - place // 8 - 100 * of_file] ^= 1 << place % 8
     given = {"content" if of_file else "signature": bytes(changed)}
@@ -72,7 +72,7 @@ def test_one_bit_that_is_flipped(place: int, of_file: bool) -> None:
 
 @given(seed=st.binary(min_size=32, max_size=32), bit=st.integers(0, 255))
 def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
-    """Any key's own signature holds; the same key with one bit flipped does not."""
+    """Any key's own signature is valid; the same key with one bit flipped does not match."""
     signer = Ed25519PrivateKey.from_private_bytes(seed)
     key = signer.public_key().public_bytes_raw()
     changed = bytearray(key)
@@ -82,7 +82,7 @@ def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
 
 
 def test_the_known_payload_of_the_pixels() -> None:
-    """PIXELS signs the size and the RGB bytes."""
+    """With PIXELS, the signature covers the size and the RGB bytes."""
     found = answer(request(signature=PIXELS_SIGNATURE, scope=Scope.PIXELS))
     assert (found.authentic, found.payload_sha256) == (True, PIXELS_SHA256)
 
@@ -91,7 +91,7 @@ def test_the_known_payload_of_the_pixels() -> None:
     ("form", "options"), [("BMP", {}), ("TIFF", {}), ("WEBP", {"lossless": True})]
 )
 def test_lossless_re_encoding(form: str, options: dict[str, object]) -> None:
-    """The pixels stay authentic in another lossless file, the content does not."""
+    """In another lossless format the pixels stay authentic, but the content does not."""
     content = saved(opened("camera.png"), form, **options).content
     found = answer(request(content, PIXELS_SIGNATURE, scope=Scope.PIXELS))
     assert (found.authentic, found.payload_sha256) == (True, PIXELS_SHA256)
@@ -99,7 +99,7 @@ def test_lossless_re_encoding(form: str, options: dict[str, object]) -> None:
 
 
 def test_other_pixels_are_not_authentic() -> None:
-    """A JPEG of the picture, and one with a pixel that is one grey level off."""
+    """A JPEG of the picture is not authentic, nor is a copy with a pixel off by one grey level."""
     changed = levels("camera.png")
     changed[300, 200] ^= 1
     for image in (saved(opened("camera.png"), "JPEG"), saved(changed)):
@@ -110,7 +110,7 @@ def test_other_pixels_are_not_authentic() -> None:
 @pytest.mark.parametrize("sign_bit", [0, 0x80])
 @pytest.mark.parametrize("key", sorted(SMALL_ORDER))
 def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
-    """All seven points, with either sign of x, and wherever they stand in the list."""
+    """All seven points are refused, with either sign of x and anywhere in the list."""
     key = key[:-1] + bytes([key[-1] | sign_bit])
     with pytest.raises(InvalidArgument, match="small order") as error:
         check(request(public_keys=(KEY, key)))
@@ -119,7 +119,7 @@ def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
 
 @pytest.mark.parametrize("keys", [(KEY, OTHER, OTHER), (OTHER,) * 15 + (KEY,), (OTHER,)])
 def test_a_unit_for_each_key(keys: tuple[bytes, ...]) -> None:
-    """The units add up whichever key signed, of up to sixteen."""
+    """The units of up to sixteen keys add up, whichever key has signed."""
     progress = Recorder()
     found = answer(request(public_keys=keys), progress)
     assert found.key_index == (keys.index(KEY) if KEY in keys else None)

@@ -1,7 +1,6 @@
-"""Bad requests: every endpoint refuses them with the right code and field, and nothing is stored.
+"""Every endpoint refuses invalid requests with the right code and field, and stores nothing.
 
-What one picture or one field may be is tested with pictures and messages; this is about each place
-where a request has one.
+Other tests cover what a single picture or field may be; these cover each place in a request.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LEAST_SIDES = {
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_endpoint_checks_its_body(verb: str, empty: Server, refused_by: Refused) -> None:
-    """What the other tests spoil is taken as it is; what is not such a message is refused."""
+    """The unchanged request is accepted; an empty body or one of another type is refused."""
     reply = empty.call("POST", f"/v1/{verb}", json={**good(verb), "validateOnly": True})
     assert reply.status_code == 200, reply.text
     for body in (b"", b" \r\n", b"{}", b'{"image": null}'):
@@ -39,7 +38,7 @@ def test_every_endpoint_checks_its_body(verb: str, empty: Server, refused_by: Re
 
 
 def test_body_over_the_limit_is_refused(empty: Server) -> None:
-    """32 MiB are taken, one more byte is not read."""
+    """A body of 32 MiB is read, but not one that is a byte longer."""
     body = b" " * (32 * 1024 * 1024)
     assert empty.call("POST", "/v1/detect", content=body).status_code == 400
     reply = empty.call("POST", "/v1/detect", content=body + b" ")
@@ -54,7 +53,7 @@ def too_long() -> bytes:
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
 def test_each_picture_of_a_request_is_checked(verb: str, field: str, refused_by: Refused) -> None:
-    """By its header alone: what is no picture, of another type, too large or too small."""
+    """The header is enough to refuse other data, another type, and pictures of a wrong size."""
     for content in (b"a cat on a mat", b"", flat(1281, 64, "L").content):
         assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
     wrong = with_picture(verb, field, image(PICTURE, "image/jpeg"))
@@ -71,7 +70,7 @@ def test_each_picture_of_a_request_is_checked(verb: str, field: str, refused_by:
 
 
 def labelled(*labels: str) -> list[Json]:
-    """Examples with these labels."""
+    """Return examples with these labels."""
     return [{"label": label, "image": image(PICTURE)} for label in labels]
 
 
@@ -118,12 +117,12 @@ def key(pattern: bytes) -> str:
 def test_field_that_is_wrong_is_named(
     verb: str, changes: Json, field: str, refused_by: Refused
 ) -> None:
-    """Of another type, or well-formed, but not with the others of the request."""
+    """The field has a wrong type, or does not fit the other fields of the request."""
     assert refused_by(verb, {**good(verb), **changes}) == field
 
 
 def failed(server: Server, verb: str, body: Json) -> Json:
-    """The error that an operation ends with."""
+    """Return the error with which an operation ends."""
     last = server.finish(server.start(verb, body)["name"])
     assert "response" not in last
     metadata = last["metadata"]
@@ -138,7 +137,7 @@ HALF = image(PICTURE[: len(PICTURE) // 2])
 
 @pytest.mark.parametrize(("verb", "field"), [one for one in PLACES if one != ("track", "image")])
 def test_broken_picture_ends_the_operation(verb: str, field: str, server: Server) -> None:
-    """What only decoding finds out is the error of the operation, with the field."""
+    """A fault that only decoding finds is the operation's error, and names the field."""
     body = with_picture(verb, field, HALF)
     if verb == "authenticate":
         body["scope"] = "PIXELS"
@@ -161,7 +160,7 @@ BOXES = [{"x": x, "y": y, "width": 16, "height": 16} for x, y in ((49, 0), (0, 2
 def test_what_must_fit_the_upright_picture_is_found_by_the_work(
     verb: str, body: Json, field: str, server: Server
 ) -> None:
-    """The other picture, or the box; the error says the size."""
+    """The other picture or the box does not fit the picture; the error states the size."""
     error = failed(server, verb, body)
     assert (error["code"], complaint(error)) == (3, field)
     assert "64 x 64" in error["message"]

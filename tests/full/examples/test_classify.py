@@ -1,4 +1,4 @@
-"""classify: textures that were learned are recognised, and others are called unknown."""
+"""classify: learned textures are recognised, and others are reported as unknown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(pixels: npt.NDArray[np.uint8], *examples: Example, max_results: int = 5)
 
 @pytest.mark.parametrize("label", textures.BUILT_IN)
 def test_the_lower_halves(label: str) -> None:
-    """The halves that were not learned get the right label, surely, and are known."""
+    """The lower halves were not learned; they get the right label with certainty, and are known."""
     found = run(levels(f"{label}.png")[256:])
     assert found.label == label
     assert found.score == pytest.approx(LOWER_SCORES[label], abs=0.001)
@@ -45,7 +45,7 @@ def test_the_lower_halves(label: str) -> None:
 
 
 def test_the_astronaut_is_no_texture() -> None:
-    """The model alone is sure that it is brick; the novelty says that it is nothing known."""
+    """The model alone is sure that it is brick; the novelty shows that it is no known texture."""
     found = run(levels("astronaut.png"))
     assert (found.label, found.known) == ("brick", False)
     assert found.score > 0.99
@@ -56,7 +56,7 @@ def test_the_astronaut_is_no_texture() -> None:
     ("label", "part"), [("sky", ROCKET[:150, 420:]), ("ground", ROCKET[330:, 340:])]
 )
 def test_examples_of_ones_own(label: str, part: npt.NDArray[np.uint8]) -> None:
-    """Two parts of a photograph teach what the other parts are."""
+    """Two parts of a photograph are enough to recognise its other parts."""
     found = run(part, *SKY_AND_GROUND)
     assert found.label == label
     assert found.score > 0.9
@@ -64,7 +64,7 @@ def test_examples_of_ones_own(label: str, part: npt.NDArray[np.uint8]) -> None:
 
 
 def test_results_fall_and_sum_to_one() -> None:
-    """All labels, the best first; fewer if fewer are asked for."""
+    """All labels are returned, best first, or only as many as requested."""
     tile = levels("gravel.png")[300:400, 300:400]
     found = run(tile)
     scores = [each.score for each in found.results]
@@ -76,7 +76,7 @@ def test_results_fall_and_sum_to_one() -> None:
 
 
 def test_labels_are_any_texts_and_may_repeat() -> None:
-    """Examples of one label are learned together; none is taken for another."""
+    """Examples with the same label are learned together, and similar labels are kept apart."""
     brick, grass = levels("brick.png"), levels("grass.png")
     parts = [("a", brick[:128]), ("a\0", grass[:128]), ("a", brick[128:256])]
     examples = [example(label, part) for label, part in parts]
@@ -87,7 +87,7 @@ def test_labels_are_any_texts_and_may_repeat() -> None:
 
 
 def test_the_same_picture_twice() -> None:
-    """Equal examples: an even score, and every number finite."""
+    """Equal examples get equal scores, and every number is finite."""
     same = np.full((64, 64), 90, dtype=np.uint8)
     found = run(same, example("one", same), example("other", same))
     assert [each.score for each in found.results] == pytest.approx([0.5, 0.5])
@@ -97,7 +97,7 @@ def test_the_same_picture_twice() -> None:
 
 
 def test_tiles_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large the examples are, the work stays bounded, and the label right."""
+    """Large examples do not take unlimited work, and the label is still right."""
     monkeypatch.setattr(textures, "MAX_TILES", 20)
     examples = [example(name, levels(f"{name}.png")[:256]) for name in textures.BUILT_IN]
     found = run(levels("grass.png")[256:], *examples)
@@ -106,14 +106,14 @@ def test_tiles_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_picture_is_classified_on_a_copy() -> None:
-    """The scale says so."""
+    """The response has the scale and the size of the original."""
     wide = np.tile(levels("brick.png")[256:384], (1, 5))
     found = run(wide)
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)
 
 
 def test_built_in_textures_are_learned_once() -> None:
-    """In the life of a process, also where several threads ask for them first at once."""
+    """They are learned once per process, even if several threads use them first at once."""
     spec = importlib.util.find_spec(textures.__name__)
     assert spec is not None
     assert spec.loader is not None

@@ -18,7 +18,7 @@ def run(image: Image, reference: Image = CAMERA, **options: Any) -> Any:
 
 
 def damaged(*boxes: tuple[int, int, int, int]) -> Image:
-    """The cameraman with black and white exchanged in some boxes (x, y, width, height)."""
+    """Return the cameraman with dark and bright swapped in some boxes (x, y, width, height)."""
     pixels = levels("camera.png")
     for x, y, width, height in boxes:
         part = pixels[y : y + height, x : x + width]
@@ -27,7 +27,7 @@ def damaged(*boxes: tuple[int, int, int, int]) -> Image:
 
 
 def test_itself() -> None:
-    """A picture is identical to itself, and a PSNR of infinity is no number."""
+    """A picture is identical to itself, and an infinite PSNR is left out."""
     found = run(CAMERA)
     assert found.ssim == pytest.approx(1)
     assert (found.mse, found.psnr_db, found.identical) == (0, None, True)
@@ -36,7 +36,7 @@ def test_itself() -> None:
 
 
 def test_one_region() -> None:
-    """A box that was changed is found to the pixel."""
+    """The box that was changed is found to the pixel."""
     found = run(damaged((200, 100, 60, 40)))
     (region,) = found.changed_regions
     assert region.bounding_box == BoundingBox(x=200, y=100, width=60, height=40)
@@ -46,7 +46,7 @@ def test_one_region() -> None:
 
 
 def test_brighter() -> None:
-    """Ten levels more are a difference, but within the tolerance."""
+    """A picture that is ten levels brighter differs, but within the tolerance."""
     brighter = np.minimum(levels("camera.png").astype(int) + 10, 255).astype(np.uint8)
     found = run(saved(brighter))
     assert found.mse == pytest.approx(99.64, abs=0.01)
@@ -57,7 +57,7 @@ def test_brighter() -> None:
 
 
 def test_structure_that_moved_is_another_one() -> None:
-    """To SSIM: one column further, or the mirror image."""
+    """SSIM falls for a shift by one column, and for the mirror image."""
     pixels = levels("camera.png")
     found = [
         run(saved(np.ascontiguousarray(one))).ssim
@@ -67,7 +67,7 @@ def test_structure_that_moved_is_another_one() -> None:
 
 
 def test_regions_are_ordered_and_limited() -> None:
-    """The largest region comes first, and only so many as asked for."""
+    """The largest region comes first, and only ``max_regions`` are returned."""
     boxes = (10, 10, 20, 20), (300, 300, 50, 50), (100, 400, 30, 30)
     found = run(damaged(*boxes))
     assert [region.area_px for region in found.changed_regions] == [2500, 900, 400]
@@ -76,7 +76,7 @@ def test_regions_are_ordered_and_limited() -> None:
 
 
 def test_near_pieces_are_joined() -> None:
-    """Pieces up to four pixels apart are one region, whose area is the changed pixels alone."""
+    """Pieces up to four pixels apart are one region, whose area has only the changed pixels."""
     found = run(damaged((100, 100, 10, 10), (114, 100, 10, 10)))
     (region,) = found.changed_regions
     assert region.bounding_box == BoundingBox(x=100, y=100, width=24, height=10)
@@ -97,7 +97,7 @@ def test_grey_against_colour() -> None:
 
 
 def test_black_and_white() -> None:
-    """The largest difference there is, and a tolerance that takes even that."""
+    """Black and white have the largest possible difference, but a tolerance of 1 accepts it."""
     black, white = flat(20, 20, "L", 0), flat(20, 20, "L", 255)
     found = run(black, white)
     assert (found.mse, found.psnr_db, found.changed_fraction) == (255**2, 0, 1)
@@ -105,7 +105,7 @@ def test_black_and_white() -> None:
 
 
 def test_large_pictures() -> None:
-    """The work is on copies of 2048 pixels, the regions are in the originals."""
+    """Large pictures are compared as copies of 2048 pixels; the regions are in the originals."""
     plain = np.zeros((1024, 4096), dtype=np.uint8)
     marked = plain.copy()
     marked[400:600, 1000:1400] = 255

@@ -1,4 +1,4 @@
-"""The image of the reference server: what its Dockerfile says holds, tried without Docker."""
+"""The reference server's image does what its Dockerfile says; tested without Docker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.full.examples.serving import slow_request
 
 
 def test_image_is_small_and_runs_without_rights() -> None:
-    """Two stages of a slim base in a fixed version; a user without a name; data in one place."""
+    """It has two stages with a slim base of fixed version, an unnamed user, and one data folder."""
     assert (BUILD.name, IMAGE.name) == ("build", "")
     assert re.fullmatch(r"python:3\.\d+-slim", IMAGE.base)
     assert BUILD.base == IMAGE.base
@@ -27,7 +27,7 @@ def test_image_is_small_and_runs_without_rights() -> None:
     assert exec_form(IMAGE.one("VOLUME")) == ["/data"]
     assert IMAGE.one("STOPSIGNAL") == "SIGTERM"
     assert IMAGE.command[-2:] == ["--store", "sqlite:////data/operations.db"]
-    assert all(map(exec_form, [*BUILD.all("RUN"), *IMAGE.all("RUN")]))  # none needs a shell
+    assert all(map(exec_form, [*BUILD.all("RUN"), *IMAGE.all("RUN")]))  # no command needs a shell
     instructions = [name for name, _ in IMAGE.instructions]
     assert instructions.index("USER") > max(
         at for at, name in enumerate(instructions) if name in ("COPY", "RUN")
@@ -35,7 +35,7 @@ def test_image_is_small_and_runs_without_rights() -> None:
 
 
 def test_context_of_build_has_what_is_copied_and_nothing_else() -> None:
-    """What the Dockerfile copies is there, and is all that is sent to the builder."""
+    """The Dockerfile copies only existing files, and exactly those are sent to the builder."""
     wanted = {
         source
         for stage in (BUILD, IMAGE)
@@ -52,7 +52,7 @@ def test_context_of_build_has_what_is_copied_and_nothing_else() -> None:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Path]:
-    """The application's folder as the image has it."""
+    """Make the application's folder as it is in the image."""
     app = read_only_app(tmp_path)
     yield app
     for path in (app, *app.rglob("*")):
@@ -60,7 +60,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_image_serves_is_healthy_and_drains(app: Path) -> None:
-    """Its commands as they stand: SIGTERM lets the work end, and the exit status is 0."""
+    """The image's own commands work: SIGTERM lets the work end, and the exit status is 0."""
     before = sorted(app.rglob("*"))
     with running(IMAGE, app.parent) as (process, url, health), Client(url) as client:
         assert subprocess.run(health, capture_output=True).returncode == 0
@@ -75,4 +75,4 @@ def test_image_serves_is_healthy_and_drains(app: Path) -> None:
     assert sorted(app.rglob("*")) == before
     with closing(SQLiteStore(app.parent / "data" / "operations.db")) as store:
         record = store.get(operation.name)
-    assert record.done or record.owner == ""  # a slow machine hands it back
+    assert record.done or record.owner == ""  # a slow machine returns it to the queue

@@ -15,7 +15,7 @@ from tests.full.examples.serving import ROOT
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    """What the demo prints on a screen of 80 columns."""
+    """Return what the demo prints on a terminal of 80 columns."""
     plain = {name: text for name, text in os.environ.items() if name != "FORCE_COLOR"}
     ran = subprocess.run(
         [sys.executable, "-m", "examples.analysis", "demo"],
@@ -30,7 +30,7 @@ def printed() -> str:
 
 
 def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
-    """Each endpoint came to 100 percent, and has its line in the table."""
+    """Each endpoint reaches 100 percent and has its row in the table."""
     for verb in NAMES:
         assert re.search(rf"^ *{verb} .*100% DONE", printed, re.MULTILINE)
         assert re.search(rf"│ POST /v1/{verb} +│ \S.* │", printed)
@@ -40,7 +40,7 @@ def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
 
 
 def test_cancel_wait_and_list_are_shown(printed: str) -> None:
-    """One is cancelled, one is waited for, the finished are listed; 80 columns are enough."""
+    """One operation is cancelled, one awaited, the finished ones listed, all within 80 columns."""
     percent = re.search(r"Cancelled a long track at (\d+) %: it ended CANCELLED", printed)
     assert percent is not None
     assert 0 < int(percent[1]) < 100

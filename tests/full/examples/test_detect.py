@@ -1,4 +1,4 @@
-"""detect: frontal faces in bundled pictures, and none where there are none."""
+"""detect: frontal faces in bundled pictures, and none in pictures without faces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.analysis.messages import DetectRequest, DetectResponse, Face, Imag
 from tests.full.examples.conftest import answer, encoded, flat, iou, levels, opened, saved
 
 FACE = (177, 66, 95, 95)
-"""The box that OpenCV's Haar cascade, an independent method, gives for the astronaut."""
+"""The astronaut's box according to OpenCV's Haar cascade, an independent method."""
 
 
 def run(image: Image, **options: int) -> Any:
@@ -25,12 +25,12 @@ def place(face: Face) -> tuple[int, int, int, int]:
 
 @pytest.fixture(scope="module")
 def astronaut() -> DetectResponse:
-    """What is found in the astronaut with defaults."""
+    """Return the faces in the astronaut, found with default options."""
     return run(encoded("astronaut.png"))
 
 
 def test_astronaut(astronaut: DetectResponse) -> None:
-    """One face, where another method finds it too, seen by 15 to 27 windows."""
+    """One face is found, where another method finds it too, by 15 to 27 windows."""
     (face,) = astronaut.faces
     assert iou(place(face), FACE) > 0.6
     assert 15 <= face.support <= 27
@@ -38,7 +38,7 @@ def test_astronaut(astronaut: DetectResponse) -> None:
 
 
 def test_two_faces() -> None:
-    """With its mirror image to its right the astronaut has two faces, best support first."""
+    """The astronaut beside its mirror image has two faces, the one with most support first."""
     both = np.hstack([levels("astronaut.png"), levels("astronaut.png")[:, ::-1]])
     found = run(saved(both))
     assert found.scale == 0.625
@@ -51,7 +51,7 @@ def test_two_faces() -> None:
 
 
 def test_enlarged() -> None:
-    """In a picture of 9 MP the box is in its own pixels, though the work was on a small copy."""
+    """The box is in pixels of the picture of 9 MP, although a small copy is searched."""
     found = run(saved(opened("astronaut.png").resize((3000, 3000)), "JPEG"))
     assert found.scale == pytest.approx(640 / 3000)
     factor = 3000 / 512
@@ -69,12 +69,12 @@ def test_enlarged() -> None:
     ],
 )
 def test_no_face(image: Image) -> None:
-    """No face is found where none is, nor in the smallest picture that is taken."""
+    """No face is found in pictures without faces, nor in the smallest allowed picture."""
     assert run(image).faces == ()
 
 
 def test_options(astronaut: DetectResponse) -> None:
-    """Who asks for more support than there is, or for larger faces, gets nothing."""
+    """More required support, or a larger minimum size, than the face has finds nothing."""
     support = astronaut.faces[0].support
     assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces
     for options in ({"min_neighbors": support + 1}, {"min_size_px": 200}, {"min_size_px": 2048}):

@@ -1,4 +1,4 @@
-"""What is drawn of results: of all ten, of those that found nothing, and by the command."""
+"""Drawings of results: of all ten analyses, of those that found nothing, and by the command."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ CORNERS = ((0, 0), (60, 0), (60, 40), (0, 40))
 
 @pytest.fixture(scope="module")
 def results(analyses: dict[str, Analysis]) -> dict[str, Any]:
-    """The response to the sample of each analysis."""
+    """Return the response to the sample of each analysis."""
     return {verb: analysis.result for verb, analysis in analyses.items()}
 
 
 @pytest.fixture(scope="module")
 def drawings(analyses: dict[str, Analysis]) -> dict[str, Drawing]:
-    coffee = analyses["verify"].request.reference  # the one of which the size counts
+    coffee = analyses["verify"].request.reference  # the picture whose size counts
     size = decode(coffee, "reference").size
     return {verb: draw(one.result, size) for verb, one in analyses.items()}
 
 
 def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
-    """The overlay as rows x columns x 4."""
+    """Return the overlay as rows x columns x 4."""
     return np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(drawing.overlay))))
 
 
@@ -65,7 +65,7 @@ def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
 def test_each_result_is_drawn_on_its_picture(
     verb: str, analyses: dict[str, Analysis], drawings: dict[str, Drawing]
 ) -> None:
-    """Each of the ten has its title and changes the picture, which becomes 960 pixels long."""
+    """Each of the ten drawings has its title and changes the picture, scaled to 960 pixels."""
     drawing, picture = drawings[verb], decode(first_picture(analyses[verb].request), "image")
     assert drawing.title == TITLES[verb]
     assert drawing.size == picture.size
@@ -79,7 +79,7 @@ def test_each_result_is_drawn_on_its_picture(
 
 
 def test_faces_and_changes_are_boxes(results: dict[str, Any], drawings: dict[str, Drawing]) -> None:
-    """The box is that of the response; a face says how often it was seen."""
+    """Each box is that of the response; a face has the number of windows that saw it."""
     face = results["detect"].faces[0]
     shape = drawings["detect"].shapes[0]
     box = face.bounding_box
@@ -98,7 +98,7 @@ def test_reference_is_outlined_where_it_lies(drawings: dict[str, Drawing]) -> No
 
 
 def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
-    """Objects are coloured and the ground is not; green lies where the brick is."""
+    """Objects are coloured and the background is not; green covers the brick."""
     coins = levels(drawings["segment"])
     assert 0.3 < (coins[:, :, 3] > 0).mean() < 0.4
     assert len(np.unique(coins[coins[:, :, 3] > 0][:, :3], axis=0)) == 8
@@ -112,7 +112,7 @@ def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
 def test_palette_is_a_strip_as_wide_as_its_shares(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
-    """The lowest eighth shows each colour, and its row has a bar of that colour."""
+    """The lowest eighth shows each colour by its share, and its row has a bar of that colour."""
     strip = levels(drawings["extract"])
     assert set(np.unique(strip[:-1, :, 3])) == {0}
     first = results["extract"].palette[0]
@@ -124,7 +124,7 @@ def test_palette_is_a_strip_as_wide_as_its_shares(
 
 
 def test_track_has_a_box_in_each_frame_and_a_way(drawings: dict[str, Drawing]) -> None:
-    """Thirty boxes, each in its own frame, and one open line in all frames."""
+    """There are thirty boxes, each in its own frame, and one open line in all frames."""
     *boxes, way = drawings["track"].shapes
     assert [box.frame for box in boxes] == list(range(30))
     assert {box.color for box in boxes} == {YELLOW}
@@ -134,7 +134,7 @@ def test_track_has_a_box_in_each_frame_and_a_way(drawings: dict[str, Drawing]) -
 def test_numbers_are_rows_and_shares_have_bars(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
-    """A share of 0..1 has a bar, another number has none; size and scale are left out."""
+    """A share of 0..1 has a bar and another number has none; size and scale are left out."""
     rows = {name: (text, share) for name, text, share, _ in drawings["score"].rows}
     assert rows["sharpness"] == (f"{results['score'].sharpness:.4g}", results["score"].sharpness)
     assert rows["noise sigma"][1] == -1
@@ -153,7 +153,7 @@ def test_numbers_are_rows_and_shares_have_bars(
     ],
 )
 def test_result_that_found_nothing_is_a_frame(result: Any, title: str, color: str) -> None:
-    """Then the whole picture is framed, and the frame says so."""
+    """The whole picture is framed, and the frame has the title."""
     (shape,) = draw(result).shapes
     assert (shape.points, shape.label, shape.color) == (CORNERS, title, color)
     assert draw(result).overlay == ""
@@ -161,14 +161,14 @@ def test_result_that_found_nothing_is_a_frame(result: Any, title: str, color: st
 
 
 def test_lost_box_is_red() -> None:
-    """Where the thing was not found the box is red and says so."""
+    """Where the object was not found, the box is red and is labelled "lost"."""
     position = m.TrackedPosition(bounding_box=BoundingBox(width=5, height=5), score=0.1)
     shape = draw(m.TrackResponse(positions=(position,), frame_count=1, **SIZE)).shapes[0]
     assert (shape.label, shape.color) == ("lost", RED)
 
 
 def test_extremes_can_be_drawn() -> None:
-    """A picture of one pixel, the narrowest ones, and a corner that lies behind the picture."""
+    """The picture has one pixel or is very narrow, or a corner is mapped behind the image plane."""
     for width, height in ((1, 20), (20, 1), (1, 1)):
         drawing = draw(m.ExtractResponse(image_width=width, image_height=height))
         assert max(paint(PIL.Image.new("RGB", (width, height)), drawing).size) >= 960
@@ -179,7 +179,7 @@ def test_extremes_can_be_drawn() -> None:
 
 
 def test_pictures_and_options_replace_those_of_the_sample() -> None:
-    """One picture or several frames for track, two for compare, further fields as JSON."""
+    """The test uses one picture or several frames for track, two for compare, and other fields."""
     coins, moon = encoded("coins.png"), encoded("moon.png")
     film = request_of("track", [coins, moon], '{"box": {"x": 1, "width": 9, "height": 9}}')
     assert (film.frames, film.image, film.box.x) == ((coins, moon), None, 1)
@@ -200,7 +200,7 @@ def test_pictures_and_options_replace_those_of_the_sample() -> None:
 def test_what_an_analysis_does_not_take_is_refused(
     verb: str, count: int, options: str, field: str
 ) -> None:
-    """The complaint names the field."""
+    """The error names the field."""
     assert refused(lambda: request_of(verb, [flat(64, 64)] * count, options)).field == field
 
 
@@ -240,7 +240,7 @@ def test_draw_says_in_one_sentence_why_not(words: str, sentence: str, server: Se
 
 
 def test_draw_uses_the_server_that_is_given(server: Server, tmp_path: Path) -> None:
-    """It is a client of any server of these ten; the folder of the picture has to exist."""
+    """It can use any server with these ten analyses; the folder of the picture must exist."""
     before = len(server.listed(pageSize=1000))
     with listening(server) as url:
         main(["score", "--server", url, "-o", str(tmp_path / "out.png")])

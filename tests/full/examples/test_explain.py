@@ -1,4 +1,4 @@
-"""explain: the parts of a picture that speak for a label are where the texture is."""
+"""explain: the parts of a picture that support a label are those with its texture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def heat(found: ExplainResponse) -> npt.NDArray[np.uint8]:
 
 @pytest.mark.parametrize(("label", "sign"), [("grass", 1), ("brick", -1)])
 def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
-    """Grass on the left speaks for grass and against brick; brick on the right the reverse."""
+    """Grass on the left supports grass and opposes brick; brick on the right does the reverse."""
     found = halves(label)
     left = [each.weight for each in found.regions if each.bounding_box.x < 256]
     right = [each.weight for each in found.regions if each.bounding_box.x >= 256]
@@ -52,14 +52,14 @@ def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
 
 
 def test_what_speaks_for_one_label_speaks_against_the_others() -> None:
-    """Summed over all labels the weight of every part is 0, as the probabilities sum to 1."""
+    """Over all labels the weights of each part add up to 0, as the probabilities add up to 1."""
     tables = [weights(halves(label)) for label in BUILT_IN]
     for place in tables[0]:
         assert abs(sum(table[place] for table in tables)) < 1e-9
 
 
 def test_the_predicted_label_is_the_default() -> None:
-    """No label asked for: the one that classify gives, with its very score."""
+    """Without a label, that of ``classify`` is explained, with exactly its score."""
     found = halves("")
     classified = classify(ClassifyRequest(image=HALVES), Recorder())
     assert (found.label, found.score) == (classified.label, classified.score)
@@ -68,12 +68,12 @@ def test_the_predicted_label_is_the_default() -> None:
 
 
 def test_regions_fall_and_tile_the_picture() -> None:
-    """Heaviest first; every pixel is in exactly one part, also in an odd size."""
+    """The heaviest part comes first; every pixel is in exactly one part, even in an odd size."""
     odd = np.pad(BRICK[:131, :203], ((0, 0), (0, 34)), mode="reflect")
     found = answer(ExplainRequest(image=saved(odd), segment_count=50, sample_count=50))
     falling = [each.weight for each in found.regions]
     assert falling == sorted(falling, reverse=True)
-    assert len(found.regions) == 49  # 7 x 7 is nearest to 50
+    assert len(found.regions) == 49  # 7 x 7 is the grid closest to 50
     covered = np.zeros((131, 237), dtype=int)
     for each in found.regions:
         box = each.bounding_box
@@ -83,7 +83,7 @@ def test_regions_fall_and_tile_the_picture() -> None:
 
 
 def test_the_heatmap() -> None:
-    """Grey in working size: 128 is 0, the heaviest part 255 or 1, brighter speaks for."""
+    """In the grey map of the working copy 128 means 0; the heaviest part is 255 or 1."""
     found = halves("grass")
     map_ = heat(found)
     assert map_.shape == (256, 512)
@@ -95,7 +95,7 @@ def test_the_heatmap() -> None:
 
 
 def test_a_large_picture_is_explained_on_a_copy() -> None:
-    """Boxes are in pixels of the original, the heatmap in those of the copy."""
+    """The boxes are in pixels of the original, the heatmap in pixels of the copy."""
     wide = saved(np.tile(BRICK[256:391], (1, 5)))
     found = answer(ExplainRequest(image=wide, segment_count=4, sample_count=50))
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 135)
@@ -107,7 +107,7 @@ def test_a_large_picture_is_explained_on_a_copy() -> None:
 
 
 def test_a_flat_picture() -> None:
-    """Every part is like every other: no weights, a grey heatmap, every number finite."""
+    """All parts are alike: their weights are 0, the heatmap is grey, and all numbers are finite."""
     for segments in (4, 256):
         found = answer(ExplainRequest(image=FLAT, segment_count=segments, sample_count=50))
         assert all(abs(each.weight) < 1e-9 for each in found.regions)
@@ -116,7 +116,7 @@ def test_a_flat_picture() -> None:
 
 
 def test_the_same_request_gives_the_same_response() -> None:
-    """Bit by bit, the heatmap too; another seed of 32 bits asks other questions."""
+    """All bits are equal, in the heatmap too; another seed of 32 bits takes other samples."""
     request = ExplainRequest(image=HALVES, label="grass", sample_count=200)
     assert answer(request) == answer(request)
     others = [answer(attrs.evolve(request, seed=seed)) for seed in (-(2**31), -1, 2**31 - 1)]
@@ -137,13 +137,13 @@ def test_examples_of_ones_own() -> None:
 
 
 def test_nearness() -> None:
-    """The whole picture counts fully, a quarter of it hardly: 1 - sqrt(1/4) is two widths."""
+    """The whole picture has weight 1, a quarter little: 1 - sqrt(1/4) is two kernel widths."""
     samples = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
     assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
 def test_a_unit_for_each_sample() -> None:
-    """Reported at least every 100 samples."""
+    """Progress is reported at least every 100 samples."""
     progress = Recorder()
     answer(ExplainRequest(image=FLAT, sample_count=250), progress)
     assert progress.units("PERTURBING") == (250, 250)

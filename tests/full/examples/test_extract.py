@@ -1,4 +1,4 @@
-"""extract: palette, fingerprint and embedded metadata of bundled and made pictures."""
+"""extract: palette, fingerprint and embedded metadata of bundled and generated pictures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tags_of(exif: PIL.Image.Exif) -> dict[str, str]:
 
 
 def test_the_palette_of_the_logo() -> None:
-    """Green, orange and the white behind it, each within 8 levels and 0.02."""
+    """Green, orange and the white background are found, each within 8 levels and 0.02."""
     colors = run(encoded("logo.png"), Feature.PALETTE, palette_size=3).palette
     assert colors[0].fraction == pytest.approx(0.36, abs=0.02)
     assert rgb(colors[0].color) == pytest.approx(rgb("#92c249"), abs=8)
@@ -58,7 +58,7 @@ def test_the_palette_of_the_logo() -> None:
 
 
 def test_the_palette_is_that_of_clusters_that_change_no_more() -> None:
-    """Ended early, the shares of the rocket were 0.538, 0.403 and 0.059."""
+    """With too few iterations, the shares of the rocket were 0.538, 0.403 and 0.059."""
     found = palette(encoded("rocket.jpg"), 3)
     assert list(found.values()) == pytest.approx([0.5055, 0.4357, 0.0588], abs=0.0001)
 
@@ -72,7 +72,7 @@ def test_fractions_fall_and_sum_to_one(size: int) -> None:
 
 
 def test_fewer_colours_than_asked_for() -> None:
-    """A picture of three colours has a palette of three, exactly these."""
+    """A picture of three colours has a palette of exactly these three."""
     colors = np.zeros((4, 10, 3), dtype=np.uint8)
     colors[:, 4:7] = (17, 200, 3)
     colors[:, 7:] = (255, 255, 255)
@@ -86,7 +86,7 @@ def test_fewer_colours_than_asked_for() -> None:
 
 
 def test_fingerprint_changes_little_under_strong_compression() -> None:
-    """The digest of the file, and of what it shows a hash of which at most 8 of 64 bits change."""
+    """The digest is that of the file; at most 8 of the 64 bits of the perceptual hash change."""
     picture = opened("astronaut.png")
     small, poor = saved(picture.resize((128, 128))), saved(picture, "JPEG", quality=10)
     for image, bits in ((encoded("astronaut.png"), 4), (small, 8), (poor, 8)):
@@ -98,30 +98,30 @@ def test_fingerprint_changes_little_under_strong_compression() -> None:
 def test_unrelated_pictures_have_other_hashes() -> None:
     """At least 20 of 64 bits differ for each pair of bundled pictures of different things."""
     names = {entry.name for entry in (files("skimage") / "data").iterdir()}
-    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # the same things as their twins
+    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # these two show the same as another
     hashes = [perceptual_hash(opened(name)) for name in names if name.endswith((".png", ".jpg"))]
     assert len(hashes) >= 20
     assert min(bits_apart(one, other) for one, other in combinations(hashes, 2)) >= 20
 
 
 def test_flat_picture_has_a_hash() -> None:
-    """Only the mean brightness stands out: rounding errors are no waves."""
+    """Only the mean brightness counts: rounding errors are not taken for waves."""
     assert perceptual_hash(PIL.Image.new("L", (50, 40), 93)) == "8000000000000000"
 
 
 def test_the_metadata_of_hubble() -> None:
-    """Size and tags as written in the file."""
+    """Size and tags are those in the file."""
     found = metadata_of(encoded("hubble_deep_field.jpg"))
     assert (found.format, found.mime_type, found.mode) == ("JPEG", "image/jpeg", "RGB")
     assert (found.width, found.height, found.frame_count) == (1000, 872, 1)
     assert found.tags["Software"] == "Adobe Photoshop CS5 Macintosh"
     assert found.tags["DateTime"] == "2012-09-17T15:53:45-04:00"
     assert "ExifOffset" not in found.tags
-    assert "Photoshop" not in repr(found)  # nor in logs: a tag may hold a place or a name
+    assert "Photoshop" not in repr(found)  # nor in logs, as a tag may have a place or a name
 
 
 def test_tags_of_camera_and_place() -> None:
-    """The blocks of the camera and of the place are read too; bytes that are no text by size."""
+    """The EXIF blocks of camera and place are read too; binary values are shown by their size."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
     exif[0xBEEF] = "no name"
@@ -151,10 +151,10 @@ def test_tags_are_bounded() -> None:
     assert len(tags_of(exif)) == MAX_TAGS
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow's, about what it skips
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow warns of what it skips
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6))
 def test_any_exif_block(changes: list[tuple[int, int]]) -> None:
-    """However the tags are damaged, the picture is extracted, and the tags are texts."""
+    """A picture with damaged tags is still analysed, and all its tags are texts."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
     exif[ExifTags.Base.XResolution] = IFDRational(0, 0)
@@ -169,14 +169,14 @@ def test_any_exif_block(changes: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_broken_exif_leaves_other_features(form: str) -> None:
-    """A broken EXIF block does not spoil the rest."""
+    """The other features are still extracted."""
     broken = saved(PIL.Image.new("RGB", (9, 5)), form, exif=b"Exif\0\0XX*\0nonsense")
     found = metadata_of(broken)
     assert (found.width, found.height, dict(found.tags)) == (9, 5, {})
 
 
 def test_metadata_is_upright() -> None:
-    """A turned file: the size is that of what is seen."""
+    """The size of a rotated file is that of the upright picture."""
     found = run(saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=oriented(6)))
     assert (found.metadata.width, found.metadata.height) == (5, 9)
     assert (found.image_width, found.image_height) == (5, 9)
@@ -192,7 +192,7 @@ def test_metadata_is_upright() -> None:
     ],
 )
 def test_frames_and_alpha(name: str, mode: str, frame_count: int, has_alpha: bool) -> None:
-    """What the file holds beyond its first, opaque picture."""
+    """The response has the mode, the number of frames, and whether there is transparency."""
     found = metadata_of(encoded(name))
     assert (found.mode, found.frame_count, found.has_alpha) == (mode, frame_count, has_alpha)
 
@@ -206,7 +206,7 @@ def test_frames_and_alpha(name: str, mode: str, frame_count: int, has_alpha: boo
     ],
 )
 def test_a_stage_for_each_feature(features: tuple[Feature, ...], stages: tuple[str, ...]) -> None:
-    """Always in the order of STAGES, so that progress never falls."""
+    """The stages always come in the order of STAGES, so that progress never falls."""
     progress = Recorder()
     answer(ExtractRequest(image=saved(PIL.Image.new("RGB", (3, 3))), features=features), progress)
     assert progress.calls[0::2] == [("DECODING", 1), *((stage, 1) for stage in stages)]

@@ -1,4 +1,4 @@
-"""The reference server over gRPC: the same operations as over HTTP."""
+"""The reference server over gRPC, with the same operations as over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 
 def test_our_client_over_grpc(tmp_path: Path) -> None:
-    """Started, waited for and listed over gRPC; the same operation over HTTP."""
+    """It is started, awaited and listed over gRPC; HTTP shows the same operation."""
     request = ScoreRequest(image=encoded("camera.png"))
     kinds = {"response": ScoreResponse, "metadata": AnalysisMetadata}
     with Process(*SERVE, f"sqlite:///{tmp_path / 'operations.db'}", "--grpc", "0") as process:

@@ -1,4 +1,4 @@
-"""The messages: names, bounds, JSON in and out."""
+"""The messages: their names, bounds and JSON."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ NAMED = [cls for cls in MESSAGES if full_name(cls)]
 
 
 def load(cls: type, value: object) -> object:
-    """The message that a JSON body says, read as a server reads requests."""
+    """Parse a message from JSON strictly, as a server parses requests."""
     return TypeRegistry().load(value, cls, strict=True)  # type: ignore[arg-type]  # any JSON
 
 
 def test_names() -> None:
-    """Each method has its request and response, and all the parts are there, once."""
+    """Each method has its request and response, and every message is registered once."""
     names = sorted(str(full_name(cls)) for cls in NAMED)
     wanted = [f"{verb}{kind}" for verb in VERBS for kind in ("Request", "Response")]
     assert names == sorted(PACKAGE + name for name in (*wanted, *PARTS, "AnalysisMetadata"))
-    registry = TypeRegistry(*NAMED)  # takes each, so it has a shape that travels
+    registry = TypeRegistry(*NAMED)  # accepts each class, so each has a valid shape
     assert {registry.name_of(cls) for cls in NAMED} == {PACKAGE + cls.__name__ for cls in NAMED}
 
 
@@ -64,7 +64,7 @@ BOUNDS: Sequence[tuple[type, str, float, float]] = [
 
 @pytest.mark.parametrize(("cls", "name", "low", "high"), BOUNDS)
 def test_bounds(cls: type, name: str, low: float, high: float) -> None:
-    """The bounds themselves are taken, what lies beyond is refused, in Python and in JSON."""
+    """The bounds themselves are accepted, values beyond them are refused, in Python and in JSON."""
     step = 1 if isinstance(low, int) else 0.0001
     for value in (low, high):
         assert getattr(cls(**{name: value}), name) == value
@@ -75,7 +75,7 @@ def test_bounds(cls: type, name: str, low: float, high: float) -> None:
 
 
 def test_error_of_open_bound_names_it() -> None:
-    """The message says whether a bound itself is allowed."""
+    """The error says whether the bound itself is allowed."""
     error = refused(lambda: VerifyRequest(ratio=1.0))
     assert str(error) == "ratio: must be greater than 0.0 and less than 1.0, got 1.0"
     error = refused(lambda: VerifyRequest(max_error_px=math.nan))
@@ -83,5 +83,5 @@ def test_error_of_open_bound_names_it() -> None:
 
 
 def test_pictures_are_not_printed() -> None:
-    """A log of a request has the size of the picture, not its content."""
+    """The log of a request has the size of the picture, not its content."""
     assert "<1000 bytes>" in repr(DetectRequest(image=Image(content=bytes(1000))))

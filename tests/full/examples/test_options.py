@@ -1,4 +1,4 @@
-"""The commands of the example: a wrong option is answered with a sentence."""
+"""The example's commands report a wrong option in a sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.waiting import PATIENCE
     ],
 )
 def test_options(options: str, status: int, said: str, tmp_path: Path) -> None:
-    """A wrong option is answered with a sentence and an exit status, never with a traceback."""
+    """A wrong option gives a sentence and an exit status, never a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = options.format(port=taken.getsockname()[1]).split()
         command = [sys.executable, "-m", "examples.analysis", *words]

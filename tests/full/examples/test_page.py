@@ -1,4 +1,4 @@
-"""The demo page over a real server: its routes, its headers, and what it is refused."""
+"""The demo page on a real server: its routes, its headers, and the requests it refuses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HEADERS = {
 
 @pytest.fixture(scope="module")
 def site(server: Server) -> Iterator[httpx.Client]:
-    """The reference server under uvicorn."""
+    """Serve the reference server with uvicorn."""
     with listening(server) as url, httpx.Client(base_url=url, timeout=PATIENCE) as http:
         yield http
 
@@ -57,7 +57,7 @@ def site(server: Server) -> Iterator[httpx.Client]:
     ],
 )
 def test_files_of_the_page_are_guarded(path: str, kind: str, site: httpx.Client) -> None:
-    """Each has its type, a policy without exceptions, and is not kept."""
+    """Each has its type, a strict content security policy, and is not cached."""
     reply = site.get(path)
     assert (reply.status_code, reply.headers["content-type"]) == (200, kind)
     assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
@@ -67,7 +67,7 @@ def test_files_of_the_page_are_guarded(path: str, kind: str, site: httpx.Client)
 
 
 def test_each_analysis_has_a_sample(site: httpx.Client) -> None:
-    """It is the request that the page posts, and the reply is JSON that is not kept."""
+    """The sample is the request that the page posts; the reply is JSON and is not cached."""
     for verb in NAMES:
         reply = site.get(f"/samples/{verb}")
         assert reply.headers["cache-control"] == "no-store"
@@ -97,13 +97,13 @@ def test_pictures_of_the_page_are_those_that_scikit_image_brings(site: httpx.Cli
     ],
 )
 def test_what_is_not_there_is_not_found(path: str, status: int, site: httpx.Client) -> None:
-    """The error is that of the interface; what names no operation is a mistake of the caller."""
+    """The error is one of the API; a name that is not valid is an invalid argument."""
     reply = site.get(path)
     assert reply.status_code == reply.json()["error"]["code"] == status
 
 
 def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
-    """Dots are part of no name, even when no client tidies the path."""
+    """A path with dots finds nothing, even if the client does not normalize it."""
     for path in ("/../page.py", "/pictures/../../__init__.py", "/page.css/../page.py"):
         connection = http.client.HTTPConnection(site.base_url.host, site.base_url.port)
         connection.request("GET", path)
@@ -112,7 +112,7 @@ def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
 
 
 def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> None:
-    """The page reads it by the name of the operation; the query has the size of the reference."""
+    """The page requests it by the operation's name; the query has the size of the reference."""
     name = server.start("verify", sample("verify"))["name"]
     server.finish(name)
     plain = site.get(f"/drawings/{name}").json()
@@ -125,7 +125,7 @@ def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> No
 
 
 def test_operation_without_response_has_no_drawing(server: Server, site: httpx.Client) -> None:
-    """Neither one that runs, which says so, nor one that has failed."""
+    """The error is the same for a running operation as for one that failed."""
     running = server.start("track", slow_request(32))["name"]
     broken = server.start("score", {"image": image(encoded("coins.png").content[:3000])})
     server.finish(broken["name"])
@@ -139,7 +139,7 @@ def test_operation_without_response_has_no_drawing(server: Server, site: httpx.C
 
 
 def test_open_shows_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The browser gets the address that is printed, which works; Ctrl-C ends the server too."""
+    """The browser opens the printed address, which works; Ctrl-C ends the server too."""
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/seen\n')
     browser.chmod(stat.S_IRWXU)

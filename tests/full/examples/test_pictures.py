@@ -1,4 +1,4 @@
-"""From a file to pixels: limits by the header alone, decoding, frames, and the working copy."""
+"""From files to pixels: limits checked by the header, decoding, frames, and the working copy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def checked(image: Image | None, min_side: int = 1, longest: int = 2048) -> pict
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG, with its checksum."""
+    """Return a chunk of a PNG, with its checksum."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
@@ -78,14 +78,14 @@ def halved(image: Image) -> Image:
 
 @pytest.mark.parametrize(("form", "mime_type"), FORMATS.items())
 def test_header_of_each_format(form: str, mime_type: str, no_decoding: None) -> None:
-    """Six formats are read, their size and type found without decoding."""
+    """The size and type of all six formats are found without decoding."""
     header = checked(saved(PIL.Image.new("RGB", (40, 30)), form))
     assert (header.format, header.mime_type) == (form, mime_type)
     assert (header.width, header.height) == (40, 30)
 
 
 def zipped_text() -> bytes:
-    """A PNG with a compressed text of 80 MB in it, for which Pillow raises ValueError."""
+    """Return a PNG with a compressed text of 80 MB, for which Pillow raises ValueError."""
     content = flat(30, 30).content
     end_of_header = content.index(b"IDAT") - 4
     text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(80_000_000), 9))
@@ -93,14 +93,14 @@ def zipped_text() -> bytes:
 
 
 def bomb(side: int) -> bytes:
-    """A small PNG which says that it is large."""
+    """Return a small PNG whose header claims that it is large."""
     size = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     chunks = chunk(b"IHDR", size) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def deep(mode: str) -> bytes:
-    """A TIFF in a mode that Pillow would silently turn to black."""
+    """Return a TIFF in a mode that Pillow would silently turn black."""
     return saved(PIL.Image.new(mode, (30, 30)), "TIFF").content
 
 
@@ -130,7 +130,7 @@ REFUSED = [
 def test_picture_outside_the_limits_is_refused_by_its_header(
     content: bytes, description: str, no_decoding: None
 ) -> None:
-    """In our words, not in those of Pillow; where a picture is shrunk, its size at work counts."""
+    """The error has our words, not Pillow's; the least side is that of the shrunk copy."""
     error = refused(lambda: checked(Image(content=content), min_side=8, longest=80))
     assert error.field == "image.content"
     assert error.description.startswith(description)
@@ -138,13 +138,13 @@ def test_picture_outside_the_limits_is_refused_by_its_header(
 
 @pytest.mark.parametrize("size", [(4000, 4000), (400, 20), (20, 400), (1, 1), (160, 16)])
 def test_limits_themselves_are_allowed(size: tuple[int, int]) -> None:
-    """Of pixels, of the ratio either way round, and of the least side at work."""
+    """That holds for the pixels, the ratio of both orientations, and the least side of the copy."""
     header = checked(flat(*size, "1"), min_side=min(size[1], 8), longest=max(80, max(size) // 2))
     assert (header.width, header.height) == size
 
 
 def test_mime_type() -> None:
-    """A type may be given in any case; the error for a wrong one names the type of the content."""
+    """The type's case does not matter; the error for a wrong type names that of the content."""
     content = encoded("camera.png").content
     assert checked(Image(content=content, mime_type="IMAGE/PNG")).mime_type == "image/png"
     error = refused(lambda: checked(Image(content=content, mime_type="image/jpeg")))
@@ -164,14 +164,14 @@ def test_size_is_upright(form: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_unreadable_exif_turns_nothing(form: str) -> None:
-    """A broken EXIF block is no reason to refuse a picture that every browser shows."""
+    """A picture with a broken EXIF block is accepted, as every browser shows it."""
     image = saved(PIL.Image.new("RGB", (40, 30)), form, exif=b"Exif\0\0nonsense")
     assert checked(image).width == 40
     assert decode(image, "image").size == (40, 30)
 
 
 def test_exif_behind_the_pixels(no_decoding: None) -> None:
-    """In a PNG the tag may follow the pixels: the header is read without them."""
+    """In a PNG the tag may follow the pixels: the header is read without decoding them."""
     content = flat(40, 30).content
     end = content.index(b"IEND") - 4
     late = content[:end] + chunk(b"eXIf", oriented(6).tobytes()[6:]) + content[end:]
@@ -179,7 +179,7 @@ def test_exif_behind_the_pixels(no_decoding: None) -> None:
 
 
 def test_phone_picture() -> None:
-    """A JPEG with a second picture in it calls itself MPO, and is a JPEG all the same."""
+    """A JPEG that contains a second picture has the format MPO, and is accepted as a JPEG."""
     image = film("MPO", [RED, BLUE])
     with PIL.Image.open(io.BytesIO(image.content)) as opened_by_pillow:
         assert opened_by_pillow.format == "MPO"
@@ -192,7 +192,7 @@ def test_phone_picture() -> None:
 
 
 def test_bytes_missing_or_behind_the_pixels_of_a_png_do_not_matter() -> None:
-    """Its last chunk, of 12 bytes, may lack, and what follows the end is no part of it."""
+    """The last chunk, of 12 bytes, may be missing, and extra bytes after the end are ignored."""
     whole = encoded("camera.png")
     for content in (whole.content[:-12], whole.content + bytes(range(100))):
         assert decode(Image(content=content), "image").tobytes() == decode(whole, "i").tobytes()
@@ -202,7 +202,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
 
 
 def broken_sum() -> Image:
-    """A PNG with one wrong bit in the checksum of its pixels."""
+    """Return a PNG with one wrong bit in the checksum of its pixels."""
     content = saved(NOISE).content
     place = content.rindex(b"IEND") - 5
     return Image(content=content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -213,7 +213,7 @@ BROKEN = [broken_sum(), *(halved(saved(NOISE, form)) for form in FORMATS if form
 
 @pytest.mark.parametrize("image", BROKEN)
 def test_picture_that_is_cut_off_or_damaged_is_refused(image: Image) -> None:
-    """What its header says is well; only decoding finds that the pixels are not."""
+    """Its header is valid; only decoding finds that the pixels are not."""
     checked(image)
     error = refused(lambda: decode(image, "reference"))
     assert error.field == "reference.content"
@@ -244,13 +244,13 @@ WHITE, GREY, BLACK = [255] * 3, [127] * 3, [0] * 3
         (saved(pixels(GREY_16, dtype="u2")), [0, 0, 1, 1, 128, 255]),
         (saved(BIG_ENDIAN, "TIFF"), [0, 1, 255]),
         (saved(pixels([True, False], dtype="bool")), [255, 0]),
-        (saved(ALPHA), [WHITE, GREY, BLACK]),  # alpha goes over white
+        (saved(ALPHA), [WHITE, GREY, BLACK]),  # alpha is blended over white
         *((with_transparent_black(mode), [WHITE]) for mode in ("L", "RGB", "P")),
-        (film("WEBP", [RED, BLUE], lossless=True), [[255, 0, 0]]),  # its first frame
+        (film("WEBP", [RED, BLUE], lossless=True), [[255, 0, 0]]),  # only the first frame counts
     ],
 )
 def test_levels_of_pixels_are_those_that_are_seen(image: Image, row: list[object]) -> None:
-    """Eight bits each, opaque, grey or RGB."""
+    """Each pixel has eight bits, is opaque, and is grey or RGB."""
     assert array(decode(image, "image"))[0].tolist() == row
 
 
@@ -259,12 +259,12 @@ def test_levels_of_pixels_are_those_that_are_seen(image: Image, row: list[object
     [("LA", "PNG"), ("P", "GIF"), ("CMYK", "JPEG"), ("YCbCr", "TIFF"), ("LAB", "TIFF")],
 )
 def test_whatever_is_not_grey_becomes_rgb(mode: str, form: str) -> None:
-    """Also modes that have no colour of their own, or another order of it."""
+    """Modes without colour, or with another order of channels, become RGB too."""
     assert decode(saved(PIL.Image.new(mode, (30, 20)), form), "image").mode == "RGB"
 
 
 def test_grey() -> None:
-    """Luminance is 0..1: levels / 255 of grey pictures, weighted channels of colour."""
+    """The luminance is 0..1: levels / 255 in grey pictures, else the weighted channels."""
     assert grey(decode(encoded("camera.png"), "image")) == pytest.approx(levels("camera.png") / 255)
     red = grey(decode(flat(3, 2, color=(255, 0, 0)), "image"))
     assert red == pytest.approx(np.full((2, 3), 0.2125))
@@ -280,7 +280,7 @@ def animation(form: str, size: tuple[int, int], number: int) -> Image:
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_frames(form: str) -> None:
-    """All frames of an animation or a file with pages, in their order."""
+    """All frames of an animation, or pages of a file, are returned in order."""
     image = animation(form, (30, 20), 5)
     found = list(frames(image, "image"))
     assert [frame.size for frame in found] == [(30, 20)] * 5
@@ -292,7 +292,7 @@ def test_frames(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_still_pictures(form: str) -> None:
-    """A still picture is not animated, and is its own only frame."""
+    """A still picture is not animated, and has one frame."""
     image = saved(PIL.Image.new("RGB", (30, 20)), form)
     assert not is_animated(image)
     assert count_frames(image, "image") == len(list(frames(image, "image"))) == 1
@@ -301,7 +301,7 @@ def test_still_pictures(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["GIF", "TIFF"])
 def test_frames_are_counted_with_a_cap(form: str) -> None:
-    """64 frames are read; with 65 reading fails, and counting stops."""
+    """64 frames are read; with 65, reading fails and counting stops."""
     assert len(list(frames(animation(form, (8, 8), 64), "image"))) == 64
     image = animation(form, (8, 8), 70)
     assert count_frames(image, "image") == 65
@@ -310,18 +310,18 @@ def test_frames_are_counted_with_a_cap(form: str) -> None:
 
 
 def blank_pages(*sizes: tuple[int, int]) -> Image:
-    """A TIFF of white pages, well compressed."""
+    """Return a TIFF of white pages, well compressed."""
     return film("TIFF", [PIL.Image.new("1", size, 1) for size in sizes], compression="group4")
 
 
 def test_frames_have_a_limit_of_pixels_together() -> None:
-    """64 MP are the end, whatever the number of frames."""
+    """The limit is 64 MP, whatever the number of frames."""
     error = refused(lambda: list(frames(blank_pages(*[(3900, 4000)] * 5), "image")))
     assert error.description == "has frames of more than 64,000,000 pixels together"
 
 
 def grown(side: int) -> Image:
-    """A GIF whose second frame does not fit, by which it grows."""
+    """Return a GIF whose second frame is larger than the first and enlarges the picture."""
     image = animation("GIF", (30, 20), 2)
     place = image.content.rindex(b"," + struct.pack("<HHHH", 0, 0, 30, 20)) + 5
     size = struct.pack("<HH", side, side)
@@ -339,7 +339,7 @@ SECOND_PAGES = [
 
 @pytest.mark.parametrize(("image", "description"), SECOND_PAGES)
 def test_each_page_is_measured_when_it_is_reached(image: Image, description: str) -> None:
-    """Before it is decoded, whether it is read or only counted."""
+    """Its size is checked before it is decoded, whether the frames are read or only counted."""
     checked(image)
     for read in (lambda: list(frames(image, "image")), lambda: count_frames(image, "image")):
         error = refused(read)
@@ -348,7 +348,7 @@ def test_each_page_is_measured_when_it_is_reached(image: Image, description: str
 
 
 def test_second_page_broken() -> None:
-    """A page whose directory leads nowhere is reported by its number."""
+    """The error gives the number of the page, whose directory is missing."""
     image = animation("TIFF", (30, 20), 2)
     start = int.from_bytes(image.content[4:8], "little")
     entries = int.from_bytes(image.content[start : start + 2], "little")
@@ -360,7 +360,7 @@ def test_second_page_broken() -> None:
 
 
 def test_animation_cut_in_half() -> None:
-    """The frames before the cut are not taken for the whole."""
+    """An animation that is cut off is refused, although its first frames can be read."""
     noise = np.random.default_rng(0).integers(0, 256, (6, 40, 40), dtype=np.uint8)
     for form in ("GIF", "PNG", "TIFF"):
         image = halved(film(form, list(map(PIL.Image.fromarray, noise))))
@@ -382,7 +382,7 @@ def test_working_copy_is_as_of_thumbnail() -> None:
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
 def test_working_size(width: int, height: int, longest: int) -> None:
-    """No side is enlarged, none vanishes, and the longest is the limit if it was above."""
+    """No side is enlarged or vanishes; the longest side is the limit if it was above."""
     small = working_size(width, height, longest)
     assert max(small) == min(longest, max(width, height))
     assert 1 <= small[0] <= width
@@ -391,7 +391,7 @@ def test_working_size(width: int, height: int, longest: int) -> None:
 
 @given(st.integers(8, 5000), st.integers(8, 5000), st.data())
 def test_original_box_lies_inside(width: int, height: int, data: st.DataObject) -> None:
-    """Every box of the working copy has its place, at least a pixel wide, in the original."""
+    """Every box of the working copy is a box in the original, at least a pixel wide."""
     small = working_size(width, height, 640)
     left = data.draw(st.integers(0, small[0] - 1))
     top = data.draw(st.integers(0, small[1] - 1))

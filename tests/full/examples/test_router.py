@@ -1,4 +1,4 @@
-"""The pure part of the /v1 router (spec §10)."""
+"""The part of the /v1 router that does no I/O (spec §10)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
 
 
 def answer_of(method: str, path: str) -> dict[str, Any]:
-    """The answer, in the format of the vectors."""
+    """Return the route or the error, in the format of the test vectors."""
     try:
         answer: Answer = route(method, path)
     except HttpMethodNotAllowed as refused:
@@ -47,13 +47,13 @@ def answer_of(method: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
 def test_route_vector(case: dict[str, Any]) -> None:
-    """Every request of service_routers.json goes where it says."""
+    """Every request of service_routers.json is routed as the vector says."""
     assert answer_of(case["method"], case["path"]) == case["expect"]
 
 
 @pytest.mark.parametrize("case", HEALTH_CASES, ids=lambda case: case["id"])
 def test_health_vector(case: dict[str, Any]) -> None:
-    """Every health report of the vectors has that status, that body and that order of keys."""
+    """Every health report has the status, the body and the order of keys of its vector."""
     status, body = health(datetime.fromisoformat(case["now"]), case["ok"], case["status_value"])
     assert (status, body) == (case["expect"]["http"], case["expect"]["body"])
     assert list(body) == case["expect"]["key_order"]
@@ -61,19 +61,19 @@ def test_health_vector(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/nothing/%zz", "%", "/v1/track/%ff", "/v1/health/\udc80"])
 def test_malformed_escapes_come_first(path: str) -> None:
-    """A malformed path is refused as such, wherever it leads."""
+    """A malformed path is refused, whatever route it would take."""
     with pytest.raises(MalformedRequest):
         route("POST", path)
 
 
 def test_health_knows_head_from_get() -> None:
-    """HEAD is answered like GET, without the body."""
+    """HEAD is routed like GET, but without a body."""
     assert route("GET", "/v1/health") == ToHealth(head=False)
     assert route("HEAD", "/%761/health") == ToHealth(head=True)
 
 
 def test_root_of_a_router_takes_post_for_its_handler() -> None:
-    """Other methods are not allowed and deeper paths are not found, handler or none."""
+    """Other methods are not allowed and deeper paths are not found, with or without a handler."""
     for rest in ("", "/"):
         assert default_answer("POST", ToRouter("score", rest), "handler") == "handler"
     with pytest.raises(MethodNotSupported, match="POST /v1/track is not supported"):
@@ -89,7 +89,7 @@ def test_root_of_a_router_takes_post_for_its_handler() -> None:
 
 
 def test_the_timestamp_is_utc_in_milliseconds() -> None:
-    """Another zone is converted, and what is finer than a millisecond is cut off."""
+    """Another zone is converted, and fractions of a millisecond are cut off."""
     zone = timezone(timedelta(hours=2))
     _, body = health(datetime(2030, 1, 1, 1, 0, 0, 999_999, zone))
     assert body["timestamp"] == "2029-12-31T23:00:00.999Z"
@@ -104,7 +104,7 @@ def test_the_timestamp_is_utc_in_milliseconds() -> None:
     ],
 )
 def test_a_report_that_contradicts_itself_is_refused(now: datetime, ok: bool, status: str) -> None:
-    """A moment without zone, or ok beside another status, is the application's mistake."""
+    """A time without a zone, or ``ok`` with a contradicting status, is the application's error."""
     with pytest.raises(ValueError, match=r"time zone|cannot be"):
         health(now, ok, status)
 
@@ -114,6 +114,6 @@ PIECES = st.sampled_from(["/", "v1", "detect", "health", "%2F", "%", "%c3", "é"
 
 @given(st.sampled_from(["GET", "POST", "OPTIONS", "x"]), st.lists(PIECES).map("".join))
 def test_no_path_raises_anything_else(method: str, path: str) -> None:
-    """Whatever the path, it is answered or refused with one of our errors."""
+    """Every path has a route or is refused with one of our errors."""
     assert answer_of(method, path)
     assert answer_of(method, f"/v1/detect{path}")

@@ -1,4 +1,4 @@
-"""score: the technical quality of a photograph falls with what spoils it."""
+"""score: the technical quality of a photograph, which falls with blur, noise and flatness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_on(grey: npt.ArrayLike) -> ScoreResponse:
 
 
 def test_camera() -> None:
-    """The measures of the cameraman."""
+    """The measured values are those of the cameraman."""
     found = run(CAMERA)
     assert found.blur == pytest.approx(0.288, rel=0.01)
     assert found.noise_sigma == pytest.approx(1.48, rel=0.01)
@@ -42,7 +42,7 @@ def test_camera() -> None:
 
 
 def test_the_overall_score_is_the_geometric_mean() -> None:
-    """100 x the fourth root of the product of the four qualities, each 0..1."""
+    """It is 100 x the fourth root of the product of four qualities, each 0..1."""
     found = run(encoded("rocket.jpg"))
     qualities = (found.sharpness, found.cleanness, found.contrast, found.exposure)
     assert all(0 <= quality <= 1 for quality in qualities)
@@ -51,13 +51,13 @@ def test_the_overall_score_is_the_geometric_mean() -> None:
 
 
 def test_blur_lowers_the_score() -> None:
-    """The more blurred, the lower."""
+    """More blur gives a lower score."""
     scores = [run_on(gaussian(LEVELS / 255, sigma) * 255).overall for sigma in (1, 2, 4)]
     assert scores == pytest.approx([93.7, 84.0, 63.1], rel=0.01)
 
 
 def test_noise_is_measured_and_lowers_the_score() -> None:
-    """The noise that was added is found again, on top of the picture's own."""
+    """The measured noise is the noise that was added, on top of the picture's own."""
     noise = np.random.default_rng(0).normal(size=LEVELS.shape)
     found = [run_on(LEVELS + sigma * noise) for sigma in (5, 10, 20)]
     assert [each.noise_sigma for each in found] == pytest.approx([6.7, 11.1, 20.0], abs=1)
@@ -82,7 +82,7 @@ def test_black_and_white_artwork_scores_nothing() -> None:
 
 
 def test_colourfulness_by_hand() -> None:
-    """Half pure red, half pure blue: the means and deviations of rg and yb are known."""
+    """With half pure red and half pure blue, the means and deviations of rg and yb are known."""
     colors = np.zeros((16, 32, 3), dtype=np.uint8)
     colors[:, :16, 0] = 255
     colors[:, 16:, 2] = 255
@@ -98,6 +98,6 @@ def test_grey_as_rgb_scores_the_same() -> None:
 
 
 def test_a_large_picture_is_scored_on_a_copy() -> None:
-    """The scale says so, the size stays that of the upright original."""
+    """The scale is that of the copy, the size that of the upright original."""
     found = run(saved(PIL.Image.linear_gradient("L").resize((3000, 400))))
     assert (found.scale, found.image_width, found.image_height) == (2048 / 3000, 3000, 400)

@@ -1,4 +1,4 @@
-"""segment: coins and discs are objects, superpixels follow the colours."""
+"""segment: coins and discs are objects, and superpixels follow the colours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.full.examples.conftest import (
 )
 
 DISCS = (60, 60, 30), (60, 100, 25), (140, 200, 40), (60, 240, 20), (60, 270, 20)
-"""Row, column, radius: two pairs that touch, and one alone."""
+"""Row, column, radius: two pairs that touch, and a single disc."""
 
 
 def run(image: Image, progress: Recorder | None = None, **options: Any) -> Any:
@@ -46,7 +46,7 @@ def label_map(response: SegmentResponse) -> npt.NDArray[np.uint16]:
 
 
 def discs(*chosen: tuple[int, int, int]) -> Image:
-    """Bright discs on a dark ground of 200 x 300."""
+    """Return bright discs on a dark background of 200 x 300."""
     rows, columns = np.mgrid[:200, :300]
     pixels = np.full((200, 300), 30, dtype=np.uint8)
     for row, column, radius in chosen:
@@ -56,18 +56,18 @@ def discs(*chosen: tuple[int, int, int]) -> Image:
 
 @pytest.fixture(scope="module")
 def coins() -> SegmentResponse:
-    """The coins with defaults."""
+    """Segment the coins with default options."""
     return run(encoded("coins.png"))
 
 
 @pytest.fixture(scope="module")
 def superpixels() -> SegmentResponse:
-    """The astronaut in about a hundred superpixels."""
+    """Segment the astronaut into about a hundred superpixels."""
     return run(encoded("astronaut.png"), method=SegmentMethod.SUPERPIXELS)
 
 
 def test_coins(coins: SegmentResponse) -> None:
-    """24 coins in four rows of six, each with its area."""
+    """There are 24 coins in four rows of six, each with its area."""
     assert coins.region_count == len(coins.regions) == 24
     heights = sorted(region.centroid.y for region in coins.regions)
     rows = [np.mean(heights[start : start + 6]) for start in range(0, 24, 6)]
@@ -80,7 +80,7 @@ def test_coins(coins: SegmentResponse) -> None:
 
 
 def test_coins_label_map(coins: SegmentResponse) -> None:
-    """The map has the regions under their labels, and 0 elsewhere."""
+    """The map has each region's label at its pixels, and 0 elsewhere."""
     labels = label_map(coins)
     assert labels.shape == (303, 384)
     assert coins.foreground_fraction == pytest.approx((labels > 0).mean())
@@ -106,7 +106,7 @@ def test_coins_label_map(coins: SegmentResponse) -> None:
     ids=["half size", "inverted", "split"],
 )
 def test_coins_otherwise(image: Image, options: dict[str, object]) -> None:
-    """The same 24 at half size, inverted, or if touching ones were to be split."""
+    """The same 24 are found at half size, inverted, or with touching objects split."""
     assert run(image, **options).region_count == 24
 
 
@@ -117,7 +117,7 @@ def test_discs() -> None:
 
 
 def test_min_area() -> None:
-    """Objects below the given area are no objects; the area counts original pixels."""
+    """Objects below this area, in pixels of the original, are left out."""
     image = discs((60, 60, 30), (140, 200, 40))
     assert run(image, min_area_px=3500).region_count == 1
     assert run(image, min_area_px=16_000_000).region_count == 0
@@ -133,7 +133,7 @@ def test_min_area() -> None:
 
 @pytest.mark.parametrize("split_touching", [False, True])
 def test_one_colour_has_no_objects(split_touching: bool) -> None:
-    """A flat picture has 0 objects, also in the smallest size."""
+    """A flat picture has no objects, even in the smallest size."""
     for image in (flat(300, 200, color=(90, 90, 90)), flat(16, 16)):
         found = run(image, split_touching=split_touching)
         assert (found.region_count, found.regions, found.foreground_fraction) == (0, (), 0)
@@ -141,7 +141,7 @@ def test_one_colour_has_no_objects(split_touching: bool) -> None:
 
 
 def test_superpixels(superpixels: SegmentResponse) -> None:
-    """40 to 110 connected regions that cover every pixel."""
+    """40 to 110 connected regions cover every pixel."""
     labels = label_map(superpixels)
     assert 40 <= superpixels.region_count <= 110
     assert superpixels.foreground_fraction == 1
@@ -155,14 +155,14 @@ def test_superpixels(superpixels: SegmentResponse) -> None:
 
 
 def test_grey_superpixels() -> None:
-    """Of a grey picture they are no plain grid: the sizes differ widely."""
+    """In a grey picture they are not a plain grid: their sizes differ widely."""
     found = run(encoded("camera.png"), method=SegmentMethod.SUPERPIXELS)
     areas = sorted(region.area_px for region in found.regions)
     assert areas[-1] > 3 * areas[0]
 
 
 def test_first_thousand_regions() -> None:
-    """Of more regions than 1000 the first are described, all are counted and in the map."""
+    """Only the first 1000 regions are described, but all are counted and in the map."""
     found = run(flat(100, 100), method=SegmentMethod.SUPERPIXELS, segment_count=2000)
     assert found.region_count > 1000
     assert [region.label for region in found.regions] == list(range(1, 1001))
@@ -170,7 +170,7 @@ def test_first_thousand_regions() -> None:
 
 
 def test_progress_of_superpixels() -> None:
-    """They go through the same stages as objects; any call may cancel."""
+    """They have the same stages as objects; a cancellation at any call ends the work."""
     image, progress = saved(opened("coins.png").resize((96, 76))), Recorder()
     run(image, progress, method=SegmentMethod.SUPERPIXELS)
     assert progress.stages == ["DECODING", *STAGES]

@@ -1,4 +1,4 @@
-"""The reference server as a whole: ten endpoints, health, the router, and the operations."""
+"""The reference server as a whole: ten endpoints, health, the router and the operations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PACKAGE = "type.googleapis.com/lro.examples.analysis.v1."
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analysis]) -> None:
-    """POST gives an operation at once, queued, with its picture as the target."""
+    """POST returns a queued operation at once; its target is the picture."""
     first, request = analyses[verb].first, analyses[verb].request
     picture = request.frames[0] if verb == "track" else request.image
     assert first["name"].startswith("operations/")
     created = first["metadata"].pop("createTime")
     assert datetime.fromisoformat(created).utcoffset() == timedelta()
-    # Where a worker is free, it has begun already.
+    # A free worker may have begun already.
     assert first["metadata"].pop("startTime", created) == created
     assert first == {
         "name": first["name"],
@@ -44,7 +44,7 @@ def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analy
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_analysis_succeeds(verb: str, analyses: dict[str, Analysis]) -> None:
-    """It ends with a response of the declared type, all units done, 100 percent."""
+    """It ends with a response of the declared type, all units done and 100 percent."""
     response, metadata = analyses[verb].response, analyses[verb].seen[-1]
     assert response["@type"] == f"{PACKAGE}{verb.capitalize()}Response"
     assert 0 < response["scale"] <= 1
@@ -81,7 +81,7 @@ def test_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_health(server: Server) -> None:
-    """The report has its keys in order; HEAD is answered with its headers alone."""
+    """The keys are in order; HEAD returns the headers alone."""
     reply = server.call("GET", "/v1/health?verbose=1")
     report = reply.json()
     assert list(report) == ["ok", "version", "endpoints", "status", "timestamp"]
@@ -95,7 +95,7 @@ def test_health(server: Server) -> None:
 
 
 def test_health_waits_for_no_library(tmp_path: Path) -> None:
-    """The report is there before NumPy and scikit-image are imported."""
+    """The report is returned before NumPy and scikit-image are imported."""
     program = """
 import asyncio, httpx, sys
 from examples.analysis.deployment import Deployment
@@ -143,7 +143,7 @@ service.close()
 def test_requests_reach_their_router(
     method: str, path: str, status: int, allow: str | None, server: Server
 ) -> None:
-    """The rules of the router; an empty request to an endpoint lacks its picture."""
+    """The routes follow the rules of the router; an empty request to an endpoint has no picture."""
     reply = server.call(method, path)
     assert reply.status_code == status, reply.text
     assert reply.headers["cache-control"] == "no-store"
@@ -156,7 +156,7 @@ def test_requests_reach_their_router(
 
 
 def test_the_example_shows_what_users_write() -> None:
-    """Nothing in the example is imported from the inside of the library."""
+    """The example imports none of the library's private modules."""
     sources = [path.read_text("utf-8") for path in (ROOT / "examples").rglob("*.py")]
     imported = re.findall(r"^\s*(?:from|import) (lro\S*)", "\n".join(sources), re.MULTILINE)
     assert len(set(imported)) > 10

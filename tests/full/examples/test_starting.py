@@ -1,4 +1,4 @@
-"""Starting analyses: raw pictures, and parents."""
+"""Starting analyses with raw pictures and with parents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SMALL = as_json(ScoreRequest(image=flat(16, 16)))
 
 
 def raw(server: Server, verb: str, content_type: str) -> httpx.Response:
-    """The reply to a picture sent as it is."""
+    """Send a picture as the body; return the reply."""
     headers = {"content-type": content_type}
     return server.call("POST", f"/v1/{verb}", content=GRAVEL, headers=headers)
 
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_a_picture_as_the_body(verb: str, server: Server) -> None:
-    """The verbs of one picture take it as it is; others say which media type they read."""
+    """Verbs of one picture accept it; the others name the media type that they accept."""
     assert raw(server, verb, "application/octet-stream").status_code == 415
     reply = raw(server, verb, "image/PNG; version=1")
     if verb not in RAW_VERBS:
@@ -38,7 +38,7 @@ def test_a_picture_as_the_body(verb: str, server: Server) -> None:
 
 
 def test_raw_bodies_are_checked_alike(refused_by: Refused) -> None:
-    """A raw body that is empty, no picture, or of another format is refused in its field."""
+    """The error for an empty, invalid or differently typed body names its field."""
     assert refused_by("score", b"", "image/png") == "image.content"
     assert refused_by("score", b"<svg/>", "image/svg+xml") == "image.content"
     assert refused_by("score", GRAVEL, "image/jpeg") == "image.mime_type"
@@ -46,7 +46,7 @@ def test_raw_bodies_are_checked_alike(refused_by: Refused) -> None:
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/locations/eu-1"])
 def test_operations_of_a_project(parent: str, server: Server) -> None:
-    """An operation started for a project lives below it, and nowhere else."""
+    """An operation started for a project is found below it, and nowhere else."""
     name = server.start("score", SMALL, params={"parent": parent})["name"]
     assert name.startswith(f"{parent}/operations/")
     assert server.finish(name)["done"]
@@ -58,5 +58,5 @@ def test_operations_of_a_project(parent: str, server: Server) -> None:
 
 @pytest.mark.parametrize("parent", ["projects", "projects/p/", "folders/f", "projects/-", "a//b"])
 def test_no_such_parent(parent: str, refused_by: Refused) -> None:
-    """A parent whose operations could not be read again is refused."""
+    """A parent below which the operation could not be read again is refused."""
     assert refused_by(f"score?parent={parent}", SMALL) == "parent"

@@ -1,4 +1,4 @@
-"""track: a box is followed through frames, lost and found again."""
+"""track: a box is followed through frames, lost, and found again."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def places(response: TrackResponse) -> list[tuple[int, int]]:
 
 
 def window(x: int, y: int, width: int = 300, height: int = 300) -> npt.NDArray[np.uint8]:
-    """A part of the astronaut."""
+    """Return a part of the astronaut."""
     return np.ascontiguousarray(levels("astronaut.png")[y : y + height, x : x + width])
 
 
 def sliding(*corners: tuple[int, int]) -> list[PIL.Image.Image]:
-    """64x64 windows on the astronaut's face; what they show moves the other way."""
+    """Return 64x64 windows on the astronaut's face; the content moves against the window."""
     return [PIL.Image.fromarray(window(x, y, 64, 64)) for x, y in corners]
 
 
@@ -40,7 +40,7 @@ START = BoundingBox(x=30, y=30, width=16, height=16)
 
 
 def test_stereo_pair() -> None:
-    """From the left picture to the right a thing moves by its disparity, 50 pixels."""
+    """From the left to the right picture an object moves by its disparity of 50 pixels."""
     request = TrackRequest(
         frames=(encoded("motorcycle_left.png"), encoded("motorcycle_right.png")),
         box=BoundingBox(x=300, y=200, width=60, height=60),
@@ -73,17 +73,17 @@ def test_thirty_frames() -> None:
     ids=["png", "webp", "tiff", "gif"],
 )
 def test_animated_files(form: str, options: dict[str, object]) -> None:
-    """The frames of one file are as good as pictures of their own."""
+    """The frames of one file give the same result as separate pictures."""
     progress = Recorder()
     request = TrackRequest(image=film(form, sliding(*STEPS), **options), box=START)
     found = answer(request, progress)
     assert (places(found), found.found_count) == (MOVED, 4)
-    assert progress.units("DECODING") == (4, 0)  # how many there are is not known before
+    assert progress.units("DECODING") == (4, 0)  # the number of frames is not known beforehand
     assert progress.units("TRACKING") == (3, 3)
 
 
 def test_lost_and_found() -> None:
-    """While it is hidden it stays where it was; then it is found further off than one margin."""
+    """A hidden object keeps its place; it is then found further away than one margin."""
     shown = sliding((200, 100), (200, 100), (200, 100), (213, 100))
     hidden = PIL.Image.new("RGB", (64, 64))
     pictures = [shown[0], hidden, hidden, shown[3]]
@@ -101,7 +101,7 @@ def test_lost_and_found() -> None:
 
 
 def test_min_score() -> None:
-    """What is not alike enough is not found, and its score is returned."""
+    """An object that is too different is not found, and its score is returned."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
     _, second = answer(TrackRequest(frames=frames, box=START)).positions
@@ -113,7 +113,7 @@ def test_min_score() -> None:
 
 
 def test_one_colour() -> None:
-    """A patch without structure is not found again, and that is no error."""
+    """A patch without structure is not found again, which is not an error."""
     picture = saved(PIL.Image.new("RGB", (64, 64), "red"))
     found = answer(TrackRequest(frames=(picture, picture), box=START))
     assert [position.found for position in found.positions] == [True, False]
@@ -121,7 +121,7 @@ def test_one_colour() -> None:
 
 
 def test_large_frames() -> None:
-    """The work is on copies of 1024 pixels, the positions are in the originals."""
+    """Copies of 1024 pixels are searched, but the positions are in the originals."""
     pictures = [
         PIL.Image.fromarray(window(x, y)).resize((2100, 2100)) for x, y in [(100, 20), (110, 26)]
     ]
@@ -136,7 +136,7 @@ def test_large_frames() -> None:
 
 
 def test_smallest_box() -> None:
-    """A box of 4 pixels is followed even where it is less than one at work."""
+    """A box of 4 pixels is followed even if it is smaller than a pixel in the copy."""
     picture = saved(PIL.Image.new("L", (4000, 300)))
     box = BoundingBox(x=3996, y=296, width=4, height=4)
     found = answer(TrackRequest(frames=(picture, picture), box=box))
@@ -147,7 +147,7 @@ TWO = files(sliding(*STEPS[:2]))
 
 
 def test_frames_have_a_limit_of_pixels_together() -> None:
-    """64 MP of frames are the end."""
+    """The limit is 64 MP for all frames."""
     frame = saved(PIL.Image.new("1", (4000, 3300)))
     request = TrackRequest(frames=(frame,) * 5, box=BOX)
     error = refused(lambda: check(request))
@@ -155,7 +155,7 @@ def test_frames_have_a_limit_of_pixels_together() -> None:
 
 
 def test_one_frame_that_says_it_is_two() -> None:
-    """An animation that announces two frames and holds one is found when they are read."""
+    """An animation that announces two frames but has one is refused when they are read."""
     content = film("PNG", sliding(*STEPS[:2])).content
     second = content.rindex(b"fcTL") - 4
     request = TrackRequest(image=Image(content=content[:second] + content[-12:]), box=BOX)

@@ -1,4 +1,4 @@
-"""What holds for each of the ten analyses: stages, units, cancellation, the same result again."""
+"""Rules for all ten analyses: stages, units, cancellation, and reproducible results."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ UNITS: Final[dict[str, dict[str, int]]] = {
     "extract": {"DECODING": 1, "PALETTE": 1, "FINGERPRINT": 1, "METADATA": 1},
     "track": {"DECODING": 2, "TRACKING": 1},
 }
-"""By analysis: the units of stages of a small request."""
+"""By analysis: the units that the stages of a small request have."""
 
 
 def request_of(verb: str) -> Any:
-    """A small request."""
+    """Return a small request."""
     sampled = {"sampleCount": 100} if verb == "explain" else {}
     kind = getattr(messages, f"{verb.capitalize()}Request")
     return TYPES.load(good(verb) | sampled, kind)
@@ -46,7 +46,7 @@ def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_stages_are_announced_with_all_their_units(verb: str) -> None:
-    """Decoding first, then the stages of the module in their order."""
+    """Decoding comes first, then the stages of the module in order."""
     progress = Recorder()
     work_of(verb)(request_of(verb), progress)
     own = import_module(f"examples.analysis.verbs.{verb}").STAGES
@@ -60,7 +60,7 @@ def test_stages_are_announced_with_all_their_units(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_cancellation_ends_the_work_at_any_call(verb: str) -> None:
-    """It passes through, and nothing is reported after it."""
+    """The error is passed on, and no progress is reported after it."""
     work, request, progress = work_of(verb), request_of(verb), Recorder()
     work(request, progress)
     cancelled_everywhere(partial(work, request), range(len(progress.calls)))
@@ -68,7 +68,7 @@ def test_cancellation_ends_the_work_at_any_call(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_same_request_has_the_same_response_which_travels(verb: str) -> None:
-    """Nothing is left to chance, and no number is NaN or infinite."""
+    """Nothing is random, and no number is NaN or infinite."""
     work, request = work_of(verb), request_of(verb)
     first = work(request, Recorder())
     assert work(request, Recorder()) == first
@@ -77,6 +77,6 @@ def test_same_request_has_the_same_response_which_travels(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_request_without_pictures_is_refused_even_unchecked(verb: str) -> None:
-    """The work trusts no check that was made elsewhere."""
+    """The work does not rely on an earlier check."""
     empty = getattr(messages, f"{verb.capitalize()}Request")()
     assert refused(lambda: work_of(verb)(empty, Recorder())).field

@@ -1,4 +1,4 @@
-"""verify: the same flat thing is recognised, turned or cropped; mirrored or foreign things not."""
+"""verify: recognises a flat object, even if turned or cropped, but not mirrored or other ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = {
     frozenset({"motorcycle_left.png", "motorcycle_right.png"}),
     frozenset({"chessboard_GRAY.png", "chessboard_RGB.png"}),
 }
-"""Pairs of bundled pictures that do show the same."""
+"""Pairs of bundled pictures that show the same object."""
 DATA = resources.files("skimage") / "data"
 BUNDLED = {
     entry.name: Image(content=entry.read_bytes())
@@ -37,7 +37,7 @@ def against_astronaut(pixels: np.ndarray) -> VerifyResponse:
 
 @pytest.fixture(scope="module")
 def turned() -> VerifyResponse:
-    """The astronaut turned by 30 degrees, against itself."""
+    """Verify the astronaut turned by 30 degrees against the original."""
     return against_astronaut(np.rint(rotate(levels("astronaut.png"), 30) * 255).astype(np.uint8))
 
 
@@ -53,7 +53,7 @@ def test_turned(turned: VerifyResponse) -> None:
 
 
 def test_crop() -> None:
-    """A crop is found where it was cut out: the map takes reference to image."""
+    """A crop is found where it was cut out: the homography maps the reference to the image."""
     found = against_astronaut(levels("astronaut.png")[40:340, 100:400])
     assert found.verified
     assert (found.homography[2], found.homography[5]) == pytest.approx((-100, -40), abs=1)
@@ -61,7 +61,7 @@ def test_crop() -> None:
 
 
 def test_mirrored() -> None:
-    """A mirror image fits some map, but none that keeps orientation."""
+    """A mirror image fits some homography, but none that keeps the orientation."""
     found = against_astronaut(levels("astronaut.png")[:, ::-1])
     assert not found.verified
     assert found.inlier_count > found.required_inliers
@@ -69,7 +69,7 @@ def test_mirrored() -> None:
 
 
 def test_one_colour() -> None:
-    """Where nothing is to be seen there are no keypoints, and that is a finding."""
+    """A blank picture has no keypoints, which is not an error."""
     found = run(flat(200, 200, color=(90, 90, 90)), encoded("astronaut.png"))
     assert not found.verified
     assert (found.image_keypoints, found.match_count, found.inlier_count) == (0, 0, 0)
@@ -78,7 +78,7 @@ def test_one_colour() -> None:
 
 
 def test_scaled() -> None:
-    """The map is in original pixels, though the work was on a smaller copy."""
+    """The homography is in original pixels, although a smaller copy is searched."""
     large = opened("astronaut.png").resize((1536, 1536))
     found = run(saved(large, "JPEG", quality=95), encoded("astronaut.png"))
     assert found.verified
@@ -91,7 +91,7 @@ def test_scaled() -> None:
 
 @pytest.mark.filterwarnings("ignore:No inliers found")
 def test_places_in_a_row() -> None:
-    """Keypoints on one line determine no map, however many match."""
+    """Keypoints on one line determine no homography, however many match."""
     rows, columns = np.mgrid[:120, :200]
     pixels = np.full((120, 200), 30, dtype=np.uint8)
     for index in range(7):
@@ -103,7 +103,7 @@ def test_places_in_a_row() -> None:
 
 
 def test_keypoints_are_at_most_3000_and_the_coarsest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise has many more; those that are kept survive a change of size."""
+    """Noise has far more keypoints; those that are kept survive a change of size."""
     noise = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 150), np.uint8))
     large = noise.resize((600, 600), PIL.Image.Resampling.BICUBIC)
     assert run(saved(large), flat(32, 32)).image_keypoints == 3000
@@ -114,7 +114,7 @@ def test_keypoints_are_at_most_3000_and_the_coarsest(monkeypatch: pytest.MonkeyP
 
 
 def test_unrelated_pictures_do_not_verify() -> None:
-    """Of some bundled pictures in a ring each is compared with the next; two pairs are the same."""
+    """Each bundled picture is compared with the next one; only two pairs show the same object."""
     names = sorted(BUNDLED)[::3]
     pairs = [*zip(names, [*names[1:], names[0]], strict=True), *map(sorted, SAME)]
     verified = {

@@ -24,13 +24,13 @@ PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 PORTS = ("5433", "6380", "8001")
 SERVERS = ("initdb", "pg_ctl")
 NO_SYNC = "fsync=off"
-"""A busy disk may hold up a commit for longer than a statement may take."""
+"""With syncs, a busy disk could delay a commit longer than a statement may take."""
 PATIENCE = 600.0
-"""Seconds that only a script which hangs takes; the commands have shorter limits of their own."""
+"""Seconds after which the script counts as hung; its commands have shorter limits."""
 
 
 def script() -> str:
-    """Every command of the page, with ports that are free."""
+    """Return all commands of the page, with free ports."""
     text = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
     free: set[int] = set()
     while len(free) < len(PORTS):
@@ -42,7 +42,7 @@ def script() -> str:
 
 
 def find(program: str) -> Path:
-    """Where a program of PostgreSQL is, or skip."""
+    """Return the path of a PostgreSQL program; skip if it is not installed."""
     places = [*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"))), os.defpath]
     found = shutil.which(program, path=os.pathsep.join([os.environ["PATH"], *places]))
     if found is None:
@@ -52,7 +52,7 @@ def find(program: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """The PATH of a user who may start databases; as root, they are started by another one."""
+    """Return a PATH for starting databases; for root, they are started as another user."""
     for program in ("redis-server", "redis-cli", "setsid", "celery"):
         if shutil.which(program) is None and not (Path(sys.executable).parent / program).exists():
             pytest.skip(f"{program} is not installed")
@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A folder that every user can reach; the servers that still run there are ended."""
+    """Make a folder that every user can reach; at the end, kill servers that still run there."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
         made.chmod(0o755)
@@ -84,11 +84,11 @@ def data() -> Iterator[Path]:
 
 
 def test_the_walkthrough(path: str, data: Path, tmp_path: Path) -> None:
-    """PostgreSQL, Redis, workers and servers; one is killed, and the client notices nothing."""
+    """PostgreSQL, Redis, workers and servers run; one is killed, and the client notices nothing."""
     places = {"PATH": path, "TMPDIR": str(data)}
     limits = {"C_FORCE_ROOT": "1", "PGCTLTIMEOUT": f"{PATIENCE:.0f}"}
     output, errors = tmp_path / "output", tmp_path / "errors"
-    # Into files: a pipe ends only when the servers do, which a script that fails leaves behind.
+    # Output goes to files: a failed script leaves servers behind, which would keep pipes open.
     with output.open("wb") as out, errors.open("wb") as err:
         ran = subprocess.Popen(
             ["bash", "-c", script()],
@@ -106,10 +106,10 @@ def test_the_walkthrough(path: str, data: Path, tmp_path: Path) -> None:
         ran.wait()
     assert status == 0, report(errors, data)
     assert re.findall(r"\d+ (\w+)", output.read_text("utf-8")) == ["coins", "frames"]
-    assert list(data.glob("tmp.*")) == []  # what was killed may have left files of its own
+    assert list(data.glob("tmp.*")) == []  # killed processes may have left files of their own
 
 
 def report(errors: Path, data: Path) -> str:
-    """What the script wrote to its standard error, and the logs of the servers."""
+    """Return the script's standard error and the logs of the servers."""
     files = [errors, *data.glob("tmp.*/*.log")]
     return "\n".join(f"{file.name}: {file.read_text('utf-8', 'replace')}" for file in files)

@@ -125,7 +125,7 @@ def soon(call):
 
 
 def test_a_server_away_is_unavailable(fragile, make, clock):
-    """Every verb says so, while it is away; then each works, and nothing was lost or half done."""
+    """Every method fails while the server is down; then all work, and no write is lost or torn."""
     store = make(url=fragile.url)
     insert(store, held(clock))
     with closing(store.listen()) as subscription, fragile.away():
