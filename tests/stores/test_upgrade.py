@@ -40,7 +40,7 @@ SCHEMAS = Path(__file__).with_name("schemas")
 
 
 def in_flight(clock: ManualClock) -> list[Record]:
-    """Return the unfinished records of version 1: running, queued, returned and abandoned work."""
+    """Return the unfinished records of version 1: running, queued, released and abandoned work."""
     return [
         held(clock, "running", attempt=1, start_time=clock()),
         held(clock, "queued", seconds=10),
@@ -140,7 +140,7 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(
 
 
 def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
-    """Returned work is queued; owned work is lost when its lease ends, and is then queued."""
+    """Released work is queued; owned work is lost when its lease ends, and is then queued."""
     records = {record.name: record for record in in_flight(clock)}
     with closing(old.open(clock)) as store:
         assert listed(store) == ["back", "ended", "lost", "outside", "queued", "running"]

@@ -69,7 +69,7 @@ class Harness:
         self._parked: list[Future[list[View]]] = []
 
     def leave(self) -> None:
-        """Close everything; return running work to the queue."""
+        """Close everything; release running work."""
         self._service.close(0)
         self._callers.shutdown(wait=False)
 

@@ -75,4 +75,4 @@ def test_image_serves_is_healthy_and_drains(app: Path) -> None:
     assert sorted(app.rglob("*")) == before
     with closing(SQLiteStore(app.parent / "data" / "operations.db")) as store:
         record = store.get(operation.name)
-    assert record.done or record.owner == ""  # a slow machine returns it to the queue
+    assert record.done or record.owner == ""  # a slow machine releases it

@@ -265,7 +265,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
 def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
-    """The script may use ``with`` or not; a worker that is stopped hands its work on too."""
+    """The script may use ``with`` or not; a worker that is stopped releases its work too."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()
         (folder / "script.py").write_text(script.replace("with service:", "if service:"))
