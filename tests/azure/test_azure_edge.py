@@ -1,6 +1,6 @@
 """Status monitors: all states and errors (Azure's REST API guidelines, OASIS repeatability).
 
-The texts that are compared are those of the guidelines' part "Long-running operations and jobs".
+The expected values follow the guidelines' section "Long-running operations and jobs".
 """
 
 from __future__ import annotations

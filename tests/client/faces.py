@@ -29,8 +29,7 @@ class Face:
     def client(self, base_url: str = URL, *, clock: Clock | None = None, **options: Any) -> Any:
         """Make a client that `close` closes; with ``clock`` its policies use that clock.
 
-        Unless it is given one, it gets an HTTP client that knows no certificates: reading them
-        takes longer than any test.
+        By default its HTTP client loads no certificates, as that takes longer than any test.
         """
         if clock is not None:
             options.update(clock=clock, sleep=self.sleeping(clock))

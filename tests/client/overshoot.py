@@ -1,7 +1,7 @@
 """Measure by how much waits outlast their deadlines.
 
-Each fault on real sockets, for both faces and both transports, for one operation and for a group
-of twelve, by the first call of a fresh client and by its second. Spec §11.4 allows 50 ms.
+Each fault, on real sockets, is measured for both faces and transports, for one operation and for a
+group of twelve, at the first wait of a fresh client and at its second. Spec §11.4 allows 50 ms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Threads that share one client, over connections that break: ``python -m tests.client.stress``.
 
-A server, a proxy that cuts connections at random, and many threads that start, wait, group, cancel
-and leave. It ends with a list of what was wrong: hangs, errors that are not
-documented, results that are not right, threads or waits that are left over.
+A proxy before a server cuts connections at random, while many threads start operations, wait,
+group, cancel and leave. At the end all errors are listed: hangs, undocumented errors, wrong
+results, threads or waits that are left over.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tests.client.sockets import (
 from tests.waiting import starved_seconds, until
 
 SLACK = 4.5
-"""The specification allows 50 ms; a machine under load may need more, even more than this.
+"""How late a wait may end, in seconds. Spec §11.4 allows 50 ms; a machine under load needs more.
 
 None of these servers ends by itself, and pauses of the client that have nothing to do with a
 deadline are 5 s or longer.
@@ -47,7 +47,7 @@ LARGE = ("15 MiB, just in time", "a gzip bomb")
     dict.fromkeys((one.transport, one.scenario) for one in cases() if one.scenario not in LARGE),
 )
 def test_no_fault_outlasts_the_deadline(transport: str, scenario: str) -> None:
-    """A wait ends at its deadline: of an operation or a group, the first time and the second."""
+    """First and second waits end at their deadlines, for an operation and for a group."""
     check_deadline(transport, scenario)
 
 
@@ -166,7 +166,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {*threading.enumerate()}
     yield
     for one in {*threading.enumerate()} - before:
-        if one.name == "lro-client-call" and one.ident is not None:  # else it begins only now
+        if one.name == "lro-client-call" and one.ident is not None:  # skip unstarted threads
             one.join(120)
             assert not one.is_alive()
 

@@ -71,7 +71,7 @@ def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
 ) -> None:
     """The reply to the Get is used, and this client sends no more Waits.
 
-    It polls instead, without a pause in between. Another client may have another server.
+    The client polls instead, without an extra pause. A new client tries a Wait again.
     """
     waits = server.post(WAIT).mock(return_value=answer)
     answers = [succeeded(), running(), succeeded(), running()]

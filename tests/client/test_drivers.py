@@ -288,7 +288,7 @@ def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_an_item_that_comes_as_the_clock_leaps_to_the_end_is_taken() -> None:
-    """The item arrives between two reads of the clock; the second is past the end."""
+    """The item arrives between two reads of the clock; the second read is past the end."""
     looks = iter([0.0, 5.0, 40.0])
 
     def clock() -> float:

@@ -254,7 +254,7 @@ LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.
 def test_values_have_one_literal_form(value: Any, text: str) -> None:
     """Each kind of value has one form, which the parser reads as one literal.
 
-    A class of one's own is written by its value, however it shows itself.
+    A subclass is written by its value, whatever its own methods return.
     """
     assert str(field("a") == value) == f"a = {text}"
     assert str(field("a").has(value)) == f"a:{text}"
@@ -373,7 +373,7 @@ def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
 
 LETTERS = "abcd"
 Node = tuple[Expression, str]
-"""An expression, and the same in Python."""
+"""An expression, and the same condition as Python code."""
 
 
 def chained(nodes: list[Node], *, every: bool, by_operator: bool) -> Node:
@@ -405,7 +405,7 @@ CASES = [dict(zip(LETTERS, map(bool, map(int, f"{n:04b}")), strict=True)) for n 
 def test_logic_is_kept(node: Node) -> None:
     """An expression matches the same records as its Python form, however it is nested.
 
-    It does so too for a reader to whom AND binds tighter than OR, as it does in Python.
+    Its text is also correct if AND binds tighter than OR, as in Python.
     """
     made, meant = node
     compiled = compile_filter(str(made), metadata=[SAMPLE], response=[])

@@ -1,4 +1,4 @@
-"""Credentials of google-auth for HTTP calls: tokens are fetched when needed, by one caller."""
+"""Credentials of google-auth for HTTP: a token is fetched when needed, once for all callers."""
 
 from __future__ import annotations
 

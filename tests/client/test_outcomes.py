@@ -145,7 +145,7 @@ def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending
 
 @pytest.mark.parametrize("cls", [dict, lro.AnyMessage, ResizeResponse])
 def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: Any) -> None:
-    """A server without a class for the response reports this error in a list (spec §1.14(3))."""
+    """In lists an ErrorInfo replaces a response that the server cannot read (spec §1.14(3))."""
     response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
     handle = ending(done(**response), {**TYPES, "response": cls})
     with pytest.raises(DecodingError, match="the server cannot read its response"):
@@ -153,7 +153,7 @@ def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: An
 
 
 def test_metadata_of_another_type(ending: Any) -> None:
-    """It is an error only for a caller who reads the metadata."""
+    """Only a caller who reads the metadata gets an error."""
     handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})
     assert handle.result() == ResizeResponse(size_bytes=7)
     with pytest.raises(DecodingError, match="metadata does not fit: @type"):

@@ -93,7 +93,7 @@ def test_a_retry_after_that_asks_for_nothing(retry_after: float | None) -> None:
 
 @given(st.floats(0, 1000, exclude_min=True))
 def test_retry_after_replaces_the_pause(retry_after: float) -> None:
-    """It may exceed the policy's maximum and has no jitter; ``max_retry_after`` bounds it."""
+    """Retry-After may exceed the policy's maximum, has no jitter, and obeys ``max_retry_after``."""
     assert Polling().pause(1, 100.0, retry_after, 0.0) == retry_after
     bounded = Polling(max_retry_after=30.0).pause(1, 100.0, retry_after, 0.0)
     assert bounded == min(retry_after, 30.0)

@@ -416,7 +416,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
 def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
-    """It gets the state soon, though another listener's Wait is held for twenty seconds."""
+    """The new listener gets the state soon, though a Wait for another is held for 20 s."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
@@ -443,7 +443,7 @@ def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
 
 @pytest.mark.parametrize("way", ["watch", "batch", "list"])
 def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
-    """Only its listener gets the error; all others stay together, as the verb itself works."""
+    """Only the listener of that name gets the error; other names are still read together."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         asked = (*getattr(call.request, "names", ()), getattr(call.request, "name", ""))

@@ -173,7 +173,7 @@ def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
 
 
 def test_a_body_that_is_never_packed_as_it_says(face: Face) -> None:
-    """It is read again three times, as an empty reply is; then the error is raised."""
+    """The reply is read three more times, like an empty one; then the error is raised."""
     asked: list[int] = []
 
     def answer() -> httpx.Response:
@@ -284,7 +284,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
-    """A hook may raise, as httpx documents; the reply counts as far as the hook has read it."""
+    """httpx documents such hooks; the body of the reply is used if the hook has read it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 

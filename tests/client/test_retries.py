@@ -204,10 +204,10 @@ def test_what_is_spoilt_on_the_way_can_be_retried(
 def test_a_repeated_delete_that_finds_nothing(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """NOT_FOUND then means that an earlier attempt has deleted it (spec §11.5(5)).
+    """NOT_FOUND after a repeated delete means that an earlier attempt succeeded (§11.5(5)).
 
-    It stays an error of a first delete, and of a cancel, whose caller would otherwise not learn
-    that nothing was cancelled.
+    After a first delete NOT_FOUND is an error. After a cancel it is an error too: nothing shows
+    that a cancellation was requested.
     """
     lost, missing = httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)
     client = face.client(clock=clock)

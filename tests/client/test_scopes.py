@@ -130,7 +130,7 @@ def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> N
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("two", [False, True])
 def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Server], Any]) -> None:
-    """It is closed once, even by two calls, or if the loop ends with the scope."""
+    """The transport is closed once, even by two calls, or if the loop ends with the scope."""
     closed = []
 
     class Transport(AsyncHttpTransport):

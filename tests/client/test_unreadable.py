@@ -1,4 +1,4 @@
-"""Replies that cannot be read, or that say that nothing is there: which are polled again."""
+"""Unreadable replies, and replies that say nothing: which are polled again (spec §11.5(2))."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTIC
 def test_what_is_no_operation_is_raised_at_once(
     answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """No content (RFC 9110 §15.3.5), or an error before the end (§2.4), cannot become valid."""
+    """No content (RFC 9110 §15.3.5), or an error without ``done`` (§2.4), is final."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match=says) as caught:

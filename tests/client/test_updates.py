@@ -184,7 +184,7 @@ class Slow(list[lro.Operation]):
 
 
 def test_a_deadline_while_watching() -> None:
-    """It limits the holds of Waits; after a slow reader's update it has passed."""
+    """The deadline limits the holds of Waits; it may pass while a slow reader has an update."""
     simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
     with pytest.raises(PollTimeout) as caught:
         simulation.watch(Polling(), 10.0)

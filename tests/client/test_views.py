@@ -149,7 +149,7 @@ def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> N
 
 
 def because(code: lro.Code, reason: str) -> httpx.Response:
-    """Return a refusal that has a reason."""
+    """Return a refusal whose ErrorInfo has this reason."""
     return refusal(code, "so it is", {**TOO_LARGE, "reason": reason})
 
 

@@ -114,9 +114,9 @@ class AtOnce:
 def test_replies_that_come_at_once(
     held: tuple[int, ...], pauses: int, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """From the third such reply in a row the policy's pause follows; a held call resets the count.
+    """After the third such reply in a row the policy pauses; a held call resets the count.
 
-    Or as long a pause as the server recommends.
+    If the server recommends a pause, that pause is used.
     """
     polling = Polling(wait=wait_exponential(1.0, 1.0), jitter=0.0)
     for headers, seconds in (({}, 1.0), ({"retry_after": "4"}, 4.0)):

@@ -177,7 +177,7 @@ def known_caller(headers: Mapping[str, str]) -> str:
     """Return the caller of the token.
 
     Raises:
-        Unauthenticated: There is no token, or another.
+        Unauthenticated: The token is missing or wrong.
     """
     if headers.get("authorization") != "Bearer secret":
         raise Unauthenticated
@@ -353,7 +353,7 @@ def test_SIGTERM_ends_the_judging() -> None:
 
 
 def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
-    """The CancelledError is raised further."""
+    """The CancelledError is passed on."""
 
     async def judging() -> None:
         raise asyncio.CancelledError

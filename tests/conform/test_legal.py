@@ -76,21 +76,21 @@ def other_ids(make: Callable[[int], str], form: str) -> Layer:
 
 
 async def padded_tokens(asked: Asked) -> Reply:
-    """Base64 ends with equals signs, which AIP-158 does not forbid."""
+    """End tokens in equals signs like Base64, which AIP-158 does not forbid."""
     reply = await asked.forward(query=asked.query.replace("%3D%3D", ""))
     token = reply.json.get("nextPageToken")
     return reply.saying({**reply.json, "nextPageToken": f"{token}=="}) if token else reply
 
 
 async def empty_first_page(asked: Asked) -> Reply:
-    """AIP-158 allows an empty page before the last one."""
+    """Return an empty first page; AIP-158 allows empty pages before the last."""
     reply = await asked.forward(query=re.sub("&?pageToken=Qx7fK2", "", asked.query))
     first = asked.verb == "list" and not asked.token and "done" not in asked.query
     return replying({"nextPageToken": "Qx7fK2"}) if first and reply.status == 200 else reply
 
 
 async def packed_replies(asked: Asked) -> Reply:
-    """The kit accepts gzip, whose bodies may have several members (RFC 1952 §2.2)."""
+    """Compress replies with gzip, which the kit accepts, in several members (RFC 1952 §2.2)."""
     reply = await asked.forward()
     if "gzip" in asked.headers.get("accept-encoding", "") and reply.body:
         headers = {**reply.headers, "content-encoding": "gzip"}
@@ -100,7 +100,7 @@ async def packed_replies(asked: Asked) -> Reply:
 
 
 async def methods_not_allowed(asked: Asked) -> Reply:
-    """A router answers for paths and methods that the server does not have."""
+    """Answer like a router that lacks routes for these paths and methods."""
     if asked.verb == "list":
         return replying({"detail": "Not Found"}, 404)
     if asked.verb in ("cancel", "delete", "wait"):
@@ -156,7 +156,7 @@ def test_legal_server_fails_no_must(layer: Layer) -> None:
 
 
 async def with_delays(asked: Asked) -> Reply:
-    """HTTP has dates as delays, and protobuf has durations."""
+    """Send a date as Retry-After, and a duration as RetryInfo."""
     reply = await asked.forward()
     reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 GMT"
     value = reply.json
@@ -395,7 +395,7 @@ def test_run_that_is_cancelled_leaves_no_operation() -> None:
 
 
 def test_parent_can_be_given() -> None:
-    """Without the option it is the parent of the started operations."""
+    """By default the parent is that of the started operations."""
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -37,7 +37,7 @@ OWN, READY = "/v1/things:count", "/v1/things:ready"
 
 
 def starlette_app(counting: CountService, prefix: str) -> Any:
-    """A hand-written endpoint, a start by ``starts``, and operations mounted or as the default."""
+    """Make an application with two ways to start, and operations mounted or as the default."""
     service, count = counting.service, counting.count
 
     async def start(request: Request) -> Response:
@@ -55,7 +55,7 @@ def starlette_app(counting: CountService, prefix: str) -> Any:
 
 
 def flask_app(counting: CountService, prefix: str) -> Any:
-    """The same in Flask, with the operations beside the application or in front of it."""
+    """Make the same application in Flask, with the operations beside or in front of it."""
     service, count = counting.service, counting.count
     app = flask.Flask(__name__)
 

@@ -76,6 +76,6 @@ def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
     ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
 )
 def test_path_that_is_too_long_stays_as_it_is(raw: str, decoded: str) -> None:
-    """It is not decoded for a comparison, since no route matches it."""
+    """The path is not decoded for a comparison, since no route has such a long path."""
     assert raw_form(raw, decoded) == (raw or decoded)
     assert strip_mount(raw_form(raw, decoded), "/A") is None

@@ -139,7 +139,7 @@ def test_start_says_its_three_types() -> None:
 
 
 def test_names_of_the_application_may_be_those_of_the_library() -> None:
-    """Links lead to the right verbs even if a method has such a name; its request id stays."""
+    """Links lead to the verbs even if a method has such a name; own request ids are kept."""
     service = build().service
 
     @service.method("acme.v1.Operations.Get", path="/v1/x")
@@ -430,7 +430,7 @@ def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
 
 
 def test_document_has_the_webhooks_that_the_service_sends() -> None:
-    """Each event has one, with the headers of Standard Webhooks; without webhooks none has."""
+    """Each event has an entry with the Standard Webhooks headers; without webhooks none exist."""
     assert "webhooks" not in describe(service_of_all())
     document = valid(describe(service_of_all(webhooks=Webhooks())))
     assert [*document["webhooks"]] == [*EVENTS]

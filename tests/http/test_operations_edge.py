@@ -199,7 +199,7 @@ def leave(_: object) -> str:
 def test_challenge_that_no_header_can_hold_is_refused(
     challenge: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It could inject another header; if it is set later, Bearer is sent instead."""
+    """Such a challenge could inject a header; if it is set later, Bearer is sent instead."""
     with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
         lro.errors.Unauthenticated("who?", challenge)
 

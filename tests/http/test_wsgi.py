@@ -189,7 +189,7 @@ def test_a_body_that_breaks_off() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """It is used if it equals PATH_INFO once the mount's path is removed."""
+    """The raw path is used if, without the mount's path, it equals PATH_INFO."""
     path = "/v1/operations/%C3%BC%2Fb"
     environ = environ_of("GET", path)
     environ["REQUEST_URI"] = more.pop("prefix", "") + path
@@ -198,7 +198,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_bytes_that_are_not_utf_8() -> None:
-    """They are refused in the path and the query, with or without a raw path (spec §5.3(3))."""
+    """Such bytes are refused in path and query, with or without a raw path (spec §5.3(3))."""
     app = OperationsApp(build().service)
     for more in ({}, {"REQUEST_URI": ""}):
         status, _, body = serve(app, environ_of("GET", "/v1/operations/%ff", **more))

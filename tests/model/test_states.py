@@ -191,7 +191,7 @@ def test_only_waiting_records_are_claimed():
 
 
 def test_a_lost_worker_is_counted():
-    """The work waits for another worker from then on; only the attempt that was seen is lost."""
+    """The work then waits for another worker; only the attempt that was seen can be lost."""
     one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
     lost = lose(3, LATER, NOW)(one)
     assert (lost.owner, lost.lease_until, lost.waits) == ("", LATER, True)
@@ -201,7 +201,7 @@ def test_a_lost_worker_is_counted():
 
 
 def test_work_without_owner_is_withdrawn_at_once():
-    """It needs a cancel request; claimed work and work done outside are left alone (spec §2.6)."""
+    """A withdrawal needs a cancel request; claimed or outside work is left alone (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)
     assert change(waiting).state is State.CANCELLED

@@ -1,8 +1,8 @@
 """Measure how much memory a client needs for replies of a hostile server.
 
-``python -m tests.full.client.hostile TRANSPORT ADDRESS`` asks a server, which is another process,
-for each reply and prints one line of JSON: for each reply, the peak in megabytes over idle and what
-the client raised. The peak of a process can be reset only on Linux.
+``python -m tests.full.client.hostile TRANSPORT ADDRESS`` requests each reply from a server in
+another process, and prints one line of JSON: by reply, the peak of memory in megabytes above idle,
+and the error that the client raised. Only Linux can reset the peak of a process.
 """
 
 from __future__ import annotations

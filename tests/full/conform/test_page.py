@@ -75,7 +75,7 @@ def test_server_gets_the_result_of_the_page(
 
 
 def test_reference_server_keeps_the_main_rules(caplog: pytest.LogCaptureFixture) -> None:
-    """The page has the result of all rules, which take longer."""
+    """Only the main rules are checked here; the page has the results of all rules."""
     caplog.set_level(logging.CRITICAL)
     checks = [one for one in CHECKS if one.area in ("names", "result", "any", "cancel", "errors")]
     with SERVERS["the reference server", "ASGI", "memory"]("ASGI", "memory") as served:
