@@ -417,7 +417,7 @@ def test_cancel_and_wait(face: Face) -> None:
     assert [call.verb for call in server.calls].count("CancelOperation") == 2
 
 
-def test_interrupted_group_does_not_cancel_by_default() -> None:
+def test_interrupted_wait_does_not_cancel_the_operation() -> None:
     """A KeyboardInterrupt during a wait does not cancel the operation."""
 
     def interrupt(_: float) -> None:

@@ -463,7 +463,7 @@ def test_requests_with_changing_parts_are_built_each_time() -> None:
         assert all(len(body) < 2000 for _, _, body in known._known)
 
 
-def test_number_of_idle_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_own_clients, "MAX_KNOWN_REQUESTS", 2)
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()
