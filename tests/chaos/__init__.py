@@ -1,1 +1,1 @@
-"""Servers that are killed, frozen and cut off from their store, and what callers see of it."""
+"""Servers that are killed, frozen or cut off from their store, and what their callers then see."""

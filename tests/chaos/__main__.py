@@ -25,7 +25,7 @@ from tests.chaos.world import Ground
 from tests.services.redis import redis_server
 
 MARGIN_SECONDS = 2.0
-"""How long after the end of its lease the truth about lost work may take."""
+"""Seconds after the end of a lease within which callers must see what became of lost work."""
 
 
 def _kill(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 def _fence(options: argparse.Namespace) -> int:
     def fits(row: str, store: str, executor: str) -> bool:
-        # Within a transaction it would hold the lock of the SQLite file: see the other command.
+        # Frozen in a transaction, it would hold the SQLite file's lock; `locks` tests that.
         return executor != "celery" and (row, store) != ("frozen within a transaction", "sqlite")
 
     return _run(options, freeze_trial, options.rows.split(","), fits)
@@ -57,7 +57,7 @@ def _locks(options: argparse.Namespace) -> int:
     async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
         return await lock_trial(ground, seed, cell.row, lengths[seed % len(lengths)])
 
-    options.seeds *= len(lengths)  # each length is a seed
+    options.seeds *= len(lengths)  # each length is run with a different seed
     return _run(options, trial, options.rows.split(","), lambda row, on, _: LOCKS[row] == on)
 
 
@@ -185,7 +185,7 @@ COMMANDS: Final[dict[str, tuple[Any, str, dict[str, tuple[Any, str]]]]] = {
 
 
 def main(arguments: Sequence[str], *, margin: float = MARGIN_SECONDS, at_once: int = 4) -> int:
-    """Run what is asked for; the exit status: 1 if anything was violated, or nothing was done."""
+    """Run a command; return exit status 1 if anything was violated or no trial did any work."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     commands = parser.add_subparsers(required=True)
     for name, (run, text, own) in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Callers of the servers: they start, cancel, delete, wait, list, and remember what they see."""
+"""Callers of the servers: they start, cancel, delete, wait and list, and record what they see."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.chaos.stories import Journal, Sight, Story
 from tests.chaos.works import WorkMetadata, WorkRequest, WorkResponse
 
 LIST_SECONDS: Final = 0.2
-"""The pause between two lists."""
+"""The pause between two List calls."""
 WAIT_SECONDS: Final = 2.0
-"""How long a Wait may hold."""
+"""The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0
-"""So long after its limit, a Wait that was not answered has hung, however busy the machine is."""
+"""A Wait that is not answered this long after its timeout has hung, even on a busy machine."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 
 
 class Callers:
-    """All callers, and the journal that they keep. ``servers`` are those to be called."""
+    """All callers, and their journal; ``servers`` returns the servers to be called."""
 
     def __init__(
         self, journal: Journal, servers: Callable[[], Sequence[Server]], stalls: Stalls
@@ -38,16 +38,16 @@ class Callers:
         self._tasks: list[asyncio.Task[None]] = []
         self._watched: set[str] = set()
         self.unanswered = 0
-        """How many calls got no answer, or the answer that nothing is known now."""
+        """Number of calls that got no reply, or UNAVAILABLE or DEADLINE_EXCEEDED."""
         self.longest_overrun = 0.0
-        """How many seconds after its limit a Wait was answered, at most."""
+        """The largest delay of a Wait's reply after its timeout, in seconds."""
 
     def begin(self) -> None:
-        """Look, from now on."""
+        """Begin to list operations."""
         self._tasks.append(asyncio.create_task(self._list()))
 
     async def end(self) -> None:
-        """Look no more. What went wrong in looking is raised."""
+        """Stop listing and waiting; raise errors that occurred meanwhile."""
         for task in self._tasks:
             if not task.done():
                 task.cancel()
@@ -56,13 +56,13 @@ class Callers:
                 await task
 
     async def start(self, server: Server, story: Story) -> bool:
-        """Start the operation of a story, or start it again; whether that was answered."""
+        """Start the operation of a story, or repeat its start; return whether it was answered."""
         sent = time.monotonic()
         story.asked_at = story.asked_at or sent
         try:
             handle = await _started(server, story, story.request)
         except CallError as exc:
-            if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
+            if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # its target may be busy
                 self._unanswered(story, exc)
             return False
         if story.named_at is None:
@@ -72,7 +72,7 @@ class Callers:
         return True
 
     async def insist(self, server: Server, story: Story) -> None:
-        """Start the operation of a story until that is answered; else it is a fault."""
+        """Repeat the start of a story until it is answered; record a fault if it never is."""
         try:
             await insist(lambda: self.start(server, story), "an answer")
         except Stuck:
@@ -101,12 +101,12 @@ class Callers:
             story.deleted_at = time.monotonic()
 
     async def look(self, server: Server, story: Story) -> None:
-        """See what has become of the operation of a story."""
+        """Get the operation of a story."""
         if story.name is not None:
             await self._ask(story, server.client.get)
 
     async def list_once(self, server: Server) -> bool:
-        """See what has become of all operations; whether that was answered."""
+        """List all operations; return whether the call was answered."""
         sent = time.monotonic()
         try:
             found = [operation async for operation in server.client.list(page_size=50)]
@@ -156,7 +156,7 @@ class Callers:
         operation: lro.Operation | None = None
         try:
             operation = await call(story.name)
-            if operation is None:  # what cancels or deletes shows nothing
+            if operation is None:  # Cancel and Delete return no operation
                 return True
         except CallError as exc:
             if exc.code is not lro.Code.NOT_FOUND:
@@ -166,7 +166,7 @@ class Callers:
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:
-        # Without a reply, or with UNAVAILABLE, nothing was said; all else is a wrong answer.
+        # Without a reply, or with UNAVAILABLE, callers learn nothing; other errors are wrong.
         if error.http_status is None or error.code in _NO_ANSWER:
             self.unanswered += 1
             return

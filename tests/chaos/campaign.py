@@ -1,4 +1,4 @@
-"""Many trials, some at once; what came of them, as a table."""
+"""Campaigns: many trials, some of them at once, and a table of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 @attrs.frozen
 class Cell:
-    """A cell of the matrix."""
+    """A cell of the test matrix."""
 
     row: str
     store: str
@@ -29,7 +29,7 @@ class Cell:
 
 @attrs.define
 class Tally:
-    """What came of the trials of a cell."""
+    """The results of a cell's trials."""
 
     runs: int = 0
     violations: list[str] = attrs.field(factory=list)
@@ -37,7 +37,7 @@ class Tally:
     late_writes: int = 0
 
     def add(self, seed: int, verdict: Verdict) -> None:
-        """Count a trial."""
+        """Add the verdict of a trial."""
         self.runs += 1
         self.violations += [f"seed {seed}: {violation}" for violation in verdict.violations]
         self.spans += verdict.seconds_to_truth
@@ -49,10 +49,10 @@ Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
 
 @attrs.frozen(kw_only=True)
 class Campaign:
-    """Trials of many cells, each on a store of its own.
+    """Trials of many cells, each with its own store.
 
-    ``at_once`` trials run together; after ``seconds`` no further one begins. The folders of trials
-    that have found something stay.
+    ``at_once`` trials run together; after ``seconds`` no new one begins. The folders of trials that
+    found a violation are kept.
     """
 
     trial: Trial
@@ -66,7 +66,7 @@ class Campaign:
     async def run(
         self, trials: Sequence[tuple[int, Cell]], report: Callable[[str], None] = print
     ) -> dict[Cell, Tally]:
-        """Run cells with seeds, in this order, for as long as there is time."""
+        """Run the trials in this order until the time is up."""
         tallies = {cell: Tally() for _, cell in trials}
         waiting = iter(trials)
         end = time.monotonic() + self.seconds
@@ -102,7 +102,7 @@ class Campaign:
         )
         try:
             verdict = await self.trial(ground, cell, seed)
-        except Exception as exc:  # what keeps a trial from its end is found too
+        except Exception as exc:  # an error that stops a trial is a violation, too
             verdict = Verdict((f"the trial failed: {exc!r}",))
         if not verdict.violations:
             shutil.rmtree(place)
@@ -112,14 +112,14 @@ class Campaign:
 
 
 def new_store(kind: str, folder: Path) -> str:
-    """The path of a new SQLite file, or a URL of PostgreSQL with a new schema after a ``#``."""
+    """Return the path of a new SQLite file, or a PostgreSQL URL with a new schema after a ``#``."""
     if kind == "sqlite":
         return f"{folder}/operations.db"
     return f"{shared_server().url}#{shared_server().fresh_schema()}"
 
 
 def table(tallies: dict[Cell, Tally]) -> str:
-    """The tallies as a table in Markdown."""
+    """Format the tallies as a Markdown table."""
     lines = [
         "| point | store | executor | runs | violations | longest time to the truth, s |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""The Celery side of the servers: the app, and one worker process of it."""
+"""The Celery side of the servers: their app, and a worker process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _app_on(broker: str) -> celery.Celery:
 
 
 def make_remote(broker: str, redelivery: float) -> CeleryExecutor:
-    """An executor that sends names to the queue of a broker; ``redelivery`` is in seconds."""
+    """Create an executor that sends names to a broker's queue; ``redelivery`` is in seconds."""
     return CeleryExecutor(_app_on(broker), redelivery=timedelta(seconds=redelivery))
 
 
 def work(setting: Setting) -> None:
-    """Be a worker with the usual pool of processes, until SIGTERM."""
+    """Run a worker with a pool of processes until SIGTERM."""
     ready = Path(setting.folder) / f"ready-{os.getpid()}"
 
     def report_ready(**_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Fencing: a server is frozen until others have its work, and then goes on as if nothing were."""
+"""Fencing: a server is frozen until others have taken over its work, and then it continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.chaos.world import Ground, World
 from tests.waiting import until_async
 
 LEASES: Final = 3
-"""For how many leases a server is frozen."""
+"""How many leases long a server is frozen."""
 
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}
@@ -42,24 +42,24 @@ FROZEN: Final = {
         (Point.END, Moment.WITHIN, 3),
     ),
 }
-"""Where a server is frozen, and at which time it comes there, at most."""
+"""Per row: the points at which a server is frozen, each with the highest count of its trap."""
 
 
 async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
 
-    Half of the time the server that has taken over is killed then, so that its leases must run out
-    although the other one, awake again, renews whatever it thinks its own.
+    Half of the time, the server that has taken over is then killed. Its leases must expire although
+    the thawed server still renews all that it believes it holds.
     """
     workers = _WORKERS[ground.executor]
     async with World(ground, seed) as world:
         point, moment, most = world.random.choice(FROZEN[cell.row])
-        # What finds no worker in this server, the other one claims.
+        # The other server claims work for which this one has no free worker.
         count = world.random.randint(1, min(most, workers * (4 if point is Point.REPORT else 1)))
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
         loser = (await world.host(trap, workers=workers)).web
-        world.shun(loser)  # no caller calls a server that does not answer
+        world.shun(loser)  # a frozen server answers no call
         await asyncio.gather(winner.ready(), loser.ready())
         world.callers.begin()
         stories = _load(world.journal, workers + 2)
@@ -99,7 +99,7 @@ def _load(journal: Journal, count: int) -> list[Story]:
 
 @attrs.frozen
 class _Attempt:
-    """What an attempt of the frozen server did, and whether others have had its operation since."""
+    """What an attempt of the frozen server did, and whether another attempt has replaced it."""
 
     did: tuple[str, ...]
     stubborn: bool
@@ -112,12 +112,12 @@ class _Attempt:
 
     @property
     def late_writes(self) -> int:
-        """How many writes it has made that had to be refused."""
+        """The number of its writes that had to be refused."""
         return self.did.count("fenced") + (self.lost and self.did[-1] == "end")
 
     @property
     def under_way(self) -> bool:
-        """Whether it may have made another one: it was stopped, maybe while it reported."""
+        """Whether it may have made one more late write: it was stopped, maybe during a report."""
         return self.lost and self.did[-1] == "stopped"
 
 
@@ -136,13 +136,13 @@ def _attempts(world: World, server: Server) -> list[_Attempt]:
 
 
 def _expected(attempts: Sequence[_Attempt]) -> range:
-    """How many late writes there may have been."""
+    """Return the possible numbers of late writes."""
     least = sum(attempt.late_writes for attempt in attempts)
     return range(least, least + sum(attempt.under_way for attempt in attempts) + 1)
 
 
 async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
-    """How many late writes were refused; each must be counted and logged, and nothing else."""
+    """Return the number of refused late writes; each must be counted and logged, and no others."""
 
     async def agree() -> bool:
         attempts = _attempts(world, server)

@@ -1,4 +1,4 @@
-"""The kill matrix: servers that die at named points; does a caller then get a wrong answer?"""
+"""The kill matrix: servers die at named points; callers must get no wrong answer."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tests.waiting import until_async
 
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
-"""How many loads a server gets that does not die of them."""
+"""How many loads a server may survive before its trap must have sprung."""
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2, "celery": 2}
-"""The workers of a server that dies."""
+"""The number of workers of a server that dies."""
 _ROOM: Final = {"threads": 12, "loop": 12, "processes": 4, "celery": 4}
-"""The workers of a server that takes over all the work of another one."""
+"""The number of workers of a server that takes over all the work of another one."""
 
 
 @attrs.frozen
 class Row:
-    """A row of the matrix: what goes on in the server that dies, and where exactly it may die.
+    """A row of the matrix: what the server that dies is doing, and at which points it may die.
 
-    The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only that dies), "any time" or
-    "stop" (by SIGTERM, which it survives until it has stopped). A place has the highest count that
-    its trap may get.
+    The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only a child dies), "any time"
+    or "stop" (SIGTERM, which the server survives until it has stopped). Each place ends with the
+    highest count of its trap.
     """
 
     scene: str
@@ -81,7 +81,7 @@ ROWS: Final[Mapping[str, Row]] = {
 
 
 async def kill_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
-    """Kill one server by the trap that the seed chooses, and judge what callers saw."""
+    """Kill one server with a trap that the seed chooses, and judge what callers saw."""
     row = ROWS[cell.row]
     async with World(ground, seed) as world:
         trap = _trap(world, row)
@@ -113,7 +113,7 @@ def _trap(world: World, row: Row) -> Trap | None:
         return None
     point, moment, most = world.random.choice(row.places)
     count, delay = world.random.randint(1, most), 0.0
-    if point is Point.EXPIRE and moment is _W:  # it has no change to be within: some time after
+    if point is Point.EXPIRE and moment is _W:  # has no update to be within
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
     alone = row.scene == "child"
     return Trap(point=point, moment=moment, count=count, delay=delay, child_only=alone)
@@ -130,7 +130,7 @@ def _load(world: World) -> list[Story]:
 async def _rescuer(world: World) -> Host:
     host = await world.host(workers=_ROOM[world.ground.executor])
     if world.ground.executor == "processes" and len(world.servers) == 1:
-        # Its children are there before they are needed: a new one may take long on a busy machine.
+        # Start its children before they are needed: on a busy machine that may take long.
         await host.ready()
         warming = [world.journal.new("again", pause_ms=300) for _ in range(_ROOM["processes"])]
         await press(world, host.web, warming)
@@ -165,13 +165,13 @@ async def _bereft(world: World, trap: Trap | None) -> Server:
 
 
 async def _while_draining(world: World, trap: Trap | None) -> Server:
-    # Celery's workers end what they have begun: there, nothing but chance says when they die.
+    # Celery workers finish running work when stopped, so only chance decides when they die.
     at_will = world.remote or world.random.random() < 0.25
     host = await _victim(world, None if at_will else trap, drain=0.3)
     await host.ready()
     world.callers.begin()
     victim = host.worker
-    await _occupy(world, host, first_steps=100, steps=100)  # not over before the signal comes
+    await _occupy(world, host, first_steps=100, steps=100)  # so that they outlast the signal
     victim.signal(signal.SIGTERM)
     if at_will:
         await asyncio.sleep(world.random.uniform(0, 1.8))
@@ -185,7 +185,7 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
 async def _scanning(world: World, trap: Trap | None) -> Server:
     first = await _victim(world)
     await first.ready()
-    # It is there before there is work: on a busy machine that may be over before a server is up.
+    # Start it before there is work, which might end before a server is up on a busy machine.
     victim = (await world.host(trap, only_scans=True)).victim
     await victim.ready()
     world.callers.begin()
@@ -197,9 +197,9 @@ async def _scanning(world: World, trap: Trap | None) -> Server:
 
 async def _occupy(world: World, host: Host, first_steps: int, steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
-    # The first, which is not done again, lasts until it is killed, however busy the machine is.
+    # The first one is not retried, and lasts until it is killed, however busy the machine is.
     stories = hold(world.journal, workers + 2, first_steps, steps)
-    for story in stories[:2]:  # one of each kind is begun
+    for story in stories[:2]:  # one story of each kind must begin
         await press(world, host.web, [story])
     await press(world, host.web, stories[2:])
     await world.work_begins(stories, workers)
@@ -212,7 +212,7 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
     world.callers.begin()
     brief = [world.journal.new("brief") for _ in range(world.random.randint(1, 30))]
     await press(world, first, [*brief, *hold(world.journal, 4)])
-    # They have ended, and expired.
+    # Wait until they have ended and expired.
     await until_async(lambda: all(story.settled for story in brief))
     await until_async(
         lambda: all(any(s.operation is None for s in story.sights) for story in brief)
@@ -247,7 +247,7 @@ _SCENES: Final = {
 
 
 async def _ask_again(world: World, server: Server) -> None:
-    """Repeat every start that has a request id: it leads to the same operation."""
+    """Repeat each start that has a request id, which must return the same operation."""
     for story in list(world.journal.stories.values()):
         if story.request_id:
             await world.callers.start(server, story)
@@ -256,7 +256,7 @@ async def _ask_again(world: World, server: Server) -> None:
 
 
 async def _take_targets(world: World, server: Server) -> None:
-    """Start new work on every target: the operation that had it is over."""
+    """Start new work on each target, which must be free because its operation has ended."""
     for story in [s for s in world.journal.stories.values() if s.kind == "alone" and s.names]:
         another = world.journal.new("alone", target=story.request.target)
         await world.callers.insist(server, another)

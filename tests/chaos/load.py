@@ -1,4 +1,4 @@
-"""What callers ask of a server, chosen by the seed."""
+"""The load on a server, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.chaos.stories import Journal, Story
 from tests.chaos.world import World
 
 BATCH_SECONDS: Final = 1.5
-"""About how long a mixed load takes on four threads."""
+"""About how many seconds a mixed load takes on four threads."""
 
 
 def mixed(journal: Journal, count: int = 8) -> list[Story]:
-    """Work of every kind, or of ``count`` kinds: quick and long, with and without request ids."""
+    """Create stories of ``count`` kinds: short and long ones, with and without request ids."""
     chance = journal.random
     stories: list[Callable[[], Story]] = [
         lambda: journal.new("once", steps=2, pause_ms=20),
@@ -31,24 +31,24 @@ def mixed(journal: Journal, count: int = 8) -> list[Story]:
 
 
 def hold(journal: Journal, count: int, first_steps: int = 25, steps: int = 25) -> list[Story]:
-    """Long work of two kinds in turn, of so many steps of 0.1 s; the first of it has others."""
+    """Create long work of two kinds in turn, in steps of 0.1 s: ``first_steps``, then ``steps``."""
     kinds = ("once", "again")
     each = (first_steps, *(count - 1) * (steps,))
     return [journal.new(kinds[n % 2], steps=many, pause_ms=100) for n, many in enumerate(each)]
 
 
 async def press(world: World, server: Server, stories: Sequence[Story]) -> None:
-    """Start all of this, and do nothing else."""
+    """Start all of these stories and do nothing else."""
     await asyncio.gather(*(world.callers.start(server, story) for story in stories))
 
 
 async def send(world: World, server: Server, stories: Sequence[Story]) -> None:
-    """Start all of this at random moments, and cancel or delete some of it."""
+    """Start all of these stories at random moments, and cancel or delete some of them."""
     await asyncio.gather(*(lead(world, server, story) for story in stories))
 
 
 async def lead(world: World, server: Server, story: Story) -> None:
-    """Start this at a random moment, and maybe cancel or delete it."""
+    """Start this story at a random moment, and maybe cancel or delete it."""
     chance = world.random
     await asyncio.sleep(chance.uniform(0, 0.15))
     if not await world.callers.start(server, story):

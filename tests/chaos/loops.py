@@ -1,4 +1,4 @@
-"""Crash loops: a server that lives shorter than its lease must report the truth all the same."""
+"""Crash loops: servers that die within a lease must still report what became of lost work."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LIVES: Final = 12
 
 
 async def loop_trial(ground: Ground, _: Cell, seed: int) -> Verdict:
-    """Kill a server at work, and then each that follows it, until the truth is known.
+    """Kill a server at work, and each of its successors, until all operations have ended.
 
-    The truth is due one lease and the margin after the first death, not counting the times at which
-    there was no server to report it.
+    Callers must see the ends within a lease and the margin after the first death, not counting the
+    times without any server.
     """
     life = LIFE * ground.lease
     async with World(ground, seed) as world:
         first = await world.host()
         await first.ready()
         world.callers.begin()
-        # Work that may run again could be lost more often than its function has begun.
+        # Retryable work could be lost more often than its function has begun.
         stories = [world.journal.new("once", steps=25, pause_ms=100) for _ in range(4)]
         await press(world, first.web, stories)
         await world.work_begins(stories)

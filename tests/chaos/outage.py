@@ -1,4 +1,4 @@
-"""Store chaos: the store goes away, again and again, while all servers are at work."""
+"""Store outages: the store is unavailable again and again while all servers work."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.chaos.world import Ground, World
 from tests.services.postgres import shared_server
 
 SERVERS: Final = 3
-"""How many servers share the store."""
+"""The number of servers that share the store."""
 CALLERS: Final = 6
-"""How many callers start operations one after the other."""
+"""The number of callers, each of which starts one operation after another."""
 
 
 LONGEST: Final = 5.0
-"""For how many seconds the store is away, at most."""
+"""The length of the longest outage, in seconds."""
 
 
 async def outage_trial(ground: Ground, cell: Cell, seed: int, seconds: float) -> Verdict:
-    """Have servers work for so long on a store that goes away again and again.
+    """Let servers work for ``seconds`` on a store with repeated outages.
 
     PostgreSQL is stopped in immediate mode, as by a crash; the SQLite file is locked.
     No server dies, so nothing may be lost: every operation whose name a caller got must end with
-    what its work gave. What a caller was not answered, it asks again until it is.
+    its function's result. At the end, each start with a request id is repeated until answered.
     """
     async with World(ground, seed) as world:
         hosts = await asyncio.gather(*(world.host() for _ in range(SERVERS)))
@@ -79,7 +79,7 @@ def _outages(store: str, chance: Random, seconds: float) -> int:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """SQLite's write lock, held by a program that is none of the servers."""
+    """Hold SQLite's write lock as a program that is not one of the servers."""
     with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         yield

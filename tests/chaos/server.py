@@ -1,4 +1,4 @@
-"""One server process: a service on a store, its methods and operations over HTTP."""
+"""A server process: a service with a store, its methods, and its operations over HTTP."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.chaos.works import FOLDER, TRAP, WorkMetadata, WorkRequest, declare
 
 for _extra in ("lro.stores.postgres", "lro.executors.processes", "lro.executors.celery"):
     with contextlib.suppress(ImportError, lro.errors.MissingExtra):
-        __import__(_extra)  # before processes are forked
+        __import__(_extra)  # imported before the fork server forks processes
 
 COUNT_PATH: Final = "/chaos/late-writes"
 _PR_SET_PDEATHSIG: Final = 1
@@ -46,9 +46,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Setting:
     """The settings of a server process. Times are in seconds.
 
-    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` takes the logs.
-    ``role`` is "web", or "worker" for one of Celery's, whose ``broker`` is a URL with the queue's
-    name as fragment.
+    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` is for the logs.
+    ``role`` is "web", or "worker" for a Celery worker. ``broker`` is a URL whose fragment is the
+    name of the queue.
     """
 
     store: str
@@ -63,7 +63,7 @@ class Setting:
 
 
 def store_at(place: str, **options: Any) -> Store:
-    """A store at a path, or at a URL of PostgreSQL with the schema after a ``#``."""
+    """Open a store at a path, or at a PostgreSQL URL with the schema after a ``#``."""
     if place.startswith("postgresql:"):
         from lro.stores.postgres import PostgresStore
 
@@ -75,7 +75,7 @@ def store_at(place: str, **options: Any) -> Store:
 
 
 def make_executor(setting: Setting) -> Executor:
-    """The executor of this name."""
+    """Create the executor that the setting names."""
     if setting.executor == "processes":
         from lro.executors.processes import ProcessExecutor
 
@@ -94,7 +94,7 @@ def make_executor(setting: Setting) -> Executor:
 
 
 def make_service(setting: Setting) -> lro.Service:
-    """The service of a server process, without methods."""
+    """Create the service of a server process, without methods."""
     return lro.Service(
         trapped(store_at(setting.store)),
         make_executor(setting),
@@ -105,7 +105,7 @@ def make_service(setting: Setting) -> lro.Service:
 
 
 def prepare(setting: Setting) -> None:
-    """Make this process a server of that setting: its trap, its folder, its log."""
+    """Turn this process into a server with these settings: set its trap, folder and log."""
     os.environ[SERVER] = str(os.getpid())
     os.environ[FOLDER] = setting.folder
     os.environ.pop(TRAP, None)
@@ -123,7 +123,7 @@ def prepare(setting: Setting) -> None:
 
 
 class Site:
-    """Everything that a server answers, as an ASGI application."""
+    """The ASGI application of a server."""
 
     def __init__(self, setting: Setting) -> None:
         self.service = make_service(setting)
@@ -134,14 +134,14 @@ class Site:
         self._app = OperationsApp(self.service, starts=starts, fallback=self._fallback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI interface."""
+        """Handle a connection."""
         try:
             await self._app(scope, receive, send)
-        except asyncio.CancelledError:  # the server stops, and has no time for a long Wait
+        except asyncio.CancelledError:  # the server stops, and cannot wait for a long Wait to end
             await _reply(send, 503, b"")
 
     async def _fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":  # the service's own is enough
+        if scope["type"] == "lifespan":  # the service handles its own lifespan
             return
         found = scope["path"] == COUNT_PATH
         body = json.dumps(self.service.late_writes).encode()
@@ -158,7 +158,7 @@ def _first_metadata(request: WorkRequest) -> WorkMetadata:
 
 
 def serve(setting: Setting, listener: socket.socket) -> None:
-    """Be this server, until SIGTERM; it leads a group, and does not outlive those who made it."""
+    """Run this server until SIGTERM, as a group leader that dies with its parent."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,6 @@
-"""The harness's side of the server processes: made, called over HTTP, signalled, mourned.
+"""The harness's side of the server processes: starts, calls over HTTP, signals and deaths.
 
-They are forked by a process that has imported everything and started nothing.
+They are forked from a process that has imported everything but started nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FORKS.set_forkserver_preload(["tests.chaos.server"])
 
 
 class Stuck(Exception):
-    """Something that had to happen has not: a fault of the harness, or of what it tests."""
+    """Something that had to happen did not: a fault of the harness, or of what it tests."""
 
 
 async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
-    """Ask until the answer is true, and return it; ``what`` has not come about otherwise."""
+    """Ask until the answer is true, and return it; the error says that ``what`` did not happen."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not (answer := await ask()):
@@ -44,14 +44,14 @@ async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 class Server:
-    """A new server process, and a client of it. It may not answer yet, but can be called."""
+    """A new server process and a client for it. Calls may be made before it is ready."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.dead = asyncio.Event()
         self.died_at = 0.0
-        """When it was found dead, by the monotonic clock."""
-        # Bound before the fork, so that it can be connected to at once.
+        """The time at which it was found dead, by the monotonic clock."""
+        # Bound before the fork, so that connections succeed at once.
         with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
             self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             self._process = FORKS.Process(target=serve, args=(setting, listener))
@@ -73,7 +73,7 @@ class Server:
 
     @property
     def code(self) -> int | None:
-        """Its exit status: minus the number of the signal that has ended it."""
+        """Its exit status, or minus the number of the signal that killed it."""
         return self._process.exitcode
 
     @property
@@ -81,15 +81,15 @@ class Server:
         return not self.dead.is_set()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it is dead; what kills or stops it, its children get too."""
+        """Send it a signal unless it is dead; signals that kill or stop it go to its group."""
         whole_group = number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                leads = os.getpgid(self.pid) == self.pid  # not at the very first
+                leads = os.getpgid(self.pid) == self.pid  # false until it has become a group leader
                 (os.killpg if whole_group and leads else os.kill)(self.pid, number)
 
     async def ready(self) -> float:
-        """Wait until it answers; when that was, by the monotonic clock."""
+        """Wait until it answers; return the time, by the monotonic clock."""
         worker = Path(self.setting.folder) / f"ready-{self.pid}"
 
         async def answers() -> float:
@@ -109,13 +109,13 @@ class Server:
         await asyncio.wait_for(self.dead.wait(), PATIENCE)
 
     async def frozen(self) -> None:
-        """Wait until it is stopped by a signal."""
+        """Wait until a signal has stopped it."""
         stat = Path(f"/proc/{self.pid}/stat")
         await until_async(lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T")
 
     async def late_writes(self) -> int:
-        """How many late writes of its workers were refused."""
-        # Not by a connection that lay idle: the server may close it at this very moment.
+        """Return how many late writes of its workers were refused."""
+        # With a new connection: the server may close an idle one at this very moment.
         async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             return int((await http.get(self.base_url + COUNT_PATH)).text)
 

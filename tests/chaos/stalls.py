@@ -1,4 +1,4 @@
-"""When the machine gave the harness no processor: no server is to blame for that time."""
+"""Times in which the harness itself got no CPU, which must not be blamed on a server."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from typing import Final
 
 BEAT_SECONDS: Final = 0.05
-"""How often the harness looks whether it is late."""
+"""How often the harness checks whether it is late."""
 TOLERATED_SECONDS: Final = 0.1
-"""How late it may be without that being called a stall."""
+"""A delay up to this many seconds is not a stall."""
 
 
 class Stalls:
-    """The spans in which the harness's own event loop stood still, by the monotonic clock."""
+    """The periods in which the harness's event loop was stalled, by the monotonic clock."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[float, float]] = []
 
     async def watch(self) -> None:
-        """Look out for stalls, until cancelled."""
+        """Record stalls until cancelled."""
         while True:
             due = time.monotonic() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
@@ -28,5 +28,5 @@ class Stalls:
                 self._spans.append((due, now))
 
     def within(self, begin: float, end: float) -> float:
-        """How many seconds between two moments it stood still."""
+        """Return for how many seconds between two moments the loop was stalled."""
         return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in self._spans)

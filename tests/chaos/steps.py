@@ -1,8 +1,8 @@
-"""Kills of processes that do work in steps: is a completed step ever done again, or lost?
+"""Kills of processes that run work in steps: a completed step must not be repeated or lost.
 
-One process at a time works on a store and is killed, at any time or by a trap before or after the
+One process at a time works on a store. It is killed at any time, or by a trap before or after the
 commit of a checkpoint. Each run of a step appends a line to a log after its effect. A step is
-completed if the store has its result when its process is dead.
+completed if the store has its result when the process is dead.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from tests.waiting import PATIENCE, until
 LEASE: Final = timedelta(seconds=1)
 STEPS: Final = ("fetch", "change", "send")
 _SPRING_SECONDS: Final = 3.0
-"""How long a trap has to spring; then the process is killed all the same."""
+"""Seconds that a trap has to spring; after that the process is killed anyway."""
 _LONGEST: Final = 0.02
-"""Seconds before and after the effect of a step, at most."""
+"""The longest pause before and after the effect of a step, in seconds."""
 _MANY: Final = 1_000
 
 
 @attrs.frozen
 class Job:
-    """The request: what the result begins with."""
+    """The request: the text with which the result begins."""
 
     text: str = ""
 
 
 @attrs.frozen
 class Sent:
-    """The response: the result of each step in the end, which names the run that made it."""
+    """The response: the result of each step, which is the name of the run that completed it."""
 
     runs: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class Run:
-    """A line of the log: a run of a step, by a name of its own, and the run before it."""
+    """A line of the log: the unique name of a step's run, and the run of the step before it."""
 
     operation: str
     step: str
@@ -72,7 +72,7 @@ class Run:
 
 @attrs.frozen
 class Tally:
-    """What a campaign has seen."""
+    """The results of a campaign."""
 
     kills: int
     sprung: int
@@ -81,14 +81,14 @@ class Tally:
     resumed: int
     """How many operations took more than one attempt."""
     skipped: int
-    """How many steps were completed when their process was killed."""
+    """How many steps had been completed when their process was killed."""
     again: int
-    """How many runs of steps were interrupted, so that others followed."""
+    """How many runs of steps were interrupted and therefore repeated."""
     faults: Sequence[str]
 
 
 def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
-    """A service on this store, and its method of three steps."""
+    """Return a service on this store, and its method of three steps."""
     loop = executor == "loop"
     service = lro.Service(
         trapped(store_at(place)),
@@ -135,7 +135,7 @@ def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
 def live(
     place: str, folder: Path, executor: str, seed: int, armed: bool, ready: Connection
 ) -> None:
-    """Start operations and do their work, until the process is killed."""
+    """Start operations and run them until the process is killed."""
     chance = random.Random(seed)
     os.setpgid(0, 0)
     os.environ[SERVER] = str(os.getpid())
@@ -151,7 +151,7 @@ def live(
 
 
 def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) -> Tally:
-    """Kill so many processes that do work in steps, and see which steps were done again."""
+    """Kill ``kills`` processes that run work in steps, and find the steps that were repeated."""
     chance, place, log = random.Random(seed), new_store(kind, folder), folder / "log"
     log.touch()
     faults: list[str] = []
@@ -195,7 +195,7 @@ def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) ->
 def _killed(
     place: str, folder: Path, executor: str, seed: int, armed: bool, chance: random.Random
 ) -> bool:
-    """Have a process live and die; return whether it died of its trap."""
+    """Start a process and wait until it is dead; return whether its trap killed it."""
     receiver, ready = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=live, args=(place, folder, executor, seed, armed, ready))
     process.start()
@@ -217,13 +217,13 @@ def _killed(
 def _differing(
     completed: dict[tuple[str, str], str], name: str, step: str, run: str
 ) -> Iterator[str]:
-    """Note that a step was completed by a run; yield a fault if it was by another before."""
+    """Record the run that completed a step; yield a fault if another run had completed it."""
     if completed.setdefault((name, step), run) != run:
         yield f"{name}: the result of {step} has changed"
 
 
 def _names(service: lro.Service) -> Iterator[str]:
-    """All operations, whatever their processes have come to."""
+    """Yield the names of all operations."""
     token = None
     while token != "":
         page = service.list(lro.wire.ListOperationsRequest(page_size=_MANY, page_token=token or ""))
@@ -236,10 +236,10 @@ def _runs(log: Path) -> list[Run]:
 
 
 def _judged(runs: Sequence[Run], completed: Mapping[tuple[str, str], str]) -> Iterator[str | Run]:
-    """Yield what was wrong, and each run that was interrupted.
+    """Yield each fault, and each run that was interrupted.
 
-    The last run of a step is the one that completed it: none follows. Each run has the result of
-    the step before that completed it.
+    The last run of a step is the one that completed it. Each run gets the result of the previous
+    step's completed run.
     """
     of_step: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:

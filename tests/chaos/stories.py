@@ -1,4 +1,4 @@
-"""What callers ask for, which answers they get, and what they see: one story per operation."""
+"""Requests of callers, the replies they get, and what they see: one story per operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES: Final = lro.TypeRegistry(WorkRequest, WorkMetadata, WorkResponse)
 
 @attrs.frozen
 class Sight:
-    """What a call answered: the operation, or None for "not found". Times are monotonic."""
+    """The reply to a call: the operation, or None for "not found". Times are monotonic."""
 
     sent: float
     received: float
@@ -29,7 +29,7 @@ class Sight:
 
     @property
     def metadata(self) -> WorkMetadata:
-        """How far the work was."""
+        """The metadata, which say how far the work was."""
         if self.operation is None or self.operation.metadata is None:
             return WorkMetadata()
         return TYPES.unpack(self.operation.metadata, WorkMetadata)
@@ -37,25 +37,25 @@ class Sight:
 
 @attrs.define(kw_only=True)
 class Story:
-    """One request, and all that callers have learnt of its operation."""
+    """One request, and all that callers know of its operation."""
 
     kind: str
     request: WorkRequest
     request_id: str = ""
     asked_at: float = 0.0
-    """When the start was sent first."""
+    """When the start was first sent."""
     named_at: float | None = None
-    """When a caller first got its name."""
+    """When a caller first received its name."""
     started_at: float = 0.0
-    """When the start was sent whose answer had its name, unless a list had it before."""
+    """When the start that returned its name was sent; zero if a list returned the name first."""
     names: set[str] = attrs.field(factory=set)
     cancel_asked: bool = False
     delete_asked: bool = False
     deleted_at: float | None = None
-    """When a delete was first answered with success."""
+    """When a delete first succeeded."""
     sights: list[Sight] = attrs.field(factory=list)
     faults: list[str] = attrs.field(factory=list)
-    """What was wrong as it happened."""
+    """Faults that callers noticed at once."""
 
     @property
     def text(self) -> str:
@@ -63,24 +63,24 @@ class Story:
 
     @property
     def name(self) -> str | None:
-        """The operation's name, once it is known."""
+        """The operation's name, once known."""
         return next(iter(self.names), None)
 
     @property
     def first_done(self) -> Sight | None:
-        """The sight of its end that was received first."""
+        """The earliest received sight in which the operation is done."""
         return min((s for s in self.sights if s.done), key=lambda s: s.received, default=None)
 
     @property
     def settled(self) -> bool:
-        """Whether no caller need look at it any more: its end was seen, or it has gone."""
+        """Whether callers can stop watching: they saw its end, or it was deleted or has expired."""
         if self.first_done is not None or self.deleted_at is not None:
             return True
         may_go = self.delete_asked or self.kind == "brief"
         return may_go and any(sight.operation is None for sight in self.sights)
 
     def answered(self, operation: lro.Operation, sent: float, received: float) -> None:
-        """A start or a list was answered with this operation."""
+        """Record that a start or a list returned this operation."""
         self.names.add(operation.name)
         if self.named_at is None:
             self.named_at = received
@@ -99,7 +99,7 @@ class Journal:
     def new(
         self, kind: str, *, steps: int = 1, pause_ms: int = 0, end: str = "", target: str = ""
     ) -> Story:
-        """A new story; the starts of some have a request id."""
+        """Create a story; about half of the stories have a request id."""
         text = f"{kind}-{len(self.stories)}-{self.random.randrange(10**6)}"
         target = target or (text if kind == "alone" else "")
         request = WorkRequest(text, steps, pause_ms, end, target)
@@ -110,7 +110,7 @@ class Journal:
         return story
 
     def listed(self, sent: float, received: float, operations: Iterable[lro.Operation]) -> None:
-        """A complete list was answered."""
+        """Record a complete list."""
         found: dict[str, lro.Operation] = {}
         for operation in operations:
             found[operation.name] = operation
@@ -126,5 +126,5 @@ class Journal:
 
     @property
     def unsettled(self) -> list[Story]:
-        """The stories whose end is open, of operations that are known."""
+        """The stories with a known operation whose end callers have not yet seen."""
         return [story for story in self.stories.values() if story.names and not story.settled]

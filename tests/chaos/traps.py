@@ -1,4 +1,4 @@
-"""Traps: the named points of a server's life at which it is made to die, or to freeze."""
+"""Traps: named points in a server's life at which it is killed or frozen."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Point(enum.StrEnum):
 
 
 class Moment(enum.StrEnum):
-    """When, in relation to the commit of what is written."""
+    """When the trap springs, relative to the commit of the write."""
 
     BEFORE = "before"
-    """Before the store is asked."""
+    """Before the store is called."""
     WITHIN = "within"
-    """In the transaction, which is then never committed."""
+    """Inside the transaction, which is then never committed."""
     AFTER = "after"
-    """When the store has answered, and before any other code knows."""
+    """After the store has returned, before any other code sees the result."""
 
 
 class Deed(enum.StrEnum):
@@ -60,9 +60,9 @@ class Deed(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Trap:
-    """Springs at the ``count``-th time that a process comes to a point, after ``delay`` seconds.
+    """Springs when a process reaches a point for the ``count``-th time, after ``delay`` seconds.
 
-    Where the work of a server is done by its children, ``child_only`` spares the server.
+    If children do the server's work, ``child_only`` kills only the child.
     """
 
     point: Point
@@ -74,11 +74,11 @@ class Trap:
 
 
 SERVER: Final = "LRO_CHAOS_SERVER"
-"""The environment variable with the server to be killed, which leads a group of processes."""
+"""The environment variable with the PID of the server to be killed, which leads its group."""
 
 
 _LANDING_SECONDS: Final = 0.05
-"""A signal to one's own process may take a moment to reach the thread that sent it."""
+"""A signal to one's own process may take a moment to arrive."""
 
 
 class _Set:
@@ -93,7 +93,7 @@ _set = _Set()
 
 
 def arm(trap: Trap | None) -> None:
-    """Set this process's trap; None: it has none."""
+    """Set the trap of this process; None removes it."""
     _set.trap, _set.left = trap, trap.count if trap is not None else 0
 
 
@@ -103,11 +103,11 @@ def waits_for(point: Point, moment: Moment) -> bool:
 
 
 def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = lambda: None) -> None:
-    """Come to a point: the process goes no further if its trap is there; ``last`` is done first."""
+    """Reach a point; if its trap springs, call ``last`` and then kill or freeze the process."""
     trap = _set.trap
     if trap is None or trap.point is not point or trap.moment is not moment:
         return
-    with _set.lock:  # a process that dies holds it for good, so that no thread passes the signal
+    with _set.lock:  # never released in a process that dies, so no other thread passes this point
         _set.left -= 1
         if _set.left != 0:
             return
@@ -120,23 +120,23 @@ def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = la
 
 def _do(trap: Trap) -> None:
     if trap.deed is Deed.STOP:
-        # Within and after a write, this thread is in its block.
+        # Within and after a write, this thread already holds the lock.
         with _set.writing if trap.moment is Moment.BEFORE else contextlib.nullcontext():
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(_LANDING_SECONDS)
         return
     if not trap.child_only:
-        with contextlib.suppress(ProcessLookupError):  # a child's server may be gone already
+        with contextlib.suppress(ProcessLookupError):  # the server may be dead already
             os.killpg(int(os.environ[SERVER]), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Write to a store: a process that is to freeze does so before the block, or at its end.
+    """Write to a store: a process is frozen before this block or at its end, not inside it.
 
-    Frozen in the midst of a write, it would hold the lock of a SQLite file, and stop every other
-    process: that is tested apart.
+    Frozen in the middle of a write, it would hold the lock of a SQLite file and stop every other
+    process; the row "frozen within a transaction" tests that.
     """
     if _set.trap is None or _set.trap.deed is not Deed.STOP:
         yield
@@ -146,7 +146,7 @@ def writing() -> Iterator[None]:
 
 
 def point_of(before: Record, after: Record | None, owners: set[str]) -> Point | None:
-    """What an update does, by its effect on the record; ``owners`` are the process's own names."""
+    """Tell what an update does by its effect; ``owners`` are this process's owner names."""
     if after is before:
         return None
     if after is None:

@@ -1,4 +1,4 @@
-"""What may never be seen, whichever server dies: the promises, checked against callers' views."""
+"""Checks of the promises that hold whichever server dies, against what callers saw."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.chaos.stories import Journal, Sight, Story
 from tests.chaos.works import MAX_LOST, Effect, answer_to, effects
 
 CLOSING = frozenset({"stopped", "fenced", "refused", "end", "died"})
-"""What ends the work of an attempt in its process."""
+"""Log entries after which an attempt does no more work in its process."""
 
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What the harness knows of a run beside the journal. Times are monotonic, in seconds.
+    """What the harness knows of a run besides the journal. Times are monotonic, in seconds.
 
-    ``silent``: since when each server was dead, or frozen for longer than its lease. ``drained``:
-    those that got SIGTERM, and may have handed work back before they stopped. ``death``: the
-    one that matters, or the freezing, and ``awake`` the end of that; ``since``: when a live server
-    was there after it; ``limit``: how long after that the truth may take, not counting for how
-    long the harness itself was ``stalled`` between two moments.
+    - ``silent``: when each server died, or was frozen for longer than its lease.
+    - ``drained``: servers that got SIGTERM and may have handed work back before they stopped.
+    - ``death`` and ``awake``: begin and end of the death or freeze that matters.
+    - ``since``: when a live server was there after it; ``limit``: how long callers may then wait
+      for the truth, not counting the time that ``stalled`` returns for the harness.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class Facts:
 
 @attrs.frozen
 class Verdict:
-    """The violations found, and the times until the truth was known, if a server died."""
+    """The violations, and, if a server died, how long callers waited for the truth."""
 
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def judge(journal: Journal, facts: Facts) -> Verdict:
-    """Check a run that is over."""
+    """Check a run that has ended."""
     violations: list[str] = []
     spans: list[float] = []
     for story in journal.stories.values():
@@ -71,8 +71,8 @@ class _Judged:
         self._begun = [e for e in self._log if e.what == "begin" and not self._dreamt(e)]
 
     def _dreamt(self, begin: Effect) -> bool:
-        # Between two instructions of a process others may have done all its work: what it does when
-        # it goes on, it cannot know, until the store refuses it.
+        # While a process is frozen, others may have done all its work. It cannot know that when it
+        # continues, until the store refuses a write.
         if begin.server not in self._facts.frozen:
             return False
         done = self._story.first_done
@@ -98,7 +98,7 @@ class _Judged:
     # -- what was seen ------------------------------------------------------------------------
 
     def _order(self) -> Iterator[str]:
-        # Of two calls that overlapped, either may have come first.
+        # If two calls overlapped, either may have come first.
         story = self._story
         by_end = sorted(story.sights, key=lambda sight: sight.received)
         known, index, attempt = None, 0, 0
@@ -131,7 +131,7 @@ class _Judged:
             yield "expired in progress"
 
     def _may_have_ended(self) -> bool:
-        """Whether there may be an end that no caller has seen."""
+        """Whether it may have ended without any caller seeing that."""
         if any(effect.what in CLOSING for effect in self._log):
             return True
         cancelled_before_it_began = self._story.cancel_asked and not self._begun
@@ -158,7 +158,7 @@ class _Judged:
             yield f"done by two at once: {before}, {after}"
 
     def _over(self, begin: Effect, moment: float) -> bool:
-        """Whether the attempt that began so was at its end then."""
+        """Return whether the attempt that began here had ended by then."""
         if self._facts.silent.get(begin.server, math.inf) < moment:
             return True
         return any(
@@ -204,7 +204,7 @@ class _Judged:
         if self._story.kind in ("again", "brief") and len(self._begun) <= MAX_LOST:
             yield "given up, though its work may run again"
         last = self._begun[-1] if self._begun else None
-        if last is None or last.server in self._facts.drained:  # that says so itself
+        if last is None or last.server in self._facts.drained:  # which reports that itself
             return
         alive = self._facts.silent.get(last.server, math.inf) > sight.received
         if alive and not any(effect.what == "died" for effect in self._log):
@@ -213,28 +213,28 @@ class _Judged:
     # -- when -----------------------------------------------------------------------------------
 
     def seconds_to_truth(self) -> float | None:
-        """How long after a death a server reported or did something; None if not concerned."""
+        """Return the seconds from a death to the first news of the work, or None if unaffected."""
         story, death = self._story, self._facts.death
         fatal = [effect.at for effect in self._log if effect.what == "died"]
-        if fatal and death == math.inf:  # of a child alone
+        if fatal and death == math.inf:  # only a child died
             death = fatal[-1]
         if death == math.inf or story.asked_at > death:
             return None
         if story.named_at is None or story.named_at > self._facts.awake:
-            return None  # its start may have come to nothing until then
+            return None  # the start may not have been stored
         done = story.first_done
         if done is not None and done.received <= death:
             return None
         if story.delete_asked or story.kind == "brief":
-            return None  # callers cannot see what becomes of it
+            return None  # callers cannot see its end
         working = [effect for effect in self._begun if effect.at <= death]
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
         since = max(death, self._facts.since, story.started_at)
-        # An attempt has begun when a process is started for it, however long that takes to wake.
+        # An attempt counts from the start of its process, which may take long to run.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         known_at = min([*again, math.inf if done is None else done.received])
-        # Work that costs one worker after the other is due again after a pause, twice as long each.
+        # Work that has cost several workers waits before the next attempt, each time twice as long.
         pause = 2.0 ** (len(fatal) - 1) if len(fatal) > 1 else 0.0
         return max(0.0, known_at - since - pause - self._facts.stalled(since, known_at))
 

@@ -1,9 +1,9 @@
-"""Kills of processes that end operations and send webhooks: is any event lost, or made up?
+"""Kills of processes that end operations and send webhooks: no event may be lost or invented.
 
-Two processes work on one store and are killed, again and again, at any time or by a trap at the
-end of an operation, at the claim of a notification, or where one is settled. A receiver, which
-lives, writes down what it has taken; it also refuses some, and takes some without an answer.
-Some operations are started in a transaction with a row: one is there if the other is.
+Two processes work on one store and are killed again and again, at any time or by a trap at the end
+of an operation, at the claim of a notification, or when one is settled. A receiver stays alive and
+records the events it accepts; it refuses some events, and accepts some without sending a response.
+Some operations are started in a transaction with a row: each exists only if the other does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WITHIN: Final = "rows/1"
 _PARENTS: Final = ("", _OWN, _WITHIN)
 _UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
-"""How long a trap has to spring; then the process is killed all the same."""
+"""Seconds that a trap has to spring; after that the process is killed anyway."""
 _MOMENTS: Final = (
     *((Point.END, moment) for moment in Moment),
     *((Point.SETTLE, moment) for moment in Moment),
@@ -60,7 +60,7 @@ _MOMENTS: Final = (
 
 @attrs.frozen
 class Row:
-    """The request of an operation: its number, which says how it ends."""
+    """The request of an operation: a number, which decides how it ends."""
 
     number: int = 0
 
@@ -74,14 +74,14 @@ class Done:
 
 @attrs.frozen
 class Progress:
-    """The metadata, which stays as it is."""
+    """The metadata, which never change."""
 
     percent: lro.Int32 = 0
 
 
 @attrs.frozen
 class Tally:
-    """What a campaign has seen."""
+    """The results of a campaign."""
 
     kills: int
     sprung: int
@@ -89,14 +89,14 @@ class Tally:
     operations: int
     ends: Mapping[str, int]
     events: int
-    """How many different ones the receiver has taken."""
+    """How many different events the receiver has accepted."""
     repeats: int
-    """How many it has taken once more."""
+    """How many events it has accepted again."""
     faults: Sequence[str]
 
 
 def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
-    """A service on this store, and its method."""
+    """Return a service on this store, and its method."""
     hooks = Webhooks(
         [Endpoint(url=f"{url}/all", id="all", secrets=(SECRET,))],
         secrets=(SECRET,),
@@ -116,7 +116,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         if request.number % 5 == 1:
             raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
         if request.number % 5 == 2:
-            job.sleep(_UNCANCELLED_SECONDS)  # unless it is cancelled; its starter may be dead
+            job.sleep(_UNCANCELLED_SECONDS)  # it is usually cancelled, unless its starter is dead
         return Done(request.number)
 
     return service, do
@@ -124,7 +124,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
 
 @contextlib.contextmanager
 def table(place: str) -> Iterator[tuple[Any, str]]:
-    """A connection to the database of a store, and the name of a table for rows beside it."""
+    """Connect to a store's database; yield the connection and a table name for test rows."""
     if place.startswith("postgresql:"):
         import psycopg
 
@@ -136,7 +136,7 @@ def table(place: str) -> Iterator[tuple[Any, str]]:
 
 
 def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Connection) -> None:
-    """Start and cancel operations, and send what is owed, until the process is killed."""
+    """Start and cancel operations, and send pending webhooks, until the process is killed."""
     chance = random.Random(seed)
     os.setpgid(0, 0)
     os.environ[SERVER] = str(os.getpid())
@@ -165,7 +165,7 @@ def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Conne
 
 @contextlib.contextmanager
 def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
-    """Take webhooks at a URL, and list them: their path, id and event."""
+    """Receive webhooks at a URL; yield that and a list of their paths, ids and events."""
     chance = random.Random(0)
     taken = []
 
@@ -173,7 +173,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])
             body = self.rfile.read(size)
-            if len(body) < size:  # its sender was killed in the midst of it
+            if len(body) < size:  # its sender was killed while sending
                 self.close_connection = True
                 return
             what = chance.random()
@@ -183,13 +183,13 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
             found = verify(body, dict(self.headers), [SECRET], now=time.time())
             taken.append((self.path, found.id, json.loads(body)))
             if what < 0.15:
-                self.close_connection = True  # and no answer
+                self.close_connection = True  # send no response
                 return
             self.send_response(204)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
         serving = threading.Thread(target=server.serve_forever)
@@ -200,7 +200,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
 
 
 def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:
-    """Kill so many processes that send webhooks, and compare what was sent with what has ended."""
+    """Kill ``kills`` processes that send webhooks; compare the events with the ends."""
     chance, place, names = random.Random(seed), new_store(kind, folder), folder / "names"
     with contextlib.ExitStack() as stack:
         url, taken = stack.enter_context(receiver())
@@ -242,8 +242,8 @@ class _Worker:
         ready.close()
 
     def die(self, seconds: float) -> bool:
-        """Wait until it dies of its trap, or kill it so many seconds after it was ready."""
-        assert wait([self._ready, self.process.sentinel], PATIENCE)  # dead at its first claim
+        """Wait until its trap kills it, or kill it some seconds after it was ready."""
+        assert wait([self._ready, self.process.sentinel], PATIENCE)  # its trap may be quick
         self._ready.close()
         self.process.join(_SPRING_SECONDS if self._armed else seconds)
         if self.process.exitcode is None:
@@ -265,7 +265,7 @@ def _records(service: lro.Service, parent: str) -> Iterator[Record]:
 
 
 def _unfinished(service: Any) -> Iterator[str]:
-    """What does not come to its end, though all is given time."""
+    """Wait, then yield the operations that have not ended or whose webhooks are pending."""
 
     def owes_nothing() -> bool:
         over = all(r.done for parent in _PARENTS for r in _records(service, parent))

@@ -1,7 +1,7 @@
-"""The methods of the servers under test: work that writes down what it does.
+"""The methods of the servers under test, whose functions log what they do.
 
-A log which a process cannot take back holds what happens outside: one line, appended to a file of
-the operation, before and after each thing that is done.
+The log stands for effects outside the process, which cannot be undone: functions append one line to
+their operation's file before and after each thing they do.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.chaos.traps import SERVER, Moment, Point, Trap, arm, step_on
 FOLDER: Final = "LRO_CHAOS_FOLDER"
 """The environment variable with the folder of the logs."""
 TRAP: Final = "LRO_CHAOS_TRAP"
-"""The environment variable with the trap of this server, for the processes that do its work."""
+"""The environment variable with the server's trap, for the processes that do its work."""
 BRIEF_SECONDS: Final = 0.4
-"""How long a record of a brief method is kept."""
+"""How long the record of a brief operation is kept, in seconds."""
 MAX_LOST: Final = 3
-"""After so many lost workers, work that may run again does so; then it is given up."""
+"""Work that may run again does so after this many lost workers; after one more it is given up."""
 
 
 @lro.message("chaos.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """``steps`` pauses of so many milliseconds, and how it is to end: "", "refuse", "stubborn"."""
+    """``steps`` pauses of ``pause_ms``; it ends normally, or as "refuse" or "stubborn"."""
 
     text: str = ""
     steps: lro.Int32 = 1
@@ -47,7 +47,7 @@ class WorkRequest:
 @lro.message("chaos.v1.WorkMetadata")
 @attrs.frozen
 class WorkMetadata:
-    """How far which attempt is."""
+    """The attempt and its current step."""
 
     text: str = ""
     attempt: lro.Int32 = 0
@@ -57,14 +57,14 @@ class WorkMetadata:
 @lro.message("chaos.v1.WorkResponse")
 @attrs.frozen
 class WorkResponse:
-    """The text in parts from its end, and which attempt has made it."""
+    """The parts of the text in reverse order, and the attempt that made them."""
 
     parts: Sequence[str] = ()
     attempt: lro.Int32 = 0
 
 
 class Parts(list[str]):
-    """The parts of a text. Who encodes them comes to a point; ``last`` is done if it dies there."""
+    """The parts of a text. Encoding them reaches a trap; ``last`` is called before it kills."""
 
     def __init__(self, parts: Iterable[str], last: Callable[[], None]) -> None:
         super().__init__(parts)
@@ -76,15 +76,15 @@ class Parts(list[str]):
 
 
 def answer_to(text: str) -> tuple[str, ...]:
-    """The parts of the response."""
+    """Return the parts of the response."""
     return tuple(reversed(text.split("-")))
 
 
 @attrs.frozen(kw_only=True)
 class Effect:
-    """A line of the log: what an attempt did, when, in which process of which server.
+    """A line of the log: what an attempt did, when, and in which process of which server.
 
-    Times are monotonic; ``born`` is that of the process.
+    Times are monotonic; ``born`` is when the process was started.
     """
 
     what: str
@@ -97,7 +97,7 @@ class Effect:
 
 
 def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
-    """Append to the log of an operation; the line is there when this returns."""
+    """Append a line to the operation's log; it is written when this returns."""
     effect = Effect(
         what=what,
         attempt=job.attempt,
@@ -109,13 +109,13 @@ def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
     )
     line = json.dumps(attrs.asdict(effect)) + "\n"
     with _path(Path(os.environ[FOLDER]), job.name).open("ab", buffering=0) as log:
-        log.write(line.encode())  # in one piece: a killed process leaves no half line
+        log.write(line.encode())  # one write: a killed process leaves no half line
 
 
 @functools.cache
 def _born(pid: int) -> float:
-    # In ticks since the machine was started, which is where the monotonic clock begins; the name of
-    # the program, in parentheses, may hold anything.
+    # In ticks since boot, when the monotonic clock began; the name of the program, in parentheses,
+    # may contain any characters.
     ticks = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 
@@ -125,7 +125,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def effects(folder: Path, name: str) -> list[Effect]:
-    """The log of an operation, in the order of its lines."""
+    """Return the log of an operation, in the order of its lines."""
     path = _path(folder, name)
     if not path.exists():
         return []
@@ -134,7 +134,7 @@ def effects(folder: Path, name: str) -> list[Effect]:
 
 
 def all_effects(folder: Path) -> list[Effect]:
-    """The logs of all operations."""
+    """Return the logs of all operations."""
     names = [path.stem for path in folder.glob("operations_*.log")]
     return [effect for name in names for effect in effects(folder, name)]
 
@@ -142,7 +142,7 @@ def all_effects(folder: Path) -> list[Effect]:
 def _steps(
     request: WorkRequest, job: lro.Job[WorkMetadata]
 ) -> Generator[WorkMetadata | float, None, WorkResponse]:
-    """Do the steps, and write down how it went; what is yielded is to be reported, or a pause."""
+    """Run the steps and log them; yield metadata to be reported, or seconds to sleep."""
 
     def last() -> None:
         note(job, request.text, "died")
@@ -208,29 +208,29 @@ async def awork(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkRespons
 
 
 def once(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work that must not run twice."""
+    """Do work that must not run twice."""
     return work(request, job)
 
 
 def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work that may run twice."""
+    """Do work that may run twice."""
     return work(request, job)
 
 
 def brief(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work whose record expires soon."""
+    """Do work whose record expires soon."""
     return work(request, job)
 
 
 def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work that has its target alone."""
+    """Do work that needs its target exclusively."""
     return work(request, job)
 
 
 def declare(
     service: lro.Service, *, awaits: bool = False
 ) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
-    """The methods, by the last part of their paths; ``awaits``: as async functions."""
+    """Register the methods, as async functions if ``awaits``; return them by their short names."""
     alone_on: dict[str, Any] = {"exclusive_target": lambda request: request.target}
     options: dict[Any, dict[str, Any]] = {
         once: {"at_most_once": True},

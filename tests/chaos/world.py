@@ -1,4 +1,4 @@
-"""A store of its own, the servers on it, and the callers of those that live."""
+"""A new store, the servers on it, and the callers of those servers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.waiting import until_async
 
 @attrs.frozen(kw_only=True)
 class Ground:
-    """What a world stands on.
+    """The surroundings of a world.
 
-    ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take.
+    ``lease`` is in seconds; ``margin`` is the time after the end of a lease for callers to see it.
     """
 
     folder: Path
     store: str
-    """The path of a new store, or its URL."""
+    """The path or URL of a new store."""
     executor: str
     lease: float
     margin: float
@@ -38,24 +38,24 @@ class Ground:
 
 @attrs.frozen
 class Host:
-    """What serves: a process that is called, and the one that works, if that is another."""
+    """A server: the process that is called, and the one that works, which may be the same."""
 
     web: Server
     worker: Server
     victim: Server
-    """The one that has a trap, or would have."""
+    """The process that has the trap, or would have it."""
 
     @property
     def parts(self) -> tuple[Server, ...]:
-        """The processes."""
+        """The processes of this server."""
         return (self.web,) if self.web is self.worker else (self.web, self.worker)
 
     async def ready(self) -> float:
-        """Wait until it answers and works; when that was, by the monotonic clock."""
+        """Wait until it answers and works; return the time, by the monotonic clock."""
         return max([await part.ready() for part in self.parts])
 
     async def kill(self) -> None:
-        """Kill it."""
+        """Kill all its processes."""
         for part in self.parts:
             part.signal(signal.SIGKILL)
         for part in self.parts:
@@ -82,7 +82,7 @@ class World:
 
     @property
     def remote(self) -> bool:
-        """Whether the work is done by other processes than those that are called."""
+        """Whether other processes than those that are called do the work."""
         return self.ground.executor == "celery"
 
     def _callable(self) -> list[Server]:
@@ -95,7 +95,7 @@ class World:
     async def host(
         self, trap: Trap | None = None, *, only_scans: bool = False, **options: Any
     ) -> Host:
-        """One more server; it may not answer yet. With ``only_scans``, it only recovers orphans."""
+        """Start a server, without waiting for it; with ``only_scans`` it only recovers orphans."""
         if not self.remote or only_scans:
             web = self._make(trap, "web", options)
             return Host(web, web, web)
@@ -120,15 +120,15 @@ class World:
         return self.servers[-1]
 
     def shun(self, server: Server) -> None:
-        """Have no caller call this server any more."""
+        """Keep callers from calling this server."""
         self._unfit.add(server.pid)
 
     def unshun(self, server: Server) -> None:
-        """Have it called again."""
+        """Let callers call this server again."""
         self._unfit.discard(server.pid)
 
     async def work_begins(self, stories: list[Story], count: int = 0) -> None:
-        """Wait until callers have seen so many of these stories being worked on, or all."""
+        """Wait until callers have seen that ``count`` of these stories have begun, or all."""
 
         def begun() -> int:
             return sum(any(s.metadata.attempt for s in story.sights) for story in stories)
@@ -138,7 +138,7 @@ class World:
     async def settle(self) -> None:
         """Wait until callers have seen the end of every operation that they know of.
 
-        What never ends is for the verdict to say.
+        Operations that never end are left to the verdict.
         """
         with contextlib.suppress(AssertionError):
             await until_async(lambda: not self.journal.unsettled)
@@ -147,7 +147,7 @@ class World:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop calling, and kill all servers."""
+        """Stop the callers, and kill all servers."""
         await self.callers.end()
         for server in self.servers:
             server.signal(signal.SIGKILL)
@@ -156,7 +156,7 @@ class World:
             await server.close()
 
     def facts(self, **more: Any) -> Facts:
-        """What is known of this world, once all that is to die is dead."""
+        """Return the facts of this world, after all deaths of the trial."""
         silent = {s.pid: s.died_at for s in self.servers if not s.alive}
         silent.update(more.pop("silent", {}))
         limit = self.ground.lease + self.ground.margin

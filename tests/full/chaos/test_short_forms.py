@@ -1,4 +1,4 @@
-"""The chaos campaigns in their short form: each command, with the stores in turn."""
+"""The chaos campaigns in their short form: each command, on the stores in turn."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.services.postgres import shared_server
 from tests.waiting import PATIENCE
 
 AT_ONCE = 10
-"""How many trials run together."""
+"""The number of trials that run together."""
 LEASE = 3
-"""In seconds. Beside all other tests a server that lives may have no turn for a second or two."""
+"""In seconds. Beside all other tests, a live server may get no CPU for a second or two."""
 
 
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        # Wherever a server is killed: one end each, nothing lost, nothing begun twice that must
-        # not be. The executors whose processes take long to begin have fewer rows.
+        # Wherever a server is killed: each operation ends once, none is lost, and at-most-once work
+        # begins once. Executors whose processes are slow to start have fewer rows.
         ("kill --stores sqlite --executors threads", {}),
         ("kill --stores postgres --executors loop", {}),
         (
@@ -32,29 +32,29 @@ LEASE = 3
             "kill --stores postgres --executors celery",
             {"rows": "before the first renewal,before the terminal commit,during orphan scan"},
         ),
-        # Late writes of frozen servers are refused, counted and logged, and there are some.
+        # Some late writes of frozen servers occur; each is refused, counted and logged.
         ("fence --executors threads,loop", {}),
-        # No worker that lives is taken for dead, whatever is locked.
+        # No live worker is declared lost, whatever is locked.
         ("locks --leases 1.5", {}),
         ("loops --executors threads", {}),
-        # No wrong answer, nothing lost, and Waits keep their limit.
+        # No answer is wrong, nothing is lost, and Waits keep their timeout.
         ("store --executors threads,loop --seconds 5", {"lease": "15"}),
-        # Each end is notified, at least once, with one id; nothing is that has not ended.
+        # Each end is notified at least once, with one id; operations in progress never are.
         ("webhooks --kills 4", {}),
-        # Completed steps are not done again, and each operation has the result of its steps.
+        # Completed steps are not repeated, and each operation has the results of its steps.
         ("steps --kills 6", {}),
     ],
 )
 def test_campaign_finds_nothing_wrong(command: str, options: dict[str, str]) -> None:
-    """How soon the truth is known, the long form says, on a quiet machine."""
+    """The time limits are loose; the long form measures them, on an idle machine."""
     for extra in ("celery", "psycopg"):
         pytest.importorskip(extra)
-    shared_server()  # skips here where there is none
+    shared_server()  # skips the test if there is no server
     options = {"lease": str(LEASE), "seeds": "1"} | options
     more = [f"--{name}={value}" for name, value in options.items()]
     with warnings.catch_warnings():
-        # A call that is given up while it connects, to a server that is killed just then,
-        # leaves a socket that httpcore does not know yet: the collector closes it.
+        # A call that is abandoned while it connects to a server that is just being killed
+        # leaves a socket that httpcore does not know; the garbage collector closes it.
         warnings.simplefilter("ignore", ResourceWarning)
         assert main([*command.split(), *more], margin=PATIENCE, at_once=AT_ONCE) == 0
         gc.collect()

@@ -1,4 +1,4 @@
-"""A process that ends with its service open, while work runs: for the tests of that."""
+"""A program that ends with its service open while work runs, for the tests of exits."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def note(folder: str, line: str) -> None:
 
 
 def nap(request: WorkRequest, job: lro.Job) -> None:
-    """Sleep, unless the process is to end; the text is the folder of the log."""
+    """Sleep, unless the process is about to end; the text is the folder of the log."""
     note(request.text, "begun")
     job.sleep(request.size / 1000)
     note(request.text, "ended")
 
 
 async def anap(request: WorkRequest, job: lro.Job) -> None:
-    """The same on an event loop."""
+    """Do the same on an event loop."""
     note(request.text, "begun")
     await asyncio.sleep(request.size / 1000)
     note(request.text, "ended")
@@ -51,10 +51,10 @@ EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
 def main(
     place: Place, executor: str, folder: str, drain: str, nap_seconds: str, ending: str
 ) -> None:
-    """Start two naps, name them, and end in this way when there is a line to read."""
+    """Start two naps and print their names; when a line arrives, end in the way named."""
     store = place.open()
     service: lro.Service
-    if ending == "registered":  # before anything that closing needs is made
+    if ending == "registered":  # registered before everything that closing needs
         atexit.register(lambda: service.close())
     service = lro.Service(store, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
@@ -62,7 +62,7 @@ def main(
     nap_milliseconds = round(1000 * float(nap_seconds))
     names = [method.start(WorkRequest(folder, nap_milliseconds)).name for _ in range(2)]
     if ending == "asked":
-        # Callers wait and ask in threads that are never joined.
+        # Callers wait and poll in threads that are never joined.
         for name in names:
             threading.Thread(target=ask, args=(service, name), daemon=True).start()
     print(*names, flush=True)
@@ -71,15 +71,15 @@ def main(
         sys.exit(3)
     if ending == "forked":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads
             child = os.fork()
         if child == 0:
-            sys.exit()  # a process that has not used it, which ends first
+            sys.exit()  # the child does not use the service, and ends first
         os.waitpid(child, 0)
 
 
 def ask(service: lro.Service, name: str) -> None:
-    """Ask for an operation in all ways, until the service is closed."""
+    """Read the operation in all ways until the service is closed."""
     while True:
         try:
             service.get(name)

@@ -1,4 +1,4 @@
-"""The end of the interpreter while a service is open: no work is lost."""
+"""The interpreter exits while a service is open: no work is lost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = 300.0
-"""Seconds that the naps would never need."""
+"""A time in seconds that no nap needs."""
 
 
 @attrs.frozen
 class Naps:
-    """A store of some kind, and the folder of the log of the process that works there."""
+    """A store, and the folder with the log of the process that uses it."""
 
     place: Place
     folder: Path
@@ -32,9 +32,9 @@ class Naps:
     def run(
         self, executor: str, drain: float, ending: str, seconds: float = 0.5
     ) -> tuple[int, str, list[str]]:
-        """Run the process with naps of so many seconds.
+        """Run the process with naps of this many seconds.
 
-        Its exit status, what it complains of, and the names of its naps.
+        Return its exit status, its error output, and the names of its naps.
         """
         work = (executor, str(self.folder), str(drain), str(seconds), ending)
         command = [sys.executable, "-m", "tests.full.engine.exiting_process"]
@@ -52,12 +52,12 @@ class Naps:
         assert process.poll() is None
         _, complaint = process.communicate("\n", timeout=360)
         lines = complaint.splitlines(keepends=True)
-        # On a machine that stalls, a clock that is read over a connection seems to have been set.
+        # If the machine stalls, a clock that is read over a connection seems to have been set.
         rest = [line for line in lines if not line.startswith("the store's clock was set")]
         return process.returncode, "".join(rest), names
 
     def notes(self, line: str) -> int:
-        """How often this line is in the log of the naps."""
+        """Return how often this line is in the log."""
         log = self.folder / "log"
         return log.read_text().split().count(line) if log.exists() else 0
 
@@ -68,7 +68,7 @@ class Naps:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def naps(request, tmp_path):
-    """A store that is there when the process has gone, unless it is in memory."""
+    """A store that outlives the process, unless it is in memory."""
     if request.param == "postgres":
         pytest.importorskip("psycopg")
     return Naps(place_of(request.param, tmp_path), tmp_path)
@@ -77,9 +77,9 @@ def naps(request, tmp_path):
 @pytest.mark.parametrize("naps", ["memory", "sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_work_ends_before_the_interpreter(naps, executor):
-    """A program that comes to its last line waits for its work, and stores how it has ended.
+    """At its last line, a program waits for its work and stores the results.
 
-    What the work does outside is done also where no store outlives the process.
+    With a store in memory, the work is still done, because it may have effects outside.
     """
     assert naps.run(executor, LONG, "end")[:2] == (0, "")
     assert naps.notes("ended") == 2
@@ -87,7 +87,7 @@ def test_work_ends_before_the_interpreter(naps, executor):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_work_that_goes_on_is_handed_back_at_exit(naps, executor):
-    """With no time to drain it is left in progress, held by no process."""
+    """With no time to drain, it stays in progress, and no process owns it."""
     status, complaint, names = naps.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")
     assert [(one.state, one.owner) for one in naps.records(names)] == [
@@ -101,7 +101,7 @@ def test_work_that_goes_on_is_handed_back_at_exit(naps, executor):
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
 def test_exit_closes_the_service_in_every_way_to_end(naps, ending, status):
-    """sys.exit, an exit function of the application, callers in daemon threads, a fork."""
+    """By sys.exit, by an exit handler, with callers in daemon threads, and after a fork."""
     found, complaint, names = naps.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")
     assert [one.state for one in naps.records(names)] == [State.SUCCEEDED] * 2

@@ -1,4 +1,4 @@
-"""Services that were made before a fork, as by preloaded servers: both processes use them."""
+"""Services made before a fork, as preloading servers do: both processes use them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ service.close()
 
 
 def ended_program(program, *arguments):
-    """A program that has run to its end in a process of its own."""
+    """Run a program in its own process until it ends."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
     command += map(str, arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=360)
@@ -74,11 +74,11 @@ def ended_program(program, *arguments):
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_both_processes_live_on(tmp_path, store, executor):
-    """The child has threads, connections and leases of its own; the parent keeps its work."""
+    """The child has its own threads, connections and leases; the parent keeps its work."""
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
     ran = ended_program(PROGRAM, where, executor)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert len(set(ran.stdout.split())) == 2  # they never make the same names
+    assert len(set(ran.stdout.split())) == 2  # parent and child never choose the same name
 
 
 IMPORTING = """
@@ -111,7 +111,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 
 
 def test_background_threads_import_nothing(tmp_path):
-    """A child that is forked during an import in another thread waits for that import for ever."""
+    """A child forked during another thread's import would wait for that import for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
 
@@ -149,7 +149,7 @@ print(notifier.calls)
 
 @pytest.mark.parametrize("use", ["preloaded", "used"])
 def test_a_forked_process_begins_for_itself(tmp_path, use):
-    """Where it is used: a server that only prepares others sends nothing."""
+    """It begins at the first use; a server that only preloads sends nothing."""
     ran = ended_program(FORKED, tmp_path / "operations.db", use)
     assert (ran.returncode, ran.stderr) == (0, "")
     used = ["begin", "wake"] if use == "used" else []
@@ -195,7 +195,7 @@ service.close()
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
-    """It says nothing of the operation, which is its parent's; its status is that of a program."""
+    """It writes nothing about its parent's operation; its exit status is that of a program."""
     ran = ended_program(LEAVING, tmp_path / "operations.db", executor)
     assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
     assert ran.returncode == 0

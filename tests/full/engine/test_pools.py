@@ -1,4 +1,4 @@
-"""Work in a pool of processes: what the process of the service does about its end."""
+"""Functions that run in a pool of processes, and what the service's process does at their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.work_messages import WorkRequest
     "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
 )
 def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, function):
-    """It is imported there by its path; the facts of the operation are known there too."""
+    """The child imports ``around`` by its path and knows the facts of the operation."""
     store = SQLiteStore(tmp_path / "operations.db")
     with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
         options: dict[str, Any] = {}
