@@ -1,4 +1,4 @@
-"""Each test of a client runs for both of its faces, each test of a server for both kinds."""
+"""Client tests run for the blocking and the async client, server tests for both kinds."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["face", "harness"]
 
 @pytest.fixture(params=["threads", "asyncio"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of server."""
+    """The kind of gRPC server."""
     found: str = request.param
     return found

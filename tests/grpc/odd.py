@@ -1,4 +1,4 @@
-"""A gRPC server that answers as each test says, and remembers what it was sent."""
+"""A gRPC server with scripted answers that records its requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import grpc
 from tests.grpc.serving import on_threads
 
 Answer = Callable[[Any], bytes]
-"""Gives the reply's bytes, or refuses by the context of the call."""
+"""Returns the reply's bytes, or aborts the call by its context."""
 
 
 @attrs.define
 class Odd(grpc.GenericRpcHandler):
-    """Answers every call by the next of its answers, and by the last from then on."""
+    """Uses one answer per call, and repeats the last one."""
 
     answers: list[Answer] = attrs.field(factory=list)
     calls: list[tuple[str, bytes, dict[str, Any]]] = attrs.field(factory=list)
@@ -34,7 +34,7 @@ class Odd(grpc.GenericRpcHandler):
 
 
 def refusing(code: grpc.StatusCode, text: str = "no", details: bytes | None = None) -> Answer:
-    """An error, with these bytes in its trailer if any."""
+    """Return an answer that fails, with these bytes of details in its trailer if given."""
 
     def answer(context: Any) -> bytes:
         if details is not None:
@@ -46,7 +46,7 @@ def refusing(code: grpc.StatusCode, text: str = "no", details: bytes | None = No
 
 
 def replying(**fields: Any) -> Answer:
-    """An operation."""
+    """Return an answer that sends an operation with these fields."""
     return lambda _: pb.Operation(**fields).SerializeToString()
 
 
@@ -56,7 +56,7 @@ def sending(payload: bytes) -> Answer:
 
 @contextlib.contextmanager
 def odd_server(*answers: Answer) -> Iterator[Odd]:
-    """Such a server."""
+    """Serve these answers on a real socket."""
     made = Odd(list(answers))
     with on_threads(lambda server: server.add_generic_rpc_handlers((made,))) as address:
         made.address = address

@@ -1,4 +1,4 @@
-"""A service on gRPC servers of both kinds, on real sockets."""
+"""Helpers that serve on both kinds of gRPC server, on real sockets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.http.servers import HOST, in_thread
 from tests.waiting import PATIENCE
 
 Add = Callable[[Any], None]
-"""Puts something on a server."""
+"""Adds handlers to a server."""
 
 
 @contextlib.contextmanager
 def on_threads(add: Add, threads: int = 8) -> Iterator[str]:
-    """The address of a ``grpc.Server``."""
+    """Run a ``grpc.Server`` and yield its address."""
     with ThreadPoolExecutor(threads, "grpc-pool") as pool:
         server = grpc.server(pool)
         add(server)
@@ -35,7 +35,7 @@ def on_threads(add: Add, threads: int = 8) -> Iterator[str]:
 
 @contextlib.contextmanager
 def on_asyncio(add: Add) -> Iterator[str]:
-    """The address of a ``grpc.aio.Server``, on an event loop in a thread of its own."""
+    """Run a ``grpc.aio.Server`` on an event loop in its own thread and yield its address."""
     ready, ports = threading.Event(), []
     loop = asyncio.new_event_loop()
     stopped = asyncio.Event()
@@ -63,6 +63,6 @@ KINDS = {"threads": on_threads, "asyncio": on_asyncio}
 
 @contextlib.contextmanager
 def serving(kind: str, service: lro.Service, **options: Any) -> Iterator[str]:
-    """The address of a server of this kind with a service on it."""
+    """Serve a service on this kind of server and yield its address."""
     with KINDS[kind](lambda server: lro.grpc.add_to(server, service, **options)) as address:
         yield address

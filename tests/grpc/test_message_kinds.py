@@ -1,4 +1,4 @@
-"""Methods whose messages are pydantic models, Structs or TypedDicts."""
+"""Methods whose messages are pydantic models, msgspec Structs or TypedDicts."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ FIELDS: dict[str, dict[str, Any]] = {
     },
     "Response": {"sheets": (int, ...)},
 }
-"""The type and default of each field; ``...`` stands where there is no default."""
+"""The type and default of each field; ``...`` means no default."""
 
 
 def model(name: str) -> Any:
-    """One of the messages as a model of pydantic."""
+    """Make one of the messages as a pydantic model."""
     cls = pydantic.create_model(f"Model{name}", **FIELDS[name])
     return lro.message(f"acme.v1.Model{name}")(cls)
 
 
 def struct(name: str) -> Any:
-    """One of the messages as a Struct of msgspec."""
+    """Make one of the messages as a msgspec Struct."""
     fields = [
         (field, kind) if default is ... else (field, kind, default)
         for field, (kind, default) in FIELDS[name].items()
@@ -80,7 +80,7 @@ class DictResponse(TypedDict):
 
 @attrs.frozen
 class Kind:
-    """The three classes of a method, and how a field is read."""
+    """The three classes of a method, and a function that reads a field."""
 
     request: Any
     metadata: Any
@@ -97,7 +97,7 @@ METHOD = "acme.v1.Works.Do"
 
 
 class Server:
-    """A service with one method, as what each transport needs; ``gate`` lets the work end."""
+    """A service with one method, served for each transport; ``gate`` lets the work end."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -116,7 +116,7 @@ class Server:
 
     @contextlib.contextmanager
     def client(self, transport: str) -> Iterator[tuple[Client, str]]:
-        """A client by one transport, and the target of a start."""
+        """Yield a client with this transport, and the target for a start."""
         if transport == "local":
             with Client(transport=LocalTransport(self.service)) as client:
                 yield client, METHOD
@@ -136,7 +136,7 @@ class Server:
 
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server with one method of each kind of messages."""
+    """A server whose method has messages of each kind."""
     made = Server(KINDS[request.param])
     yield made
     made.gate.set()
@@ -145,11 +145,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.mark.parametrize("transport", ["http", "grpc", "local"])
 def test_a_method_of_every_kind_over_every_transport(server: Server, transport: str) -> None:
-    """The classes come back; the library has filled in the times; filters see the fields."""
+    """The client gets the classes, the library fills in the times, and filters see the fields."""
     kind = server.kind
     with server.client(transport) as (client, target):
         message = kind.request(pages=0, tags=[])
-        if kind.request is DictRequest:  # a dict goes over HTTP as it is, but has no binary form
+        if kind.request is DictRequest:  # a plain dict has no binary form
             message = lro.TypeRegistry(DictRequest).pack(message, DictRequest)
         handle = client.start(target, message, response=kind.response, metadata=kind.metadata)
         server.gate.set()
@@ -176,7 +176,7 @@ def test_a_cancelled_operation_shows_its_flag(server: Server) -> None:
 
 @pytest.mark.parametrize("transport", ["http", "local"])
 def test_every_violation_of_a_request_is_in_the_reply(server: Server, transport: str) -> None:
-    """By path, in a BadRequest; so also for a caller without any classes."""
+    """A BadRequest lists them by path, even if the client has no classes."""
     wrong = {"pages": "many", "tags": ["a", 3], "colour": "red"}
     with server.client(transport) as (client, target):
         with pytest.raises(CallError) as caught:
@@ -188,7 +188,7 @@ def test_every_violation_of_a_request_is_in_the_reply(server: Server, transport:
 
 @pytest.mark.parametrize("transport", ["http", "local"])
 def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> None:
-    """The JSON of the messages, without their types."""
+    """The dicts are the messages' JSON without ``@type``."""
     with server.client(transport) as (client, target):
         handle = client.start(target, {"pages": 3, "tags": ["a"]})
         server.gate.set()
@@ -197,7 +197,7 @@ def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> 
         assert handle.metadata is not None
         assert handle.metadata["done"] == "3"
         assert "@type" not in handle.metadata
-        result["sheets"] = "changed"  # a copy, as the caller may change it
+        result["sheets"] = "changed"  # the result is the caller's own copy
         assert client.operation(handle.name).refresh().response.payload == {"sheets": "1"}  # type: ignore[union-attr]
         only = client.operation(handle.name, response=server.kind.response)
         assert only.result(60) == server.kind.response(sheets=1)
@@ -205,7 +205,7 @@ def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> 
 
 
 def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
-    """It is refused before the call, with what to give instead; a reply needs a class, too."""
+    """A dict is refused before the call, with advice; a reply without a class fails too."""
     with server.client("grpc") as (client, target):
         with pytest.raises(lro.DeclarationError, match=r"packed by types\.pack\(message, cls\)"):
             client.start(target, {"pages": 3, "tags": []})
@@ -218,7 +218,7 @@ def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
 
 
 def test_the_proto_file_has_the_messages(server: Server) -> None:
-    """A field that must be there is optional in proto, so that a zero is not lost."""
+    """A required field is ``optional`` in proto, so that a zero is sent."""
     (text,) = proto_sources(server.service).values()
     required = "int64" if server.kind.request is DictRequest else "optional int64"
     assert f"  {required} pages = 1" in text

@@ -1,4 +1,4 @@
-"""A start as the client writes it is what the server reads, whatever it says (spec §9.1, §9.7)."""
+"""The server reads each start exactly as the client wrote it (spec §9.1, §9.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lro_client.transports._grpc_coding import start_to_binary
 @lro.message("acme.v1.Plain")
 @attrs.frozen
 class Plain:
-    """A request without such fields."""
+    """A request without the fields ``request_id`` and ``validate_only``."""
 
     label: str = ""
     sizes: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Plain:
 @lro.message("acme.v1.Own")
 @attrs.frozen
 class Own:
-    """A request with both of them."""
+    """A request with both fields."""
 
     label: str = ""
     request_id: str = ""
@@ -44,7 +44,7 @@ PLAIN = st.builds(
 
 
 def start(message: object, request_id: str, validate_only: bool) -> bytes:
-    """The request in binary form."""
+    """Return a start in binary form."""
     asked = StartRequest(
         target="x.Y.Z", message=message, request_id=request_id, validate_only=validate_only
     )
@@ -56,7 +56,7 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
 def test_id_and_flag_beside_the_message_are_read_back(
     message: Plain, request_id: str, validate_only: bool
 ) -> None:
-    """The request id and the flag beside the message are read back, and leave it unchanged."""
+    """The request ID and the flag are read back and do not change the message."""
     found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
     assert found == message
     assert (beside.request_id, beside.validate_only) == (request_id, validate_only)
@@ -67,7 +67,7 @@ def test_id_and_flag_beside_the_message_are_read_back(
 def test_id_and_flag_of_the_call_go_over_those_of_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
 ) -> None:
-    """Where the message has the fields, what the call says goes over what the message says."""
+    """If the message has the fields, the arguments of the call override their values."""
     payload = start(Own(label, own_id, own_flag), request_id, validate_only)
     found, beside = read_start(payload, Own, TYPES)
     assert found == Own(label, request_id or own_id, validate_only or own_flag)
@@ -77,7 +77,7 @@ def test_id_and_flag_of_the_call_go_over_those_of_the_message(
 @settings(max_examples=25)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
-    """They are a request or the caller's mistake, never anything else."""
+    """Reading any bytes returns a request or raises InvalidArgument, nothing else."""
     try:
         found, _ = read_start(payload, Plain, TYPES)
     except lro.InvalidArgument:

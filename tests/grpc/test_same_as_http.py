@@ -1,4 +1,4 @@
-"""The same request over HTTP and gRPC: the same result, error code and details (spec §12.4)."""
+"""HTTP and gRPC give one request the same result, error code and details (spec §12.4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Fields = dict[str, Any]
 
 @attrs.frozen
 class Asked:
-    """One request: a verb (or Start), the fields of its message as JSON, who asks."""
+    """One request: a verb (or Start), the JSON fields of its message, and the caller."""
 
     verb: str
     fields: Fields
@@ -60,7 +60,7 @@ class Asked:
 
 @attrs.frozen
 class Place:
-    """A counting service, and the ways to ask it: HTTP, gRPC on threads, gRPC on asyncio."""
+    """A counting service, and the ways to call it: HTTP, gRPC on threads, gRPC on asyncio."""
 
     counting: CountService
     ways: Mapping[str, Callable[[Asked], Any]]
@@ -70,7 +70,7 @@ class Place:
 
 
 def by_http(client: httpx.Client, asked: Asked) -> Any:
-    """What HTTP answers: the reply's JSON, or the error's code, message and details."""
+    """Call over HTTP; return the reply's JSON, or the error's code, message and details."""
     fields = dict(asked.fields)
     headers = {"x-caller": asked.caller}
     if asked.verb == "Start":
@@ -98,12 +98,12 @@ def by_http(client: httpx.Client, asked: Asked) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """A value as it stands in a query."""
+    """Return a value as a query has it."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
-    """The same of gRPC."""
+    """Call over gRPC; return the same as ``by_http``."""
     types = counting.service.types
     if asked.verb == "Start":
         path = "/" + "/".join(counting.count.full_name.rsplit(".", 1))
@@ -111,7 +111,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
     else:
         path = f"/google.longrunning.Operations/{asked.verb}"
         fields = {**asked.fields}
-        # A field that only newer versions of the package have, by its number (spec §1.6).
+        # Only newer versions of the package have this field, so its number is used (spec §1.6).
         more = b"\x28\x01" if fields.pop("returnPartialSuccess", False) else b""
         request = json_format.ParseDict(fields, getattr(pb, f"{asked.verb}Request")())
         payload = request.SerializeToString() + more
@@ -140,7 +140,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
 
 
 def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
-    """A start's message in binary form, and behind it what is said beside it."""
+    """Return a start's message in binary form, followed by the options of the start."""
     options = pytest.importorskip("lro._messages.protobuf.binary")
     beside = options.StartOptions(
         fields.get("requestId", ""), bool(fields.get("validateOnly", False))
@@ -155,7 +155,7 @@ def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
 
 
 def authenticate(headers: Mapping[str, str]) -> str:
-    """Accepts each caller who gives a name; one name makes the hook raise."""
+    """Return the caller's name; require one, and fail for ``mallory``."""
     assert not any(name.endswith("-bin") for name in headers)
     caller = headers.get("x-caller", "")
     if not caller:
@@ -166,13 +166,13 @@ def authenticate(headers: Mapping[str, str]) -> str:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allows each caller except bob."""
+    """Refuse ``bob`` only."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
 
 def refuse(request: CountRequest) -> Any:
-    """What the method refuses, as each kind of error."""
+    """Refuse requests by label with each kind of error or result."""
     refused: dict[str, Exception] = {
         "unnamed": lro.InvalidArgument("label", "must not be 'unnamed'"),
         "full": lro.errors.ResourceExhausted("too much to do"),
@@ -191,7 +191,7 @@ def refuse(request: CountRequest) -> Any:
 
 
 def plain() -> CountService:
-    """A counting service where everything works."""
+    """Make a counting service in which everything works."""
     counting = build(authorize=authorize)
     alone = lambda request: "it" if request.label == "busy" else ""  # noqa: E731
     options = lro.Options(validate=refuse, exclusive_target=alone)
@@ -202,7 +202,7 @@ def plain() -> CountService:
 
 
 def raising(error: Exception) -> CountService:
-    """A counting service whose store fails."""
+    """Make a counting service whose store fails."""
 
     def fail() -> None:
         raise error
@@ -234,7 +234,7 @@ def places() -> Iterator[Callable[[str], Place]]:
 
 @contextlib.contextmanager
 def served(counting: CountService) -> Iterator[Place]:
-    """A counting service behind uvicorn and both kinds of gRPC server."""
+    """Serve a counting service with uvicorn and both kinds of gRPC server."""
     service = counting.service
     app = lro.asgi.OperationsApp(
         service, starts={START: counting.count}, parents=["projects/*"], authenticate=authenticate
@@ -258,17 +258,17 @@ ID = str(uuid.UUID(int=5))
 
 
 def named(name: str, **more: Any) -> Prepare:
-    """A request for this name."""
+    """Make a request for this name."""
     return lambda counting: {"name": name, **more}
 
 
 def fresh(**more: Any) -> Prepare:
-    """A request for a new operation."""
+    """Make a request for a new operation."""
     return lambda counting: {"name": counting.start(metadata=CountMetadata(percent=7)), **more}
 
 
 def ended(end: Callable[[Any], object]) -> Prepare:
-    """A request for an operation that has ended so."""
+    """Make a request for an operation that ``end`` has ended."""
 
     def prepare(counting: CountService) -> Fields:
         name = counting.start()
@@ -279,13 +279,13 @@ def ended(end: Callable[[Any], object]) -> Prepare:
 
 
 def failing(reporter: Any) -> Any:
-    """An end with an error that has details."""
+    """End an operation with an error that has details."""
     error = lro.StatusError(lro.Code.ABORTED, "not now", (lro.types.RetryInfo(),), "LATER")
     return reporter.fail(error, metadata=CountMetadata(percent=3))
 
 
 def cancelled(counting: CountService) -> Fields:
-    """A request for a cancelled operation."""
+    """Make a request for a cancelled operation."""
     name = counting.start()
     counting.service.cancel(name)
     assert counting.service.reporter(name).acknowledge_cancel()
@@ -293,18 +293,18 @@ def cancelled(counting: CountService) -> Fields:
 
 
 def of_ann(counting: CountService) -> Fields:
-    """A request for what ann has started."""
+    """Make a request for an operation of ``ann``."""
     return {"name": counting.start(caller="ann")}
 
 
 def again(counting: CountService) -> Fields:
-    """A start whose request id was used for another request."""
+    """Make a start whose request ID was used for another request."""
     counting.count.start(CountRequest(steps=1), request_id=ID, caller="ann")
     return {"steps": 2, "requestId": ID}
 
 
 def busy(counting: CountService) -> Fields:
-    """A start on a target that another operation works on."""
+    """Make a start on a target that another operation occupies."""
     with contextlib.suppress(lro.errors.TargetBusy):
         counting.count.start(CountRequest(label="busy"))
     return {"label": "busy"}
@@ -362,7 +362,7 @@ CALLERS = {"": "UNAUTHENTICATED", "bob": "PERMISSION_DENIED", "mallory": "INTERN
 
 
 def anonymous(found: Any, name: str) -> Any:
-    """An answer without the name of the operation that it is about, or that was started."""
+    """Replace the operation's name and the page token in an answer by placeholders."""
     text = json.dumps(found, sort_keys=True)
     name = name if name != MISSING else ""
     name = name or (found.get("name", "") if isinstance(found, dict) else "")
@@ -377,7 +377,7 @@ def anonymous(found: Any, name: str) -> Any:
 def test_grpc_and_http_give_equal_results(
     where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]
 ) -> None:
-    """Each way gives the same result or error, each asked for an operation of its own."""
+    """Each way gives the same result or error for a new operation of its own."""
     place = places(where)
     found = {}
     for way, ask in place.ways.items():
@@ -390,7 +390,7 @@ def test_grpc_and_http_give_equal_results(
 
 @pytest.mark.parametrize("verb", [*REPLIES, "Start"])
 def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], Place]) -> None:
-    """A caller who may not call, and one whose check raises, get the same error by each way."""
+    """Callers who are refused, or whose check fails, get the same error by each way."""
     name = {List: {"name": "projects/p"}, "Start": {}}
     for caller, wanted in CALLERS.items():
         asked = Asked(verb, name.get(verb, {"name": MISSING}), caller)
@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """UNAVAILABLE with RetryInfo for those who wait or start, by each way."""
+    """A wait or a start gets UNAVAILABLE with RetryInfo by each way."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:
@@ -415,7 +415,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
 
 
 def test_refusal_by_validate_is_the_same_in_all_ways(places: Callable[[str], Place]) -> None:
-    """The caller gets the text of a ValueError; False is a refusal, and a text is a mistake."""
+    """The caller gets a ValueError's text; False refuses; returning a str is INTERNAL."""
     internal = ["INTERNAL", "the server failed internally"]
     for way in places("plain").ways.values():
         found = [way(Asked("Start", {"label": label}))[:2] for label in ("negative", "no")]
@@ -429,7 +429,7 @@ def test_refusal_by_validate_is_the_same_in_all_ways(places: Callable[[str], Pla
 
 
 def test_a_request_id_is_one_for_all_ways(places: Callable[[str], Place]) -> None:
-    """A start over HTTP that is repeated over gRPC starts nothing more."""
+    """A start over HTTP that is repeated over gRPC returns the same operation."""
     asked = Asked("Start", {"steps": 4, "requestId": str(uuid.UUID(int=99))})
     found = [ask(asked)["name"] for ask in places("plain").ways.values()]
     assert len(set(found)) == 1

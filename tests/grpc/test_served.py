@@ -1,4 +1,4 @@
-"""The flows of the client over gRPC: the same tests as over HTTP, for both faces."""
+"""The client's flows over gRPC: the tests of HTTP, for the blocking and the async client."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ globals().update(
 
 @pytest.fixture
 def kind(face: Face) -> str:
-    """Each face calls a server of its own kind; servers do not differ in what they answer."""
+    """The blocking client calls a server on threads, the async one a server on asyncio."""
     return {"sync": "threads", "async": "asyncio"}[face.name]
 
 
 class OverGrpc(Way):
-    """Clients with a transport each, which makes its channel itself."""
+    """Makes clients whose transports make their own channels."""
 
     def client(self, **more: Any) -> Any:
         transport: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[self.face.name]
@@ -43,7 +43,7 @@ def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
 
 
 def test_descriptions(way: Way, client: Any) -> None:
-    """As the other extensions (spec §3.11); the error says so."""
+    """Like the other extensions they are UNIMPLEMENTED over gRPC (spec §3.11)."""
     operation = way.start(client)
     for read in (
         lambda: client.get(operation.name, view="FULL"),

@@ -1,4 +1,4 @@
-"""What the gRPC edge accepts, refuses and answers (spec §12)."""
+"""The gRPC edge: accepted and refused requests, and replies (spec §12)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERBS += [f"{OPERATIONS}{verb}" for verb in ("CancelOperation", "WaitOperation")
 
 @attrs.frozen
 class Refused:
-    """An error as the caller sees it."""
+    """An error that the caller received."""
 
     code: grpc.StatusCode
     message: str
@@ -48,7 +48,7 @@ class Refused:
 
 
 def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
-    """The reply's bytes, or the error."""
+    """Call and return the reply's bytes or the error."""
     sent = [(key.replace("_", "-"), value) for key, value in metadata.items()]
     with grpc.insecure_channel(address) as channel:
         try:
@@ -61,28 +61,28 @@ def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
 
 
 def asked(address: str, path: str, payload: bytes, **metadata: Any) -> Any:
-    """The operation of a reply."""
+    """Call and return the operation in the reply."""
     return pb.Operation.FromString(ask(address, path, payload, **metadata))
 
 
 def get(name: str) -> bytes:
-    """A request for this operation in binary form."""
+    """Return a Get request for this operation in binary form."""
     return bytes(pb.GetOperationRequest(name=name).SerializeToString())
 
 
 def binary(message: object) -> bytes:
-    """A message in binary form."""
+    """Return a message in binary form."""
     types = lro.TypeRegistry(type(message))
     return types.binary_payload(types.pack(message))
 
 
 def request(**fields: Any) -> bytes:
-    """A CountRequest in binary form."""
+    """Return a CountRequest in binary form."""
     return binary(CountRequest(**fields))
 
 
 def test_bytes_that_are_no_message(kind: str) -> None:
-    """They are the caller's mistake, reported with a sentence (spec §1.7(6))."""
+    """They are INVALID_ARGUMENT, with a message that says why (spec §1.7(6))."""
     wrong = [*((path, b"\xff") for path in (*VERBS, COUNT)), (VERBS[0], b"\x07")]
     with serving(kind, build().service, max_request=100) as address:
         for path, payload in (*wrong, (COUNT, b"\x12\x05x")):
@@ -91,7 +91,7 @@ def test_bytes_that_are_no_message(kind: str) -> None:
             assert refused.info.reason == "MALFORMED_REQUEST"
             assert refused.message.startswith(f"{len(payload)} bytes are not a ")
             assert refused.message.endswith(" in binary form")
-        for path in (*VERBS, COUNT):  # before it is read, as over HTTP (spec §5.9(4))
+        for path in (*VERBS, COUNT):  # refused before parsing, as over HTTP (spec §5.9(4))
             refused = ask(address, path, b"\x0a" + b"\x65" + b"x" * 101)
             assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
             assert refused.info.reason == "REQUEST_TOO_LARGE"
@@ -99,19 +99,19 @@ def test_bytes_that_are_no_message(kind: str) -> None:
 
 
 def test_unknown_fields_are_tolerated(kind: str, counting: CountService) -> None:
-    """A newer client may say more than this server knows."""
+    """A newer client may send fields that this server does not know."""
     with serving(kind, counting.service) as address:
         for path in (*VERBS, COUNT):
             payload = get(counting.start())
             if path.endswith("WaitOperation"):
-                payload += b"\x12\x00"  # for zero seconds
+                payload += b"\x12\x00"  # a timeout of zero
             if path in (VERBS[1], COUNT):
                 payload = b""
             assert isinstance(ask(address, path, payload + b"\xa2\x06\x01x"), bytes)
 
 
 def test_path_that_no_service_has_is_unimplemented(kind: str) -> None:
-    """It is grpcio's to refuse: other services may be on the same server."""
+    """grpcio refuses it, since the same server may have other services."""
     others = ("/acme/v1.Things/Count", "/acme.v1.Things/Other", "/acme.v1.Things.Count", "/x")
     with serving(kind, build().service) as address:
         for path in others:
@@ -119,14 +119,14 @@ def test_path_that_no_service_has_is_unimplemented(kind: str) -> None:
 
 
 def test_server_may_serve_operations_alone(kind: str) -> None:
-    """Only the operations are served then."""
+    """With ``methods=False`` only the Operations service is served."""
     with serving(kind, build().service, methods=False) as address:
         assert ask(address, COUNT).code is grpc.StatusCode.UNIMPLEMENTED
         assert isinstance(ask(address, VERBS[1]), bytes)
 
 
 def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: CountService) -> None:
-    """It is served too; a large one is read in a thread, for which the executor knows the loop."""
+    """A later method is served too, and its start may be large enough to be read in a thread."""
     with serving(kind, counting.service) as address:
         counting.declare("Later.Count")
         for size in (10, 100_000):
@@ -135,7 +135,7 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: Co
 
 
 def test_parent_and_metadata_of_a_start(kind: str, counting: CountService) -> None:
-    """They are made of the request and of the call's metadata."""
+    """Functions compute them from the request and the call's metadata."""
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"
@@ -150,7 +150,7 @@ def test_parent_and_metadata_of_a_start(kind: str, counting: CountService) -> No
 
 
 def test_method_of_another_service_is_refused() -> None:
-    """It is refused when it is added, also where both services declare one of this name."""
+    """``add_to`` refuses it, even if both services declare a method of this name."""
     start = lro.grpc.StartMethod(method=build().count)
     for service in (build().service, lro.Service(MemoryStore(), InlineExecutor())):
         with (
@@ -162,9 +162,9 @@ def test_method_of_another_service_is_refused() -> None:
 
 
 def test_hook_gets_the_metadata_and_as_second_argument_the_context(kind: str) -> None:
-    """A key given twice is one list, as of HTTP headers; binary metadata is not shown.
+    """A repeated key has its values joined, as HTTP headers; binary metadata is left out.
 
-    The context knows the peer, for instance; also in a Wait for which no thread is free.
+    The context has the peer, for example, even in a Wait for which no thread is free.
     """
     seen: list[Any] = []
 
@@ -187,7 +187,7 @@ def test_hook_gets_the_metadata_and_as_second_argument_the_context(kind: str) ->
 @lro.message("acme.v1.OwnRequest")
 @attrs.frozen
 class OwnRequest:
-    """A request with these fields of its own, as AIP-155 and AIP-163 have them."""
+    """A request that has the fields of AIP-155 and AIP-163 itself."""
 
     request_id: str = ""
     validate_only: bool = False
@@ -196,20 +196,20 @@ class OwnRequest:
 @lro.message("acme.v1.OddRequest")
 @attrs.frozen
 class OddRequest:
-    """A request whose field of this name is something else."""
+    """A request whose ``request_id`` is not a str."""
 
     request_id: int = 0
 
 
 def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
-    """A service with a method of this request."""
+    """Make a service with a method for this request; ``seen`` validates it."""
     counting = build()
     counting.declare("acme.v1.Owns.Start", request=cls, options=lro.Options(validate=seen))
     return counting.service
 
 
 def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
-    """They say which start it is and whether it only checks; the method sees them too."""
+    """The library honours these fields, and the method sees them too."""
     seen: list[OwnRequest] = []
     service = own(OwnRequest, seen.append)
     message = OwnRequest("00000000-0000-0000-0000-000000000007")
@@ -228,7 +228,7 @@ def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
 
 
 def test_protobuf_classes(kind: str) -> None:
-    """The messages of a method may be generated classes."""
+    """A method's messages may be generated protobuf classes."""
     service = build().service
     seen: list[Any] = []
     service.declare(
@@ -252,13 +252,13 @@ def test_protobuf_classes(kind: str) -> None:
 @lro.message("a.v1.One")
 @attrs.frozen
 class One:
-    """Of one package, with a field of the other."""
+    """A message in package a.v1."""
 
 
 @lro.message("b.v1.Two")
 @attrs.frozen
 class Two:
-    """Of the other, with a field of the first."""
+    """A message in b.v1, which imports a.v1."""
 
     one: One | None = None
 
@@ -266,13 +266,13 @@ class Two:
 @lro.message("a.v1.Three")
 @attrs.frozen
 class Three:
-    """Closes the circle."""
+    """A message in a.v1, which imports b.v1, so that the imports are circular."""
 
     two: Two | None = None
 
 
 def test_classes_that_proto_cannot_say() -> None:
-    """They are refused when the service is added, and not at each call."""
+    """They are refused when the service is added, rather than at each call."""
     service = build().service
     for cls in (One, Two, Three):
         service.types.register(cls)
@@ -281,7 +281,7 @@ def test_classes_that_proto_cannot_say() -> None:
 
 
 def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors are sent without details then, and the log says why."""
+    """If they are registered later, errors are sent without details, and the log says why."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -293,7 +293,7 @@ def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_names_too_long_for_trailers(kind: str) -> None:
-    """Message and details are cut to what clients accept; code and reason remain."""
+    """Message and details are cut to the size that clients accept; code and reason stay."""
     with serving(kind, build().service) as address:
         for character in ("x", "ä", "\N{GRINNING FACE}", "%"):
             name = "operations/" + character * 1010
@@ -310,7 +310,7 @@ def test_names_too_long_for_trailers(kind: str) -> None:
 def test_defects_are_logged_once_and_refusals_are_not(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A refusal is no news; a defect is, once, with its cause."""
+    """A defect is logged once with its cause; a refused request is not logged."""
 
     def break_it(request: CountRequest) -> None:
         raise ZeroDivisionError("secret")
@@ -330,7 +330,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 
 
 def test_written_operations_are_kept() -> None:
-    """The same object is converted once; another one, a large one, or one long ago again."""
+    """A small operation is converted once; a large, another or a long unused one again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
@@ -346,7 +346,7 @@ def test_written_operations_are_kept() -> None:
 
 
 def test_message_without_a_class_hides_no_operation_and_is_no_empty_result() -> None:
-    """An ErrorInfo stands for it beside others; alone, the reply is an error (spec §1.14(3))."""
+    """In a list an ErrorInfo replaces it; alone, its result is an error (spec §1.14(3))."""
     types = lro.TypeRegistry()
     writer = OperationWriter(types, "acme")
     gone = lro.AnyMessage("x/acme.v1.Gone", {"pages": 1})

@@ -1,4 +1,4 @@
-"""The gRPC transport of both faces: what it sends, and what it makes of failures (spec §11)."""
+"""The gRPC transports: the requests that they send, and how they report failures (spec §11)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STRUCTS = {"response": lro.Struct, "metadata": lro.Struct}
 
 
 def transport(face: Face, target: Any, **options: Any) -> Any:
-    """The transport of a face."""
+    """Make the blocking or the async transport."""
     return {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](target, **options)
 
 
@@ -49,7 +49,7 @@ Asking = Callable[..., tuple[Odd, Any]]
 
 @pytest.fixture
 def asking(face: Face) -> Iterator[Asking]:
-    """Makes a server with these answers, and a client of it that retries nothing by itself."""
+    """Return a function that makes a server with these answers and a client without retries."""
     with contextlib.ExitStack() as servers:
 
         def make(*answers: Answer, send: Any = None, **options: Any) -> tuple[Odd, Any]:
@@ -62,21 +62,21 @@ def asking(face: Face) -> Iterator[Asking]:
 
 
 def details_of(code: lro.Code, *details: Any, text: str = "no") -> bytes:
-    """A status with details as it stands in the trailer."""
+    """Return a serialized status with details, as a trailer has it."""
     types = lro.TypeRegistry()
     status = lro.Status(code, text, tuple(types.pack(detail) for detail in details))
     return status_to_proto(status, types).SerializeToString()
 
 
 def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
-    """How a call fails."""
+    """Return the error of a call that must fail."""
     with pytest.raises(CallError) as caught:
         getattr(client, verb)(*(args or (NAME,)))
     return caught.value
 
 
 def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
-    """A call has the user's metadata, a routing header with the encoded name, and the message."""
+    """A call sends the user's metadata, a routing header with the encoded name, and the message."""
     said = pb.Operation(name=NAME).SerializeToString()
     odd, client = asking(
         *[sending(said)] * 4, sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]}
@@ -107,7 +107,7 @@ def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
 
 @pytest.mark.parametrize("target", ["acme.v1.Images.Resize", "/acme.v1.Images/Resize"])
 def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
-    """A method is called by full name or path; id and validate_only are added as fields."""
+    """The target is a full name or path; ``request_id`` and ``validate_only`` become fields."""
     odd, client = asking(replying(name=NAME))
     for options in ({}, {"request_id": ID}, {"validate_only": True}):
         client.start(target, ResizeRequest(source="a"), **TYPES, **options)
@@ -134,7 +134,7 @@ class OddRequest:
 
 
 def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
-    """Fields of the class hold the id and validate_only; values that the message has are kept."""
+    """The ID and ``validate_only`` use the class's fields; values in the message are kept."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)
@@ -172,7 +172,7 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
 
 
 def test_invalid_target_is_refused(face: Face) -> None:
-    """When the transport is made: grpcio would look for the host for ever."""
+    """The transport's constructor refuses it; grpcio would try to resolve the host forever."""
     with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
         transport(face, "here:50051", metadata=[("b-bin", "no bytes")])
     with pytest.raises(lro.DeclarationError, match=r"^target: .* got 'grpc://here:50051'"):
@@ -186,7 +186,7 @@ def test_method_that_is_not_served_is_named(asking: Asking) -> None:
 
 
 def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
-    """The trailer gives message and details, and how long to wait."""
+    """The error has the trailer's message, details and retry delay."""
     info = lro.types.ErrorInfo(reason="FULL", domain="acme.test")
     retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
     trailer = details_of(lro.Code.RESOURCE_EXHAUSTED, info, retry, text="später")
@@ -198,7 +198,7 @@ def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
 
 
 def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> None:
-    """Code and message are those of gRPC, and the details are empty (spec §12.2)."""
+    """With a missing or unusable trailer the details are empty (spec §12.2)."""
     trailers = (None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b"")
     _, client = asking(*(refusing(Code.FAILED_PRECONDITION, "not now", one) for one in trailers))
     for _ in trailers:
@@ -208,7 +208,7 @@ def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> N
 
 
 def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
-    """Without details, two of the codes may come from the connection, so they count as passing."""
+    """Without a trailer, two of the codes may come from the connection, so they are transient."""
     codes = [code for code in Code if code is not Code.OK]
     answers = []
     for code in codes:
@@ -223,7 +223,7 @@ def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
 
 
 def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
-    """A delay that no clock can sleep is cut; a RetryInfo without one says nothing."""
+    """An enormous delay is limited; a RetryInfo without a delay sets none."""
     for detail, wanted in [
         (lro.types.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
         (lro.types.RetryInfo(), None),
@@ -234,7 +234,7 @@ def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
 
 
 def test_call_without_server_is_unavailable(face: Face) -> None:
-    """A refused connection is UNAVAILABLE, which is a passing (transient) error."""
+    """A refused connection is UNAVAILABLE and transient (``passing``)."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         address = f"{HOST}:{probe.getsockname()[1]}"
@@ -244,14 +244,14 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
 
 
 def test_port_without_tls_is_final(asking: Asking) -> None:
-    """Like an untrusted certificate, this is an error that no retry can cure."""
+    """Like an untrusted certificate, this error is not retried."""
     _, client = asking(send={"credentials": grpc.ssl_channel_credentials()})
     error = failure(client)
     assert (error.code, error.passing) == (lro.Code.FAILED_PRECONDITION, False)
 
 
 def test_a_call_has_a_deadline(asking: Asking) -> None:
-    """The client stops waiting at the deadline; the server knows it, and may stop too."""
+    """The client stops waiting at the deadline, which the server knows too."""
     over, left = threading.Event(), []
 
     def hang(context: Any) -> bytes:
@@ -261,7 +261,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
     _, client = asking(hang, call_seconds=0.1)
     try:
-        while not left:  # the first deadlines may be over before there is a connection
+        while not left:  # the first calls may expire before they connect
             error = failure(client)
             assert (error.code, error.passing) == (lro.Code.DEADLINE_EXCEEDED, True)
             assert error.status.message == "no complete answer within 0.1 s"
@@ -271,7 +271,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
 
 def test_the_deadline_of_the_channel(face: Face) -> None:
-    """If the driver sets no deadline, grpcio's deadline is reported in the same words."""
+    """If only grpcio enforces the deadline, the error has the same message."""
     over = threading.Event()
     with odd_server(lambda _: bytes(over.wait(PATIENCE) * 0)) as odd:
         made = transport(face, odd.address)
@@ -284,9 +284,9 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
 
 
 def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
-    """Bytes that are not the expected message are UNKNOWN, and the error is not passing.
+    """Bytes that are not the expected message are UNKNOWN, and the error is not transient.
 
-    So is a start in progress without a name, because it would be polled for ever.
+    So is a start in progress without a name, because it would be polled forever.
     """
     _, client = asking(sending(b"\xff"), sending(b"\xff"), sending(b""))
     for call, why in (
@@ -308,14 +308,14 @@ def test_a_reply_that_is_too_large(asking: Asking) -> None:
     error = failure(client)
     assert isinstance(error, UnreadableReply)
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
-    # At once, without retries for ten minutes.
+    # It fails at once, without ten minutes of retries.
     with pytest.raises(UnreadableReply, match="the reply is too large"):
         client.operation(NAME, **TYPES).result()
 
 
 @pytest.mark.parametrize("who", ["", "SERVER: "])
 def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> None:
-    """It is the server's refusal, though grpcio says it in the same words."""
+    """The error is the server's refusal, although grpcio uses the same words for replies."""
     text = f"{who}Received message larger than max (9 vs. 8)"
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
     with pytest.raises(CallError, match="RESOURCE_EXHAUSTED") as caught:
@@ -324,7 +324,7 @@ def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> No
 
 
 def test_a_reply_without_any_field(asking: Asking) -> None:
-    """It is asked for again three times, then it is unreadable."""
+    """The client asks three more times, then raises UnreadableReply."""
     odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()
@@ -332,13 +332,13 @@ def test_a_reply_without_any_field(asking: Asking) -> None:
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:
-    """A payload from a newer server is kept, even if this client cannot read it."""
+    """Fields from a newer server are kept, even if this client does not know them."""
     _, client = asking(sending(pb.Operation(name=NAME).SerializeToString() + b"\xa2\x06\x01x"))
     assert client.get(NAME).unknown == b"\xa2\x06\x01x"
 
 
 def test_channel_of_the_user_is_used(face: Face) -> None:
-    """It outlives the client."""
+    """Closing the client's transport does not close the user's channel."""
     with odd_server(replying(name=NAME)) as odd:
         module: Any = grpc if face.name == "sync" else grpc.aio
         channel = face.run(lambda: module.insecure_channel(odd.address))
@@ -351,7 +351,7 @@ def test_channel_of_the_user_is_used(face: Face) -> None:
 
 
 def test_a_transport_that_was_closed_says_so(face: Face) -> None:
-    """Also one that was never used, and one that is closed twice."""
+    """So does a transport that was never used, or that was closed twice."""
     with odd_server(replying(name=NAME)) as odd:
         for uses in (0, 1):
             made = transport(face, odd.address)
@@ -364,7 +364,7 @@ def test_a_transport_that_was_closed_says_so(face: Face) -> None:
 
 
 def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
-    """After one call without a reply; an idle connection, before gateways can drop it."""
+    """One call without a reply replaces it; idle ones close before gateways drop them."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))
@@ -380,7 +380,7 @@ def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
 
 
 def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
-    """The server was only slow: the replaced connection still works."""
+    """If the server was only slow, calls on the replaced connection still complete."""
     over = threading.Event()
 
     def hold(context: Any) -> bytes:
@@ -430,10 +430,10 @@ def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
 
 
 def test_a_call_that_ends_with_the_channel() -> None:
-    """grpcio cancels it; the task goes on, unless it was cancelled itself."""
+    """If grpcio cancels the call, it raises CallError; a cancelled task raises CancelledError."""
 
     class Channel:
-        """Gives the same callable for each path."""
+        """Returns the same callable for each path."""
 
         def __init__(self, call: Any) -> None:
             self.call = call
@@ -462,7 +462,7 @@ def test_a_call_that_ends_with_the_channel() -> None:
 
 
 def test_ok_without_a_message_says_nothing() -> None:
-    """Like an empty body over HTTP, this leads to another call; a cancel needs no message."""
+    """Like an empty HTTP body it is unreadable, so it is retried; a cancel needs no message."""
     coder = GrpcCoder((), lro.TypeRegistry())
     with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:
         coder.decode(Call(request=lro.wire.GetOperationRequest(NAME), budget=1.0), None)

@@ -1,4 +1,4 @@
-"""WaitOperation over gRPC by the raw stub: timeouts, deadlines, callers who go away (spec §4)."""
+"""WaitOperation over gRPC by the raw stub: timeouts, deadlines, disconnects (spec §4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Served:
     stub: Any
 
     def waits(self, count: int) -> None:
-        """Return when so many callers wait."""
+        """Return once this many callers are waiting."""
         until(lambda: self.counting.service.edges.waiters.waiting, lambda found: found == count)
 
 
@@ -61,24 +61,24 @@ def served(counting: CountService, kind: str) -> Iterator[Served]:
 
 
 def wait(name: str, timeout: Duration | None = None) -> Any:
-    """The request of a wait."""
+    """Make the request of a wait."""
     return pb.WaitOperationRequest(name=name, timeout=timeout)
 
 
 def test_wait_returns_when_the_work_ends(served: Served) -> None:
-    """The reply comes with the end of the work, without a timeout or a deadline."""
+    """Without a timeout or deadline, the reply arrives when the work ends."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name))
     served.waits(1)
     served.counting.finish(name)
     assert call.result(timeout=PATIENCE).done
     served.waits(0)
-    assert served.stub.WaitOperation(wait(name, LONG), timeout=PATIENCE).done  # at once
+    assert served.stub.WaitOperation(wait(name, LONG), timeout=PATIENCE).done  # returns at once
 
 
 @pytest.mark.parametrize("timeout", [Duration(), Duration(nanos=20_000_000)])
 def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Served) -> None:
-    """At the timeout, or at once for zero, the present state is a success."""
+    """At the timeout, or at once for zero, the reply is OK with the current state."""
     name = served.counting.start(metadata=CountMetadata(percent=4))
     found = served.stub.WaitOperation(wait(name, timeout), timeout=PATIENCE)
     assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
@@ -87,7 +87,7 @@ def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Se
 def test_a_deadline_shorter_than_the_timeout(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call's deadline is the service's, which answers before it with the present state."""
+    """The service gets the call's deadline, and replies with the current state before it."""
     service, seen = served.counting.service, []
     wait_async = service.wait_async
 
@@ -103,7 +103,7 @@ def test_a_deadline_shorter_than_the_timeout(
 
 
 def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
-    """A caller who waits for an operation that is removed gets NOT_FOUND (spec §4.6)."""
+    """A caller who waits for an operation that is deleted gets NOT_FOUND (spec §4.6)."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name, LONG), timeout=PATIENCE)
     served.waits(1)
@@ -112,7 +112,7 @@ def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
 
 
 def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
-    """It leaves no waiter behind, and the operation goes on (spec §4.8, §12.3)."""
+    """The operation keeps running (spec §4.8, §12.3)."""
     name = served.counting.start()
     calls = [served.stub.WaitOperation.future(wait(name, LONG)) for _ in range(4)]
     served.waits(4)
@@ -125,7 +125,7 @@ def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
 
 @pytest.mark.parametrize("max_waiting", [0, 2])
 def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountService) -> None:
-    """Beyond the bound a call gets the present state, and polls go on (spec §4.7, §4.8)."""
+    """Above the limit, a wait gets the current state, and Get still works (spec §4.7, §4.8)."""
     name, callers = counting.start(), set()
 
     def authenticate(metadata: Mapping[str, str]) -> str:
@@ -155,7 +155,7 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountServ
 
 
 def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) -> None:
-    """A call whose turn comes after its caller has left: grpcio would not say so any more."""
+    """If the caller left before its call began, grpcio sends no callback, so it must not wait."""
     server = create_autospec(grpc.Server, instance=True)
     lro.grpc.add_to(server, counting.service)
     ((handlers,),) = server.add_generic_rpc_handlers.call_args.args
@@ -171,7 +171,7 @@ def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) 
 
 
 def test_waiting_calls_need_no_thread_each() -> None:
-    """Many wait on an asyncio server, all wake, and the threads stay a handful."""
+    """100 calls wait on an asyncio server with at most four more threads, and all return."""
     counting, name = begun()
 
     async def call_all(address: str) -> tuple[int, int]:

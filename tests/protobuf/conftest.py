@@ -1,4 +1,4 @@
-"""Without protobuf there is nothing to test here."""
+"""Skip these tests if protobuf is not installed."""
 
 import pytest
 

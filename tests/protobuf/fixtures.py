@@ -1,4 +1,4 @@
-"""Registries of the vectors' messages, as classes of both kinds."""
+"""Registries of the test vectors' messages, as attrs and as protobuf classes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Color(enum.IntEnum):
 
 
 def of_attrs() -> TypeRegistry:
-    """The messages as attrs classes."""
+    """Return a registry of the messages as attrs classes."""
     return TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book, Scalars)
 
 
 def of_protobuf() -> TypeRegistry:
-    """The messages as classes made of the vectors' descriptors."""
+    """Return a registry of the messages as classes from the vectors' descriptors."""
     types = TypeRegistry()
     register_file_set(types, FILE_SET)
     return types
 
 
 def file_set(text: str) -> bytes:
-    """A set of files that are written as the text of ``FileDescriptorSet``."""
+    """Serialize a ``FileDescriptorSet`` that is given in text format."""
     return text_format.Parse(text, descriptor_pb2.FileDescriptorSet()).SerializeToString()

@@ -1,4 +1,4 @@
-"""Classes of protobuf as the client's requests and results, over HTTP."""
+"""Protobuf classes as the client's requests and results, over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.protobuf.fixtures import of_protobuf
 BOOK, STEP = (of_protobuf().codec(f"lrofix.v1.{name}").python for name in ("Book", "Step"))
 
 
-def read(request: BOOK, job) -> BOOK:  # type: ignore[valid-type]  # made when this is imported
+def read(request: BOOK, job) -> BOOK:  # type: ignore[valid-type]  # a runtime class
     job.report(STEP(name="read"))
     return BOOK(title=request.title.upper())
 

@@ -1,4 +1,4 @@
-"""What the shapes of attrs classes say in descriptors, and what proto cannot say."""
+"""Descriptors made from attrs classes, and classes that proto cannot express."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Outer:
 
 
 def described(*classes):
-    """The descriptor of the first class."""
+    """Return the descriptor of the first class."""
     types = TypeRegistry(*classes)
     return types.binary.descriptor(types.name_of(classes[0]))
 
 
 def test_fields_are_what_the_class_says():
-    """Numbers in declared order or as given; presence, lists, maps, enums, well-known types."""
+    """Field numbers, presence, lists, maps, enums and well-known types follow the class."""
     fields = described(Outer, Nested).fields_by_name
     assert (fields["zero"].number, fields["maybe"].number, fields["five"].number) == (70, 2, 3)
     assert [name for name in fields if fields[name].has_presence] == [
@@ -107,7 +107,7 @@ def test_fields_are_what_the_class_says():
 
 
 def test_enums_stand_in_their_package_once():
-    """With aliases; one whose value is there already, within a message of its own."""
+    """Enums keep aliases; one whose value name is already used gets a message around it."""
     fields = described(Outer, Nested).fields_by_name
     color, shade = fields["color"].enum_type, fields["shade"].enum_type
     assert [(one.name, one.number) for one in color.values] == [
@@ -120,7 +120,7 @@ def test_enums_stand_in_their_package_once():
 
 
 def test_every_field_survives_the_binary_form():
-    """Through the binary form of all that a class can say."""
+    """A message with a value in each kind of field is read back unchanged."""
     types = TypeRegistry(Outer, Nested)
     inner = Inner("x", Inner("y"))
     whole = Outer(
@@ -148,9 +148,9 @@ def test_every_field_survives_the_binary_form():
     assert types.json_payload(packed) is packed.payload
     assert types.binary_payload(binary) is binary.payload
     assert types.binary_payload(AnyMessage()) == b""
-    with pytest.raises(InvalidArgument, match="in binary form"):  # the registry has descriptors
+    with pytest.raises(InvalidArgument, match="in binary form"):  # only the registry can read bytes
         types.codec("acme.v1.Outer").load(b"", strict=True)
-    types.unpack(binary, Outer).struct["a"].append("changed")  # of another caller's copy
+    types.unpack(binary, Outer).struct["a"].append("changed")  # changes only this copy
     assert types.unpack(binary, Outer) == whole
 
 
@@ -164,7 +164,7 @@ def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
 
 
 def test_an_any_in_binary_form_within_a_message():
-    """It prints as its message does, and is refused by a registry without its type."""
+    """Its JSON is that of the packed message; a registry without its type refuses it."""
     types = TypeRegistry(Outer, Nested)
     inside = AnyMessage(
         "x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x"))))
@@ -187,7 +187,7 @@ def test_an_any_in_binary_form_within_a_message():
     ],
 )
 def test_files_are_called_after_their_packages(full_name, file):
-    """Without the version; messages and enums without a name of their own stand there, too."""
+    """The version is left out; the file also has nested messages and enums without full names."""
     fields = {
         "inner": attrs.field(default=None, type=Inner | None),
         "color": attrs.field(default=Color.UNSPECIFIED, type=Color),
@@ -200,11 +200,11 @@ def test_files_are_called_after_their_packages(full_name, file):
     assert found.fields_by_name["color"].enum_type.full_name == full_name.replace("Made", "Color")
 
 
-# -- what proto cannot say ------------------------------------------------------------------------
+# -- classes that proto cannot express ------------------------------------------------------------
 
 
 def ints(**members):
-    """An enum of these numbers."""
+    """Make an enum with these members."""
     return enum.IntEnum("Odd", members)
 
 
@@ -225,21 +225,21 @@ def ints(**members):
     ],
 )
 def test_class_with_unsupported_field_is_refused_when_registered(annotation, metadata, said):
-    """With the name of the field."""
+    """The error names the field."""
     made = attrs.make_class("Made", {"odd": attrs.field(type=annotation, metadata=metadata)})
     with pytest.raises(DeclarationError, match=rf"Made\.odd: .*{said}"):
         TypeRegistry().register(made, "acme.v1.Made")
 
 
 def made(full_name="", **fields):
-    """A class with fields of these types, and maybe a name."""
+    """Make a class with fields of these types, and a full name if given."""
     fields = {name: attrs.field(type=kind, default=None) for name, kind in fields.items()}
     return (message(full_name) if full_name else lambda cls: cls)(attrs.make_class("Made", fields))
 
 
 @pytest.mark.parametrize("names", [("größe",), ("a_b", "aB")])
 def test_names_that_no_field_can_have(names):
-    """Letters beyond ASCII, and two fields with one name in JSON."""
+    """Non-ASCII letters, or two fields with one JSON name, are refused."""
     with pytest.raises(DeclarationError, match=rf"Made\.{names[-1]}: "):
         TypeRegistry().register(made(**dict.fromkeys(names, str | None)), "acme.v1.Made")
 
@@ -251,25 +251,25 @@ TAKEN = made("acme.v1.ShadeEnum", color=Color | None, shade=Shade | None)
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
-        # Neither has a name of its own, and both would be the same message.
+        # Two classes without full names would be the same message.
         ([made("acme.v1.Made", x=list[made()], y=list[made(a=str | None)])], "names another class"),
         ([ONE, TWO, made("b.Three", x=list[ONE]), made("a.Four", x=list[TWO])], "imports itself"),
         ([TAKEN], "ShadeEnum already exists"),
-        # A message within one of Google's: no file can say that.
+        # A message inside one of Google's cannot be declared in any file.
         ([made("google.rpc.Status.Inside")], "."),
     ],
 )
 def test_messages_that_no_files_can_declare_are_refused(classes, said):
-    """Two of one name, packages that import each other, what is taken by an enum or by Google."""
+    """Duplicate names, circular imports, and names that an enum or Google uses are refused."""
     with pytest.raises(DeclarationError, match=said):
-        TypeRegistry(*classes).binary  # noqa: B018  # made when it is asked for
+        TypeRegistry(*classes).binary  # noqa: B018  # made on access
 
 
 # -- protobuf classes -----------------------------------------------------------------------------
 
 
 def test_a_class_of_protobuf_is_registered_by_its_own_name():
-    """Its messages are packed in binary form, so that nothing unknown is lost."""
+    """Its messages are packed in binary form, so that unknown fields are kept."""
     source = of_protobuf()
     book = source.codec("lrofix.v1.Book").python
     types = TypeRegistry(book)
@@ -293,7 +293,7 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
 
 
 def test_both_kinds_of_the_messages_that_are_always_known():
-    """Protobuf's own class may be used as well as ours."""
+    """For built-in messages, protobuf's own class and ours can both be used."""
     types = TypeRegistry(empty_pb2.Empty, error_details_pb2.ErrorInfo)
     packed = types.pack(error_details_pb2.ErrorInfo(reason="R"))
     assert types.unpack(packed, ErrorInfo) == ErrorInfo(reason="R")
@@ -306,13 +306,13 @@ def test_both_kinds_of_the_messages_that_are_always_known():
     assert field.message_type.full_name == "google.rpc.ErrorInfo"
     status = attrs.make_class("Mine", {"code": attrs.field(type=Int32, default=0)})
     holder = made(status=status | None)
-    types.register(status, "google.rpc.Status")  # by the descriptor that is there
+    types.register(status, "google.rpc.Status")  # uses the existing descriptor
     types.register(holder, "acme.v1.Holder")
     assert types.binary_payload(types.pack(holder(status(5)))) == b"\x0a\x02\x08\x05"
 
 
 def test_printed_messages_are_cached_if_small(monkeypatch):
-    """So that a poll need not read it again; not for ever, and not what is large."""
+    """Polls reuse the JSON; the cache is bounded and leaves out large messages."""
     types = TypeRegistry(StringValue)
     name = "google.protobuf.StringValue"
     assert types.binary.to_json(name, b"\x0a\x01x") == types.binary.to_json(name, b"\x0a\x01x")
@@ -325,7 +325,7 @@ def test_printed_messages_are_cached_if_small(monkeypatch):
 
 
 def test_an_any_of_a_special_type_within_a_message():
-    """Its JSON value is a plain one, however protobuf makes it."""
+    """A packed Empty or Any has the same JSON value as outside a message."""
     types = TypeRegistry(Outer, Nested)
     for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
         whole = types.pack(Outer(packed=inside))
@@ -334,7 +334,7 @@ def test_an_any_of_a_special_type_within_a_message():
 
 
 def test_hostile_bytes_are_refused():
-    """Junk within an Any, and Any within Any without end."""
+    """Invalid bytes inside an Any, and deeply nested Anys, raise InvalidArgument."""
     types = TypeRegistry(Outer, Nested)
     junk = AnyProto(type_url="x/google.protobuf.Duration", value=b"\xff")
     deep = AnyProto()
@@ -349,7 +349,7 @@ def test_hostile_bytes_are_refused():
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
 def test_message_of_greatest_depth_has_a_binary_form(wrap):
-    """A list in a Struct takes two of protobuf's levels for one of JSON's, an object three."""
+    """In a Struct one JSON level takes two protobuf levels for a list, three for an object."""
     types, value = TypeRegistry(Outer, Nested), 1.0
     for _ in range(31):
         value = wrap(value)
@@ -363,7 +363,7 @@ def test_message_of_greatest_depth_has_a_binary_form(wrap):
 
 
 def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
-    """It is not lost: they are made once more."""
+    """The class is not lost: the descriptors are made again."""
     types, made = TypeRegistry(Nested), []
     whole = _binary.Binary
 
@@ -380,14 +380,14 @@ def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
 
 
 def test_a_missing_extra_is_named_when_the_binary_form_is_asked_for(monkeypatch):
-    """An import does so, too."""
+    """The MissingExtra error names the extra ``protobuf``."""
     monkeypatch.setitem(sys.modules, "lro._messages.protobuf.binary", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
         TypeRegistry().binary  # noqa: B018
 
 
 def test_message_that_protobuf_cannot_write_is_refused():
-    """What no JSON can say, and proto2's fields that must be there."""
+    """Values without JSON, and missing required proto2 fields, raise EncodingError."""
     part = TypeRegistry(UninterpretedOption.NamePart)
     with pytest.raises(EncodingError, match="missing required fields"):
         part.pack(UninterpretedOption.NamePart())
@@ -407,7 +407,7 @@ def test_message_that_protobuf_cannot_write_is_refused():
 
 
 def test_files_of_one_name_keep_their_descriptors():
-    """From different places: each message keeps its own descriptor."""
+    """Two sets have a file of one name: each message keeps its own descriptor."""
     types = TypeRegistry()
     name = 'name: "api.proto" syntax: "proto3" package:'
     for package, kind, payload in (("a.v1", "INT64", b"\x08\x05"), ("b.v1", "SINT64", b"\x08\x0a")):
@@ -442,7 +442,7 @@ def test_a_public_import_of_a_known_file_is_one():
 
 
 def test_a_file_set_is_registered():
-    """What is new, once; what is there stays what it is."""
+    """New messages are registered once; known ones keep their class."""
     types = TypeRegistry()
     new = register_file_set(types, FILE_SET)
     assert "lrofix.v1.ExportMetadata.Window" in new
@@ -452,7 +452,7 @@ def test_a_file_set_is_registered():
 
 
 def test_set_may_lack_the_well_known_imports(tmp_path):
-    """``protoc`` puts imports into it only with an option."""
+    """``protoc`` includes imports only on request."""
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
@@ -483,14 +483,14 @@ FIELD_FILES = ("behavior", "info")
 
 
 def shop_set():
-    """The files of a service: its own, which has annotations, and all that they import."""
+    """Return the descriptor set of a service: its annotated file and all imports."""
     with Service(MemoryStore(), InlineExecutor(), domain="acme.test", maintenance=False) as shop:
         shop.declare("acme.shop.v1.Shop.Buy", request=Order, response=Order, metadata=Order)
         return FileDescriptorSet.FromString(descriptor_set(shop))
 
 
 def check_works(types, file_set):
-    """Register a set whose messages can be read, packed and printed."""
+    """Register a set and check that its messages can be read, packed and printed."""
     register_file_set(types, file_set)
     value = {"name": "a", "time": "2030-01-01T00:00:00Z"}
     packed = types.pack(types.codec("acme.shop.v1.Order").load(value, strict=True))
@@ -499,21 +499,21 @@ def check_works(types, file_set):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_set_that_imports_annotations_works(alone):
-    """With its imports or without; files with extensions are editions of those that are loaded."""
+    """The set may include its imports, which can be other versions of the loaded files."""
     file_set = shop_set()
     if alone:
-        # Older editions of what is loaded import neither of the latter two.
+        # Older versions of the loaded files import neither of the last two.
         own = ("acme/shop/v1/shop.proto", *(f"google/api/field_{o}.proto" for o in FIELD_FILES))
         file_set = FileDescriptorSet(file=[one for one in file_set.file if one.name in own])
     check_works(TypeRegistry(), file_set.SerializeToString())
     check_works(TypeRegistry(), file_set)
-    for file in file_set.file:  # as buf marks each file of its images
+    for file in file_set.file:  # as buf marks files in its images
         file.MergeFromString(b"\xd2\xf6\x03\x02\x08\x00")
     check_works(of_attrs(), file_set)
 
 
 def test_a_set_with_newer_and_older_editions_of_known_files_works():
-    """What they declare beyond the loaded edition is added, what they lack is there."""
+    """Messages that only the newer file has are added; fields that the older lacks remain."""
     file_set = shop_set()
     files = {file.name: file for file in file_set.file}
     client = files["google/api/client.proto"]
@@ -541,7 +541,7 @@ def test_a_set_with_newer_and_older_editions_of_known_files_works():
     ],
 )
 def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
-    """A sentence says so."""
+    """The error says what is wrong."""
     with pytest.raises(InvalidArgument, match=said):
         register_file_set(TypeRegistry(), wrong)
 
@@ -550,7 +550,7 @@ def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
 
 
 def test_the_shape_of_a_protobuf_class():
-    """As that of the attrs class for the same message, but for the Python types."""
+    """It equals the attrs class's shape except for the Python types."""
     ours, theirs = of_attrs(), of_protobuf()
     for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
         expected, found = ours.codec(name).shape, theirs.codec(name).shape
@@ -563,7 +563,7 @@ def test_the_shape_of_a_protobuf_class():
 
 
 def test_enum_numbers_in_messages_of_protobuf():
-    """Asked for by Google's REST clients; nested ones too."""
+    """Google's REST clients request numbers; unreadable metadata is left as it is."""
     types = of_protobuf()
     meta = types.codec("lrofix.v1.ExportMetadata").python
     packed = types.pack(meta(stage="COPYING"))

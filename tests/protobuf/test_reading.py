@@ -1,4 +1,4 @@
-"""Messages of protobuf from JSON: what is accepted and refused, and where (spec §1.8 to §1.14)."""
+"""Reading protobuf messages from JSON: accepted and refused values (spec §1.8 to §1.14)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.protobuf.fixtures import Color, file_set
 @message("acme.v1.Every")
 @attrs.frozen
 class Every:
-    """A field of each kind that both kinds of classes have."""
+    """A message with each kind of field that attrs and protobuf classes share."""
 
     text: str = ""
     raw: bytes = b""
@@ -86,7 +86,7 @@ ATTRS = TypeRegistry(Every)
 EVERY = ATTRS.binary.message_class("acme.v1.Every")
 KINDS = [(ATTRS, Every), (TypeRegistry(EVERY), EVERY)]
 
-REFUSED = [  # more are in the vectors, as is what is accepted
+REFUSED = [  # the test vectors have more, and accepted values
     ("raw", "!!!!"), ("raw", "YQ=x"), ("raw", "é"), ("raw", 5),
     ("color", 1.5), ("color", True), ("color", "1"), ("color", 1.0),
     ("colors", [0, "1"]), ("byFlag", {"true": 1.5}), ("byFlag", {"1": 0}),
@@ -126,7 +126,7 @@ REFUSED = [  # more are in the vectors, as is what is accepted
 
 @pytest.mark.parametrize(("key", "value"), REFUSED, ids=lambda one: ascii(one)[:60])
 def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
-    """By protobuf classes too, at the root and within other messages."""
+    """Protobuf classes refuse it at the same path, at the root and in nested messages."""
     for whole in ({key: value}, {"inner": {"byName": {"x": {key: value}}}}):
         paths = set()
         for types, cls in KINDS:
@@ -178,7 +178,7 @@ file {
               extendee: ".acme.v2.Two" }
 }
 """
-"""A file of proto3 with a one-of and odd JSON names, and one of proto2 with groups and more."""
+"""A proto3 file with a one-of and odd JSON names; a proto2 file with groups and extensions."""
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def types():
 
 
 def shown(types, name, value, *, strict=True):
-    """What is printed of what is read."""
+    """Read a value as this message and return its JSON."""
     return types.dump(types.codec(name).load(value, strict=strict))
 
 
@@ -221,12 +221,12 @@ def shown(types, name, value, *, strict=True):
     ],
 )
 def test_json_of_fields_that_only_proto_has(types, value, printed):
-    """One-ofs, null values, JSON names of one's own, groups, extensions (spec §1.8)."""
+    """One-ofs, nulls, custom JSON names, groups and extensions work (spec §1.8)."""
     assert shown(types, "acme.v3.Odd", value) == printed
 
 
 def test_extension_with_several_values_is_read(types):
-    """What is read is looked at, since protobuf before 5.27 prints its name without brackets."""
+    """The message is checked, as protobuf before 5.27 prints the name without brackets."""
     value = {"two": {"needed": "", "[acme.v2.many]": [1, 2]}}
     message = types.codec("acme.v3.Odd").load(value, strict=True)
     found = {
@@ -254,14 +254,14 @@ def test_extension_with_several_values_is_read(types):
     ],
 )
 def test_json_of_fields_that_only_proto_has_is_refused(types, value, field, said):
-    """With the path, as for any other field."""
+    """The error has the path, as for any other field."""
     with pytest.raises(InvalidArgument, match=said) as refused:
         types.codec("acme.v3.Odd").load(value, strict=True)
     assert refused.value.field == field
 
 
 def test_unknown_names_are_dropped_where_they_are_ignored(types):
-    """Fields and enum names alone; numbers of an open enum stay (spec §1.8(5))."""
+    """Only fields and enum names are dropped; numbers of an open enum stay (spec §1.8(5))."""
     value = {"open": "HUGE", "nulls": ["x", None], "unknown": 1, "left": "a"}
     assert shown(types, "acme.v3.Odd", value, strict=False) == {"nulls": [None], "left": "a"}
     assert shown(types, "acme.v3.Odd", {"open": 9}, strict=False) == {"open": 9}
@@ -283,7 +283,7 @@ def test_an_extension_of_another_message_is_no_field():
 
 
 def test_message_too_deep_for_the_binary_form_is_refused(types):
-    """A Struct takes three of protobuf's hundred levels for each of its own (spec §1.8(8))."""
+    """Each level of a Struct takes three of protobuf's 100 levels (spec §1.8(8))."""
     value = {}
     for _ in range(32):
         value = {"a": value}
@@ -305,7 +305,7 @@ def test_message_too_deep_for_the_binary_form_is_refused(types):
     ],
 )
 def test_a_well_known_class_of_protobuf_is_read_by_itself(cls, value):
-    """As the class that was registered, not as the one of this library."""
+    """The result is of the registered protobuf class, not the library's own class."""
     types = TypeRegistry(cls)
     found = types.load(value, cls)
     assert type(found) is cls

@@ -1,4 +1,4 @@
-"""A service as proto files: they compile, and a client generated from them reads our replies."""
+"""Proto files of a service compile, and a client generated from them reads our replies."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Shade(enum.Enum):
 
 
 @attrs.frozen
-class google:  # what a name of another package could be taken for
-    """A message that is called as a package is."""
+class google:  # ambiguous with the package google
+    """A message whose name is also a package's."""
 
     text: str = ""
 
@@ -80,7 +80,7 @@ class PaintResponse:
 
 @attrs.frozen
 class PaintMetadata:
-    """Nothing is known of how far it is."""
+    """Metadata without fields."""
 
 
 def paint(request: PaintRequest, job: Job[PaintMetadata]) -> PaintResponse:
@@ -96,7 +96,7 @@ def unused(request: FrameRequest) -> None: ...
 
 
 def new_service() -> Service:
-    """A service with two methods, one of whose paths was given."""
+    """Make a service with two methods, one of which has an explicit path."""
     made = Service(MemoryStore(), InlineExecutor(), domain="acme.test", maintenance=False)
     made.method("acme.google.v1.PictureShop.Paint")(paint)
     made.method("acme.google.v1.PictureShop.Wash", path="/v9/wash")(wash)
@@ -105,13 +105,13 @@ def new_service() -> Service:
 
 @pytest.fixture
 def service():
-    """A new one."""
+    """A new service with two methods."""
     with new_service() as made:
         yield made
 
 
 def compiled(sources, folder):
-    """Compile the files with protoc; where the modules are."""
+    """Compile the files with protoc and return the folder of the modules."""
     for name, text in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -122,13 +122,13 @@ def compiled(sources, folder):
 
 
 def imported(folder, name, monkeypatch):
-    """The module of a proto file."""
+    """Import the generated module of a proto file."""
     monkeypatch.syspath_prepend(folder)
     return importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
 
 
 def test_the_files_compile_and_read_our_replies(service, tmp_path, monkeypatch):
-    """A client that is generated from them decodes what we send (issue: proto printed)."""
+    """A client that is generated from the files decodes our operations."""
     sources = protobuf.proto_sources(service)
     assert list(sources) == ["acme/google/v1/google.proto"]
     pb = imported(compiled(sources, tmp_path), *sources, monkeypatch)
@@ -156,7 +156,7 @@ assert operation_to_proto(done, types).metadata.Unpack(found) and found.verb == 
 
 
 def test_stubs_that_import_our_metadata_are_found_beside_the_library(tmp_path):
-    """Those of a service whose methods declare no metadata; in a process of its own."""
+    """Stubs of a service without declared metadata work in a new process."""
     sources = {
         "dry.proto": 'syntax = "proto3"; import "lro/v1/lro.proto"; message Dried {'
         " lro.v1.OperationMetadata last = 1; }"
@@ -252,7 +252,7 @@ def cast(request: CastRequest) -> Sized:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """The files of a service with methods of many packages; protoc takes them all."""
+    """The files of a service with methods in several packages; protoc compiles all."""
     with new_service() as service:
         service.method("acme.dryer.v1.Dryer.Dry")(dry)
         service.method("acme.frames.v1.Frames.Frame")(frame)
@@ -271,7 +271,7 @@ BEHAVIOR = "(google.api.field_behavior) ="
 LINES = {
     "google": [
         "package acme.google.v1;\n",
-        # Names of the own package are short; what they could be taken for is written out.
+        # Names in the same package are short; ambiguous names are fully qualified.
         "rpc Paint(PaintRequest) returns (.google.longrunning.Operation) {\n",
         'post: "/v1/pictureShop:paint"\n',
         'post: "/v9/wash"\n',
@@ -283,39 +283,39 @@ LINES = {
         "message PaintMetadata {}\n",
         "option allow_alias = true;\n",
         "ShadeEnum.Shade shade = 2;\n",
-        # Where generated code stands, where the service is, and what the added fields are.
+        # Options for generated code, the default host, and added fields.
         'option go_package = "acme/google/v1;acmegooglev1pb";\n',
         "option java_multiple_files = true;\n",
         'option java_outer_classname = "GoogleProto";\n',
         'option java_package = "com.acme.google.v1";\n',
         'option (.google.api.default_host) = "acme.test";\n',
-        f"string request_id = 2 [\n    {OPTIONAL},\n    {UUID}\n  ];\n",  # the class has it itself
+        f"string request_id = 2 [\n    {OPTIONAL},\n    {UUID}\n  ];\n",  # a field of the class
         f"bool validate_only = 2047 [{OPTIONAL}];\n",
     ],
     "dryer": [
         "  // What the temperature is called.\n  HIGH = 1;",
         f"string request_id = 2046 [\n    {OPTIONAL},\n    {UUID}\n  ];\n".replace("(.g", "(g", 1),
-        # Docstrings; what a dataclass says by itself is none.
+        # Docstrings, but not the one that a dataclass generates.
         "  // Dry a picture.\n  rpc Dry(",
         "\n\nmessage DryRequest {",
         "// What is dry now.\n//\n// Nothing is wet.\nmessage DryResponse {",
         "// How hot it may become.\n//\n// The `UNSPECIFIED` one is ours to choose.\nenum Heat {",
     ],
     "frames": [
-        # Texts below attributes, also of inherited ones.
+        # Texts below attributes, including inherited ones.
         "message FrameRequest {\n  // In millimetres.\n  //\n  // Without the frame.\n  int64",
         "  // Of which year the frame is.\n  google.protobuf.Timestamp since = 3",
         "  // Pictures within.\n  repeated Sized inner = 6",
         "message FrameMetadata {\n  // How much is done, in `mm`.\n  int64 width = 1",
         "// Each method starts a long-running operation.\nservice Frames {",
         "  // Check the request, and start nothing.\n  bool validate_only",
-        # Only what is refused when it is missing is required, and callers send no metadata.
+        # Only fields that a request must have are REQUIRED; metadata is OUTPUT_ONLY.
         f"google.protobuf.Timestamp since = 3 [{BEHAVIOR} REQUIRED];\n",
         f"optional acme.dryer.v1.Heat heat = 4 [{BEHAVIOR} OPTIONAL];\n",
         f"string name = 5 [{BEHAVIOR} OPTIONAL];\n",
         f"repeated Sized inner = 6 [{BEHAVIOR} OPTIONAL];\n",
         f"google.protobuf.Timestamp end_time = 2 [{BEHAVIOR} OUTPUT_ONLY];\n",
-        # A rule as it was declared: method, variables; of DELETE no body.
+        # The HTTP rule has the declared method and variables; DELETE has no body.
         '(google.api.http) = {\n      delete: "/v1/{name=frames/*}"\n    };',
     ],
     "casts": [
@@ -328,7 +328,7 @@ LINES = {
 
 @pytest.mark.parametrize("package", LINES)
 def test_the_text_says_what_the_descriptors_say(sources, package):
-    """Of messages, services, options, rules and comments; and nothing twice, or of no field."""
+    """Messages, services, options, HTTP rules and comments are each printed once."""
     text = sources[f"acme/{package}/v1/{package}.proto"]
     for lines in LINES[package]:
         assert lines in text or lines.replace("(.google", "(google") in text, lines
@@ -337,7 +337,7 @@ def test_the_text_says_what_the_descriptors_say(sources, package):
 
 
 def test_every_type_of_field_has_its_behavior(sources):
-    """And what is said of our own metadata is said of each field."""
+    """In our own metadata file every field also has a comment."""
     fields = re.findall(
         r"^  [\w.<>, ]+ = \d+( \[[^]]*\])?;$",
         sources["acme/casts/v1/casts.proto"].partition("\nenum ")[0],
@@ -350,7 +350,7 @@ def test_every_type_of_field_has_its_behavior(sources):
 
 
 def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):
-    """It was made by code; that is no reason not to print it."""
+    """A class that was made at run time is printed without comments."""
     made = attrs.make_class("MadeRequest", {"size": attrs.field(type=int, default=0)})
     service.declare("acme.made.v1.Made.Make", request=made, response=Sized, metadata=FrameMetadata)
     text = protobuf.proto_sources(service)["acme/made/v1/made.proto"]
@@ -358,7 +358,7 @@ def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):
 
 
 def test_the_set_of_descriptors_is_whole(service):
-    """Every file stands behind those that it imports, and a registry can be filled from it."""
+    """Every file comes after its imports, and a registry can be filled from the set."""
     files = FileDescriptorSet.FromString(protobuf.descriptor_set(service)).file
     seen = set()
     for file in files:
@@ -434,7 +434,7 @@ service Shop {
 def test_messages_of_given_files_are_not_printed_again(
     service, tmp_path, monkeypatch, package, name, service_text
 ):
-    """Its messages and services are printed once, and no file replaces another."""
+    """Messages and services of existing files are left out, and no file replaces another."""
     source = SHOP.format(package=package, service=service_text)
     pb = imported(compiled({name: source}, tmp_path), name, monkeypatch)
     classes = {"request": pb.BuyRequest, "response": pb.BuyResponse, "metadata": pb.BuyMetadata}
@@ -461,5 +461,5 @@ def test_messages_of_given_files_are_not_printed_again(
     "options", [StartOptions(), StartOptions("6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01", True)]
 )
 def test_options_of_a_start_travel_behind_the_request(options):
-    """In whatever message, and none is disturbed by them."""
+    """The options are found after other fields of any message."""
     assert read_options(b"\x0a\x01x" + write_options(options)) == options

@@ -1,4 +1,4 @@
-"""The vectors of the binary form: Any, Operation and the other messages of the interface."""
+"""Test vectors of the binary form: Any, Operation and other messages of the interface."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.vector_files import by_id, vectors
 
 KINDS = {"attrs": of_attrs(), "protobuf": of_protobuf()}
 BY_NUMBER = {"anyjson-064", "anyjson-114"}
-"""Cases with a number that an enum has no name for, which a Python enum cannot hold."""
+"""Cases with an unnamed enum number, which a Python enum cannot represent."""
 
 
 NO_CLASS = {"google.rpc.Status", "lrofix.v1.Scalars"}
-"""Messages with what no attrs class says: ``sint32`` and the like, a JSON name of one's own."""
+"""Messages that attrs classes cannot express, with ``sint32`` or a custom JSON name."""
 
 
 def chosen(file, modes, kind):
-    """The cases of these modes whose message a registry of this kind has."""
+    """Yield the cases of these modes whose messages this kind of registry has."""
     for case in vectors(file)["cases"]:
         name = case.get("type_url", "").rpartition("/")[2]
         known = kind == "protobuf" or (name not in NO_CLASS and case["id"] not in BY_NUMBER)
@@ -33,7 +33,7 @@ def chosen(file, modes, kind):
 
 
 def any_cases(*modes):
-    """Cases of ``any_json``, with either kind of classes."""
+    """Parametrize a test with cases of ``any_json`` for both kinds of classes."""
     found = [case for kind in KINDS for case in chosen("any_json", modes, kind)]
     return pytest.mark.parametrize(("kind", "case"), found)
 
@@ -46,7 +46,7 @@ def value_of(case):
 
 @any_cases("roundtrip", "parse")
 def test_any_has_equal_json_and_binary_forms(kind, case):
-    """JSON gives these bytes, and these bytes this JSON."""
+    """The JSON encodes to the vector's bytes, and the bytes to its JSON."""
     types = KINDS[kind]
     packed = types.from_json(value_of(case), strict=True)
     assert packed.type_url == case["type_url"]
@@ -62,7 +62,7 @@ def test_any_has_equal_json_and_binary_forms(kind, case):
     "case", [c for c in vectors("any_json")["cases"] if c["mode"] == "parse_error"], ids=by_id
 )
 def test_invalid_any_is_refused(case):
-    """By messages of protobuf, as by those of attrs."""
+    """Protobuf classes refuse it, as attrs classes do."""
     with pytest.raises((ValueError, LroError)):
         KINDS["protobuf"].from_json(value_of(case), strict=True)
 
@@ -85,7 +85,7 @@ TYPES = KINDS["protobuf"]
 
 
 def decoded(case):
-    """The message of a case: ours, or one of protobuf."""
+    """Decode a case's message, as our class or a protobuf class."""
     payload = bytes.fromhex(case["input_hex"])
     if case["message"] in INTERFACE:
         return from_proto(parsed(INTERFACE[case["message"]], payload))
@@ -93,7 +93,7 @@ def decoded(case):
 
 
 def shown(case, message):
-    """Its JSON value, by the part of the library whose it is."""
+    """Return the message's JSON value from the code that handles its type."""
     if case["message"] == "google.longrunning.Operation":
         return operation_to_json(message, TYPES)
     if case["message"] == "google.longrunning.ListOperationsResponse":
@@ -103,7 +103,7 @@ def shown(case, message):
 
 @pytest.mark.parametrize("case", vectors("operation_wire")["cases"], ids=by_id)
 def test_wire_bytes_survive_a_round_trip(case):
-    """Unknown fields too (spec §1.7)."""
+    """Unknown fields are kept too (spec §1.7)."""
     expected = case["expect"]
     if expected["decode"] == "error":
         with pytest.raises(InvalidArgument):
@@ -125,7 +125,7 @@ def test_wire_bytes_survive_a_round_trip(case):
     ids=by_id,
 )
 def test_an_operation_in_both_forms(kind, case):
-    """Read from JSON, it has these bytes; read from these, it prints as the same JSON."""
+    """Its JSON encodes to the vector's bytes, and these decode to the vector's JSON."""
     types = KINDS[kind]
     value = loads_strict(case.get("input_text") or json.dumps(case["input"]))
     strict = case.get("unknown_fields") != "ignore"

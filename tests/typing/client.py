@@ -1,6 +1,6 @@
-"""Types of the client: results, metadata and updates are of the declared classes, on both faces."""
+"""Types of the blocking and the async client: results and metadata have the declared classes."""
 
-# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AsyncHandle = AsyncOperationHandle[ResizeResponse, ResizeMetadata]
 
 
 def starting(client: Client) -> None:
-    """A start gives a handle of the declared classes, and so does a name that was kept."""
+    """Both a start and a stored name return a handle of the declared classes."""
     started = client.start(
         "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
     )
@@ -50,7 +50,7 @@ def starting(client: Client) -> None:
 
 
 def without_classes(client: Client) -> None:
-    """What no class is given for is a dict, as it is in JSON."""
+    """A response or metadata without a class is a dict of its JSON."""
     started = client.start("/v1/images:resize", {"source": "a"})
     assert_type(started, OperationHandle[dict[str, Any], dict[str, Any]])
     assert_type(started.result(), dict[str, Any])
@@ -62,7 +62,7 @@ def without_classes(client: Client) -> None:
 
 
 def with_classes_of_every_kind(client: Client) -> None:
-    """The handle has them, whatever library they are of."""
+    """The handle has classes of any supported library."""
     one = client.start("/v1/images:resize", Model(), response=Struct, metadata=Model)
     assert_type(one.result(), Struct)
     assert_type(one.metadata, Model | None)
@@ -72,7 +72,7 @@ def with_classes_of_every_kind(client: Client) -> None:
 
 
 async def without_classes_async(client: AsyncClient) -> None:
-    """The same of the other face."""
+    """An async client's message without a class is a dict too."""
     started = await client.start("/v1/images:resize", {"source": "a"})
     assert_type(started, AsyncOperationHandle[dict[str, Any], dict[str, Any]])
     half = await client.start("/v1/images:resize", {}, response=ResizeResponse)
@@ -81,7 +81,7 @@ async def without_classes_async(client: AsyncClient) -> None:
 
 
 async def starting_async(client: AsyncClient) -> None:
-    """The same of the other face."""
+    """An async start or stored name returns an async handle of the classes."""
     started = await client.start(
         "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
     )
@@ -91,7 +91,7 @@ async def starting_async(client: AsyncClient) -> None:
 
 
 def handles(handle: Handle) -> None:
-    """The result is the response class; metadata may be missing."""
+    """The result has the response class; metadata may be None."""
     assert_type(handle.result(), ResizeResponse)
     assert_type(handle.result(timeout=60), ResizeResponse)
     assert_type(handle.metadata, ResizeMetadata | None)
@@ -105,7 +105,7 @@ def handles(handle: Handle) -> None:
 
 
 async def handles_async(handle: AsyncHandle) -> None:
-    """The same of the other face, whose handle can be awaited."""
+    """An async handle has the same types and can be awaited."""
     assert_type(await handle.result(), ResizeResponse)
     assert_type(await handle, ResizeResponse)
     assert_type(handle.metadata, ResizeMetadata | None)
@@ -116,18 +116,18 @@ async def handles_async(handle: AsyncHandle) -> None:
 
 
 def metadata_may_be_missing(handle: Handle) -> None:
-    """Using it without a look whether it is there is an error."""
+    """Using metadata without a check for None is an error."""
     _ = handle.metadata.percent  # type: ignore[union-attr]
 
 
 def a_result_is_not_another_class(handle: Handle) -> None:
-    """The result of one method is not that of another."""
+    """A result cannot be assigned to another class."""
     wrong: ResizeRequest = handle.result()  # type: ignore[assignment]
     del wrong
 
 
 def verbs(client: Client) -> None:
-    """Verbs take a name or the whole request."""
+    """Verbs accept a name or the whole request."""
     assert_type(client.get("operations/a"), lro.Operation)
     assert_type(client.get(lro.wire.GetOperationRequest("operations/a")), lro.Operation)
     assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
@@ -142,7 +142,7 @@ def verbs(client: Client) -> None:
 
 
 async def verbs_async(client: AsyncClient) -> None:
-    """The same of the other face."""
+    """Async verbs have the same types."""
     assert_type(await client.get("operations/a"), lro.Operation)
     assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
     assert_type(await client.batch_get({"operations/a"}, view="FULL"), BatchGetOperationsResponse)
@@ -153,13 +153,13 @@ async def verbs_async(client: AsyncClient) -> None:
 
 
 def contexts() -> None:
-    """A client is a context that gives itself."""
+    """A client is a context manager that returns itself."""
     with Client("http://localhost:8000") as client:
         assert_type(client, Client)
 
 
 def errors(failed: OperationFailed, call: CallError, timeout: PollTimeout) -> None:
-    """The facts of an error have types."""
+    """The attributes of errors have types."""
     assert_type(failed.code, lro.Code)
     assert_type(failed.details(), tuple[object, ...])
     assert_type(call.http_status, int | None)
@@ -167,7 +167,7 @@ def errors(failed: OperationFailed, call: CallError, timeout: PollTimeout) -> No
 
 
 def transports(service: lro.Service, http: HttpTransport, other: AsyncHttpTransport) -> None:
-    """Each transport is of one colour, and goes with the client of that colour."""
+    """A blocking client needs a blocking transport, an async client an async one."""
     blocking: tuple[Transport, ...] = (LocalTransport(service), http)
     awaiting: tuple[AsyncTransport, ...] = (AsyncLocalTransport(service), other)
     Client(transport=blocking[0])
@@ -176,7 +176,7 @@ def transports(service: lro.Service, http: HttpTransport, other: AsyncHttpTransp
 
 
 def policies() -> None:
-    """Waits can be added up, and any function of a retry state is one."""
+    """Waits can be added, and a wait may be any function of a retry state."""
     Polling(wait=wait_proportional() + wait_exponential(0.5))
     Polling(wait=lambda state: float(state.attempt_number))
     Retry(codes=frozenset({lro.Code.ABORTED}), wait=wait_exponential())
@@ -184,6 +184,6 @@ def policies() -> None:
 
 
 def misspelt() -> None:
-    """Names are loaded late, and a name that does not exist is reported all the same."""
+    """A misspelt name is reported, although names are loaded lazily."""
     lro_client.PollTimeuot  # type: ignore[attr-defined]  # noqa: B018 - the name is the test
     lro.Servce  # type: ignore[attr-defined]  # noqa: B018 - the name is the test

@@ -1,6 +1,6 @@
-"""Types of filters: operands build expressions, which lists take, and which are no bools."""
+"""Types of filters: operands build expressions, which List accepts and which are not bools."""
 
-# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def operands(keys: list[str]) -> None:
 
 
 def comparisons(value: Value, since: datetime, span: timedelta) -> None:
-    """A comparison is an expression, whichever way round the order is asked."""
+    """A comparison is an expression, whichever side the operand is on."""
     operand = field("a")
     assert_type(operand == value, Expression)
     assert_type(operand != Stage.QUEUED, Expression)
@@ -63,7 +63,7 @@ def comparisons(value: Value, since: datetime, span: timedelta) -> None:
 
 
 def joined(one: Expression, other: Expression) -> None:
-    """Expressions are joined with expressions."""
+    """Only expressions can be joined with expressions."""
     assert_type(one & ~other | cancel_requested(), Expression)
     assert_type(all_of(one, any_of(other, search("a"))), Expression)
     assert_type(one == other, bool)
@@ -72,7 +72,7 @@ def joined(one: Expression, other: Expression) -> None:
 
 
 def lists(client: Client, asynchronous: AsyncClient, wanted: Expression) -> None:
-    """Both faces take one where they take the text; an operand is none."""
+    """Both clients accept an expression as the filter, but not an operand."""
     client.list("projects/p", wanted)
     client.list(filter=wanted, page_size=5)
     asynchronous.list("projects/p", wanted)

@@ -1,4 +1,4 @@
-"""Types of the integrations: what a start returns has the classes of its method."""
+"""Types of the integrations: a start's result has the classes of its method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ResizeMethod = lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 async def in_fastapi(
     here: lro.integrations.fastapi.RequestOperations, resize: ResizeMethod
 ) -> lro.integrations.fastapi.Operation[ResizeResponse, ResizeMetadata]:
-    """The return type of an endpoint is that of its start."""
+    """An endpoint can return the result of its start."""
     started = await here.start(resize, ResizeRequest(), metadata=ResizeMetadata())
     assert_type(started.operation, lro.Operation)
     return started
@@ -32,7 +32,7 @@ async def in_fastapi(
 async def in_litestar(
     here: lro.integrations.litestar.LitestarOperations, resize: ResizeMethod
 ) -> lro.integrations.litestar.Operation[ResizeResponse, ResizeMetadata]:
-    """The same."""
+    """A Litestar handler can return the result of its start."""
     return await here.start(resize)
 
 
@@ -42,13 +42,13 @@ async def in_others(
     resize: ResizeMethod,
     request: Request,
 ) -> None:
-    """They return responses of their frameworks."""
+    """A start returns a response of the framework."""
     assert_type(await starlette.start(request, resize), StarletteResponse)
     assert_type(await quart.start(resize, ResizeRequest()), Response)
 
 
 def applications(service: lro.Service, mine: Any) -> None:
-    """The lifespan is one of each framework."""
+    """Each framework accepts the service's lifespan, plugin or extension."""
     Starlette(lifespan=service.lifespan)
     Starlette(lifespan=service.lifespan_around(mine))
     Litestar(plugins=[lro.integrations.litestar.OperationsPlugin(service, parents=["a/*"])])

@@ -1,6 +1,6 @@
-"""Types of methods: the decorator reads the classes off the function, sync or async."""
+"""Types of methods: the decorator takes the classes from the plain or async function."""
 
-# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
 
 def decorated_functions(service: lro.Service) -> None:
-    """With and without a job, sync and async, a function becomes a method of its classes."""
+    """A plain or async function, with or without a job, becomes a method of its classes."""
 
     @service.method("acme.images.v1.Images.Resize")
     def with_job(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
@@ -50,7 +50,7 @@ def decorated_functions(service: lro.Service) -> None:
 
 
 def without_classes(service: lro.Service) -> None:
-    """What a function leaves out has the library's own class."""
+    """For a class that a function does not name, the library's own class is used."""
 
     @service.method("acme.images.v1.Images.Resize")
     def nothing_named(request: ResizeRequest, job: lro.Job) -> None:
@@ -82,7 +82,7 @@ def without_classes(service: lro.Service) -> None:
 
 
 def declared_methods(service: lro.Service) -> None:
-    """A method whose work is done elsewhere has the classes that it is declared with."""
+    """A method whose work is done elsewhere has the declared classes."""
     method = service.declare(
         "acme.images.v1.Images.Resize",
         request=ResizeRequest,
@@ -95,13 +95,13 @@ def declared_methods(service: lro.Service) -> None:
 def methods_of_others(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """A method of another service is declared with the classes that it has."""
+    """A method of another service keeps its classes when it is declared again."""
     again = service.method("acme.images.v1.Images.Resize")(method)
     assert_type(again, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
 
 
 def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
-    """A start takes the method's request and metadata, and returns a handle of its classes."""
+    """A start accepts the method's request and metadata, and returns a handle of its classes."""
     assert_type(method.start(ResizeRequest()), lro.Handle[ResizeResponse, ResizeMetadata])
     method.start(ResizeRequest(), metadata=ResizeMetadata())
     method.start(ResizeResponse())  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) 
 
 
 def handles(started: lro.Handle[ResizeResponse, ResizeMetadata]) -> None:
-    """A handle has the response and the metadata of its method, and the operation as it is."""
+    """A handle has the method's response and metadata classes, and the plain operation."""
     assert_type(started.name, str)
     assert_type(started.done, bool)
     assert_type(started.metadata, ResizeMetadata | None)
@@ -130,7 +130,7 @@ def handles(started: lro.Handle[ResizeResponse, ResizeMetadata]) -> None:
 async def handles_on_loop(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """A coroutine has the same of the verbs for coroutines, and of several starts together."""
+    """The async verbs, and starts of several requests, have the same types."""
     started = await method.start_async(ResizeRequest())
     assert_type(started, lro.Handle[ResizeResponse, ResizeMetadata])
     assert_type(await started.result_async(), ResizeResponse)
@@ -151,7 +151,7 @@ async def handles_on_loop(
 
 
 async def calling(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
-    """A method that is called returns what its function does."""
+    """Calling a method returns its function's result."""
     assert_type(method(ResizeRequest()), ResizeResponse)
     assert_type(method(ResizeRequest(), job=lro.testing.job()), ResizeResponse)
     assert_type(await method.call_async(ResizeRequest()), ResizeResponse)
@@ -159,7 +159,7 @@ async def calling(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetada
 
 
 def jobs(job: lro.Job[ResizeMetadata]) -> None:
-    """A job takes reports of its metadata class."""
+    """A job accepts reports of its metadata class only."""
     job.report(ResizeMetadata(percent=5))
     job.report(ResizeRequest())  # type: ignore[arg-type]
     job.progress(0.5)  # type: ignore[misc]
@@ -167,7 +167,7 @@ def jobs(job: lro.Job[ResizeMetadata]) -> None:
 
 
 def verbs(service: lro.Service) -> None:
-    """The service's verbs give operations and pages."""
+    """The service's verbs return operations and pages."""
     assert_type(service.get("operations/a"), lro.Operation)
     assert_type(service.get("operations/a", view="FULL").description, lro.OperationDescription)
     service.get("operations/a", view="full")  # type: ignore[arg-type]
@@ -179,13 +179,13 @@ def verbs(service: lro.Service) -> None:
 
 
 async def waiting(service: lro.Service) -> None:
-    """Waiting has two colours."""
+    """Wait has a blocking and an async form."""
     assert_type(service.wait("operations/a"), lro.Operation)
     assert_type(await service.wait_async("operations/a"), lro.Operation)
 
 
 async def verbs_on_loop(service: lro.Service) -> None:
-    """A verb for coroutines has the arguments and the result of the verb."""
+    """An async verb has the arguments and the result of the blocking verb."""
     assert_type(await service.get_async("operations/a", caller="ann"), lro.Operation)
     assert_type(await service.get_async("operations/a", view="FULL"), lro.Operation)
     await service.get_async(7)  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ async def verbs_on_loop(service: lro.Service) -> None:
 
 
 def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
-    """Hooks are plain functions or coroutine functions, of what they may give."""
+    """Hooks are plain or async functions with the allowed return types."""
 
     def plain(caller: str, verb: str, name: str) -> bool:
         return True
@@ -223,7 +223,7 @@ def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
 def starts(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """Starts are methods by path, with functions that suit their messages."""
+    """Starts map paths to methods, with functions that match their messages."""
 
     def metadata(request: ResizeRequest) -> ResizeMetadata:
         return ResizeMetadata()

@@ -1,4 +1,4 @@
-"""Types of what a start is within: the connections of each library, and no asynchronous ones."""
+"""Types of ``within``: connections of each library, but no async ones."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
@@ -29,7 +29,7 @@ async def connections(
     asynchronous: psycopg.AsyncConnection,
     asynchronous_session: AsyncSession,
 ) -> None:
-    """What a checker takes, and what it does not."""
+    """A type checker accepts blocking connections only."""
     request = ResizeRequest()
     resize.start(request, within=of_psycopg)
     resize.start(request, within=of_sqlite)
@@ -44,5 +44,5 @@ async def connections(
 
 
 def stores(postgres: PostgresStore, sqlite: SQLiteStore) -> list[TransactionalStore]:
-    """Those that can take part in a transaction."""
+    """Return the stores that can join a transaction."""
     return [postgres, sqlite]

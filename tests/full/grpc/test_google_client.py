@@ -1,4 +1,4 @@
-"""Google's own clients of the Operations interface, over gRPC and REST, against our servers."""
+"""Google's own clients of the Operations interface call our servers over gRPC and REST."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("google.auth")
 pytest.importorskip("requests")
 
 with warnings.catch_warnings():
-    # google-api-core asks for a package that only gives gRPC errors more words.
+    # google-api-core suggests a package that only makes gRPC error messages longer.
     warnings.filterwarnings("ignore", "Please install grpcio-status", ImportWarning)
     from google.api_core import exceptions, operation, operation_async, operations_v1
     from google.api_core.future import polling
@@ -42,7 +42,7 @@ QUICK = polling.DEFAULT_POLLING.with_delay(initial=0.001, maximum=0.001, multipl
 
 
 def still_running(error: BaseException) -> bool:
-    """What the asynchronous future raises while it polls."""
+    """Return whether this is the error that the async future raises while it polls."""
     return type(error).__name__ == "_OperationNotComplete"
 
 
@@ -51,7 +51,7 @@ AQUICK = AsyncRetry(still_running, initial=0.001, maximum=0.001, multiplier=1.0)
 
 @attrs.frozen
 class Served:
-    """A served service with a method of well-known types, and Google's blocking client of it."""
+    """A service whose method has well-known types, and Google's blocking client for it."""
 
     service: lro.Service
     method: lro.Method[lro.Struct, lro.types.StringValue, lro.Struct]
@@ -59,7 +59,7 @@ class Served:
     address: str = ""
 
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
-        """A new operation, as a starting call of such a service returns it."""
+        """Start an operation and return it as a protobuf message."""
         started = self.method.start(lro.Struct(), parent=parent, metadata=lro.Struct(metadata))
         return operation_to_proto(started.operation, self.service.types)
 
@@ -67,7 +67,7 @@ class Served:
         assert self.service.reporter(started.name).complete(lro.types.StringValue(value))
 
     def run(self, steps: Callable[[Any], Awaitable[Any]]) -> Any:
-        """What a coroutine gives that gets Google's asynchronous client."""
+        """Run a coroutine function with Google's async client and return its result."""
 
         async def call() -> Any:
             async with grpc.aio.insecure_channel(self.address) as channel:
@@ -78,7 +78,7 @@ class Served:
 
 @contextlib.contextmanager
 def rest(service: lro.Service) -> Iterator[tuple[Any, str]]:
-    """Google's client over REST, of a service behind uvicorn."""
+    """Serve the service with uvicorn and yield Google's REST client for it."""
     with uvicorn_serving(OperationsApp(service, parents=["projects/*"]), lifespan="off") as port:
         transport = operations_v1.OperationsRestTransport(
             host=f"http://{HOST}:{port}", credentials=AnonymousCredentials()
@@ -89,14 +89,14 @@ def rest(service: lro.Service) -> Iterator[tuple[Any, str]]:
 
 @contextlib.contextmanager
 def over_grpc(kind: str, service: lro.Service) -> Iterator[tuple[Any, str]]:
-    """Google's client over gRPC, of a service on this kind of server."""
+    """Serve the service on this kind of server; yield Google's gRPC client and the address."""
     with serving(kind, service) as address, grpc.insecure_channel(address) as channel:
         yield operations_v1.OperationsClient(channel), address
 
 
 @pytest.fixture(scope="module", params=["rest", "threads", "asyncio"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """A service on each kind of server."""
+    """A service on each kind of server, with Google's client."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain=DOMAIN)
     method = service.declare(
         "acme.v1.Things.Name",
@@ -116,16 +116,16 @@ def client(served: Served) -> Any:
 
 
 def future(started: Any, client: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
-    """Google's future for an operation, which asks again every millisecond."""
+    """Return Google's future for an operation; it polls every millisecond."""
     types = {"metadata_type": struct_pb2.Struct, "polling": QUICK}
     return operation.from_gapic(started, client, result_type, **types)
 
 
 def info_of(error: Any) -> Any:
-    """Reason, domain and facts of an error that the client has raised."""
+    """Return the reason, domain and metadata of an error that the client raised."""
     if hasattr(error.response, "json"):
         info = details_of(error.response.json())["ErrorInfo"]
-        if not isinstance(error.details[0], dict):  # older clients leave the details as they came
+        if not isinstance(error.details[0], dict):  # older clients leave details undecoded
             assert (error.reason, error.domain) == (info["reason"], DOMAIN)
             assert error.metadata == info.get("metadata", {})
         return info["reason"], info["domain"], info.get("metadata", {})
@@ -142,7 +142,7 @@ def afuture(started: Any, client: Any) -> Any:
 
 
 def test_get(served: Served, client: Any) -> None:
-    """The operation as it was started, metadata and all, and then its response."""
+    """Get returns the started operation with its metadata, and later its response."""
     started = served.start(percent=5.5)
     assert client.get_operation(started.name) == started
     served.complete(started, "ann")
@@ -153,10 +153,10 @@ def test_get(served: Served, client: Any) -> None:
 
 
 def test_list_through_pages(served: Served, client: Any) -> None:
-    """The pager walks all pages of a filtered list, and finds each match once."""
+    """The pager reads all pages of a filtered list and finds each match once."""
     started = [served.start("projects/many", number=number) for number in range(7)]
     wanted = "metadata.number >= 2 AND NOT metadata.number = 4"
-    over_rest = not served.address  # only this client can ask for a size
+    over_rest = not served.address  # only the REST client can set a page size
     more = {"page_size": 2} if over_rest else {}
     pages = list(client.list_operations("projects/many", wanted, **more).pages)
     lists = [[*(page.operations if over_rest else page)] for page in pages]
@@ -168,7 +168,7 @@ def test_list_through_pages(served: Served, client: Any) -> None:
 
 
 def test_cancel_and_delete(served: Served, client: Any) -> None:
-    """Both reach the operation; after a delete it is not found."""
+    """The work sees the cancellation; after the delete, a Get answers NOT_FOUND."""
     started = served.start()
     client.cancel_operation(started.name)
     assert served.service.reporter(started.name).cancel_requested
@@ -186,7 +186,7 @@ def test_cancel_and_delete(served: Served, client: Any) -> None:
     ],
 )
 def test_errors_are_understood(client: Any, call: Any, reason: str) -> None:
-    """The client raises its own class for each code, with message, reason and details."""
+    """The client raises its class for the code, with message, reason and details."""
     with pytest.raises(exceptions.BadRequest) as refused:
         call(client)
     assert info_of(refused.value)[0] == reason
@@ -194,7 +194,7 @@ def test_errors_are_understood(client: Any, call: Any, reason: str) -> None:
 
 
 def test_a_future_of_a_success(served: Served, client: Any) -> None:
-    """It polls until done, shows typed metadata meanwhile, and gives the typed result."""
+    """The future polls until done, has typed metadata meanwhile, and returns the typed result."""
     started = served.start(percent=1)
     found = future(started, client)
     reporter = served.service.reporter(started.name)
@@ -211,7 +211,7 @@ def test_a_future_of_a_success(served: Served, client: Any) -> None:
 
 
 def test_a_future_of_a_failure(served: Served, client: Any) -> None:
-    """It raises the error of the operation's code, with the status and its details."""
+    """The future raises the error of the operation's code, with the status and details."""
     started = served.start()
     error = lro.errors.PermissionDenied("not you")
     assert served.service.reporter(started.name).fail(error, domain=DOMAIN)
@@ -223,7 +223,7 @@ def test_a_future_of_a_failure(served: Served, client: Any) -> None:
 
 
 def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
-    """It asks for the cancellation, and finds out when the work has obeyed."""
+    """The future requests the cancellation, and sees when the work has stopped."""
     started = served.start()
     found = future(started, client)
     assert found.cancel()
@@ -246,7 +246,7 @@ def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
     ],
 )
 def test_other_well_known_types(served: Served, client: Any, response: Any, wanted: Any) -> None:
-    """What the library calls a well-known type, protobuf reads as that very type."""
+    """protobuf reads each of the library's well-known types as the same type."""
     method = served.service.declare(
         f"acme.v1.Things.Get{type(response).__name__}",
         request=lro.Struct,
@@ -261,7 +261,7 @@ def test_other_well_known_types(served: Served, client: Any, response: Any, want
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_the_asynchronous_client(served: Served) -> None:
-    """Get, list through pages, cancel, delete, and a missing operation."""
+    """Get, list, cancel and delete work; a missing operation raises NotFound."""
     started = [served.start("projects/async") for _ in range(3)]
 
     async def steps(client: Any) -> None:
@@ -279,7 +279,7 @@ def test_the_asynchronous_client(served: Served) -> None:
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_asynchronous_futures(served: Served) -> None:
-    """They give the typed result, typed metadata, the error, and the cancellation."""
+    """They return the typed result and metadata, raise errors, and see the cancellation."""
     good, bad, stopped = (served.start(percent=1) for _ in range(3))
 
     async def steps(client: Any) -> None:

@@ -1,6 +1,6 @@
-"""google-cloud-redis, unmodified, against the server of ``serve-googles-clients.md``.
+"""The unmodified google-cloud-redis calls the server of ``serve-googles-clients.md``.
 
-The page runs it well (``tests/test_docs.py``); here it meets errors, and methods of other forms.
+``tests/test_docs.py`` runs the page's code; these tests add errors and other kinds of methods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGE = "google.cloud.redis.v1.CloudRedis"
 
 
 def test_the_server_of_the_page_is_short() -> None:
-    """At most 40 lines: the promise to those who have a Google client already."""
+    """The page promises at most 40 lines."""
     page = DOCS / "how-to" / "serve-googles-clients.md"
     server = next(block for block in blocks(page) if block.language == "python")
     assert "CloudRedis.CreateInstance" in server.text
@@ -70,7 +70,7 @@ def location_of(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[lro.Service]:
-    """Four methods of four forms: a field as the body, a nested variable, no body, all fields."""
+    """Methods with a field as the body, a nested path variable, no body, and a whole body."""
     instance = f"name={LOCATION}/instances/*"
     with lro.Service(MemoryStore(), ThreadExecutor()) as made:
 
@@ -136,7 +136,7 @@ def client(request: Any, service: lro.Service) -> Iterator[Any]:
 
 
 def test_a_result_is_of_the_class_of_the_client(client: Any) -> None:
-    """With all that was sent in path, query and body; its operation stands where it should."""
+    """The result has all fields of path, query and body; the operation is below the parent."""
     wanted = redis_v1.Instance(tier="BASIC", memory_size_gb=3, labels={"a": "b"})
     operation = client.create_instance(parent=PARENT, instance_id="films", instance=wanted)
     made = operation.result(timeout=60)

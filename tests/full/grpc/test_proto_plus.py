@@ -1,4 +1,4 @@
-"""Methods whose messages are those of Google's clients, which are classes of proto-plus."""
+"""Methods whose messages are proto-plus classes, like those of Google's clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.grpc.serving import on_threads
 
 @contextlib.contextmanager
 def redis() -> Iterator[tuple[lro.Service, Any]]:
-    """A service whose messages are classes of proto-plus."""
+    """A service and a method whose messages are proto-plus classes."""
     service = lro.Service(
         MemoryStore(), ThreadExecutor(), types=lro.TypeRegistry(redis_v1.Instance)
     )
@@ -53,7 +53,7 @@ CREATE = redis_v1.CreateInstanceRequest(
 
 
 def test_a_server_may_be_annotated_with_proto_plus() -> None:
-    """And our client gives them back, over gRPC, HTTP and in process."""
+    """Our client returns the same classes over gRPC, HTTP and in process."""
     with redis() as (service, create):
         app = OperationsApp(service, starts={"/v1/redis:create": create})
         with (
