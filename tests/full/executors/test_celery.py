@@ -1,4 +1,4 @@
-"""The Celery executor on a real Redis, with real workers: nothing lost, never stuck."""
+"""The Celery executor with a real Redis and real workers: no work is lost or stuck."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ REQUEST_ID = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis that lives as long as the tests of this module."""
+    """A Redis server for all tests of this module."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    """A Redis of one test, which may kill it."""
+    """A Redis server for one test, which may kill it."""
     with redis_server(tmp_path_factory.mktemp("mortal")) as server:
         yield server
 
 
 @pytest.fixture
 def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
-    """A service without workers yet."""
+    """A service that has no workers yet."""
     made = Harness(broker.url, tmp_path)
     yield made
     made.close()
@@ -57,19 +57,19 @@ def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
 
 @pytest.fixture
 def shaky(mortal: Redis, tmp_path: Path) -> Iterator[Harness]:
-    """A service whose broker may be killed."""
+    """A service whose broker the test may kill."""
     made = Harness(mortal.url, tmp_path)
     yield made
     made.close()
 
 
 def send(harness: Harness, name: str) -> None:
-    """Send a name once more, as the maintenance does with one that it thinks lost."""
+    """Send a name once more, as maintenance does with a name that seems lost."""
     harness.service.edges.runtime.executor.reserve().submit(Work(name))
 
 
 def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
-    """Long before a name that was lost on its way would be sent again."""
+    """It is sent at once, long before lost names are sent again."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     with contextlib.closing(harness), harness.worker("solo"):
         with contextlib.closing(sqlite3.connect(tmp_path / "operations.db", timeout=60)) as link:
@@ -79,7 +79,7 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
 
 
 def test_a_name_may_come_twice(harness):
-    """Before, during and after the work: it is done once, and every message is acknowledged."""
+    """Before, during and after the work: it runs once, and each message is acknowledged."""
     gate, tally = harness.gate("gate"), harness.gate("tally")
     with harness.worker("prefork") as worker:
         held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
@@ -88,7 +88,7 @@ def test_a_name_may_come_twice(harness):
         before = worker.count("succeeded")
         for name in (held, counted) * 3:
             send(harness, name)
-        worker.says("succeeded", before + 6)  # the other process of the pool found nothing to do
+        worker.says("succeeded", before + 6)  # the other pool process found no work
         gate.touch()
         ended(harness.service, held)
         send(harness, held)
@@ -118,7 +118,7 @@ WRONG = [
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
-    """With one line of the log, whatever it holds; it never goes back."""
+    """One log line reports it, whatever it contains; it is never requeued."""
     harness = Harness(broker.url, tmp_path)
     with contextlib.closing(harness), harness.worker(pool) as worker:
         for arguments in WRONG:
@@ -137,7 +137,7 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
 
 
 def test_a_worker_is_killed(harness):
-    """By its method's choice the work ends with the truth, or is done again by another worker."""
+    """As the method says, the work ends WORKER_LOST, or another worker runs it again."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
         lost, again = harness.start("Once", str(gate)), harness.start("Again", str(gate))
@@ -152,7 +152,7 @@ def test_a_worker_is_killed(harness):
 
 
 def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
-    """Another worker goes on with the step that was interrupted."""
+    """Another worker continues with the interrupted step."""
     gate = harness.gate("gate")
     with harness.worker("threads") as killed:
         name = harness.start("Steps", str(gate))
@@ -167,7 +167,7 @@ def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
-    """The process that ends it, or that of the worker; the one that has started it does not."""
+    """A process of the worker sends the webhook; the process that started the work does not."""
     with receiver() as hooks:
         monkeypatch.setenv(celery_app.URL, hooks.url)
         mine = celery_app.webhooks(hooks.url)
@@ -181,7 +181,7 @@ def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, p
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_that_stops_ends_what_it_has_begun(harness, pool):
-    """SIGTERM: Celery's warm stop."""
+    """SIGTERM is Celery's warm shutdown."""
     gate = harness.gate("gate")
     with harness.worker(pool) as worker:
         name = harness.start("Hold", str(gate))
@@ -194,7 +194,7 @@ def test_a_worker_that_stops_ends_what_it_has_begun(harness, pool):
 
 
 def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
-    """SIGQUIT: another does it at once, whatever the method says of lost workers."""
+    """After SIGQUIT another worker runs it at once, even if the method is not retried when lost."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
         name = harness.start("Hold", str(gate))
@@ -209,7 +209,7 @@ def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
 
 
 def test_processes_that_a_worker_ends_leave_their_counts(harness):
-    """Celery ends them without the functions of atexit."""
+    """Celery ends them without calling their atexit functions."""
     with harness.worker("prefork") as worker:
         for text in "ab":
             ended(harness.service, harness.start("Echo", text))
@@ -220,7 +220,7 @@ def test_processes_that_a_worker_ends_leave_their_counts(harness):
 
 @pytest.fixture
 def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Harness]]:
-    """Makes services with their store in PostgreSQL, whose names are not sent again for a while."""
+    """A function that makes services with a PostgreSQL store and a long redelivery time."""
     pytest.importorskip("psycopg")
     url = shared_server().url
     with contextlib.ExitStack() as harnesses:
@@ -235,7 +235,7 @@ def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
 
 
 def test_the_store_is_on_another_machine(far):
-    """PostgreSQL: every process of the pool has connections of its own, and hears of a cancel."""
+    """Each pool process has its own connections to PostgreSQL, and gets cancel requests."""
     harness = far()
     with harness.worker("prefork"):
         assert (
@@ -247,19 +247,19 @@ def test_the_store_is_on_another_machine(far):
         assert reason(ended(harness.service, held[0])) == (Code.CANCELLED, "CANCELLED")
         os.kill(int(harness.begun(held[1]).note), signal.SIGKILL)
         assert reason(ended(harness.service, held[1])) == (Code.ABORTED, "WORKER_LOST")
-        # The worker goes on with a new process.
+        # The worker continues with a new process.
         assert ended(harness.service, harness.start("Echo", "abc")).response is not None
 
 
 def found_by(harness: Harness, name: str) -> Operation | None:
-    """An operation once it is done; None while the store is away."""
+    """Return an operation once it is done, or None while the store is unavailable."""
     with contextlib.suppress(Unavailable):
         return ended(harness.service, name)
     return None
 
 
 def test_the_store_is_away_when_a_name_comes(far):
-    """The message goes round until it is back."""
+    """The message is requeued until the store is back."""
     harness, unattended = far(), far()
     tally = harness.gate("tally")
     name = unattended.start("Count", str(tally))
@@ -272,7 +272,7 @@ def test_the_store_is_away_when_a_name_comes(far):
 
 
 def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
-    """The broker sees none, though the executor and its app are still there."""
+    """The broker counts none, although the executor and its app still exist."""
     redis = pytest.importorskip("redis")
     with redis.Redis.from_url(mortal.url) as asking:
         shaky.start("Echo", "abc")
@@ -283,20 +283,20 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
 def test_the_broker_is_away(mortal, shaky, request_id):
-    """A start gets that error, and nothing is stored."""
+    """A start raises that error, and nothing is stored."""
     mortal.kill()
-    for _ in range(2):  # found out, and known
+    for _ in range(2):  # first detected, then remembered
         with pytest.raises(Unavailable, match="broker cannot be reached"):
             shaky.start("Echo", "abc", request_id=request_id)
     assert shaky.stored() == []
 
 
 def test_the_broker_answers_nothing(mortal, shaky, monkeypatch):
-    """It was there when asked for room: what is stored waits, and its name is sent later."""
+    """It was reachable when checked: stored work waits, and its name is sent later."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     with mortal.frozen():
-        names.append(shaky.start("Echo", "abc"))  # in bounded time
+        names.append(shaky.start("Echo", "abc"))  # returns in bounded time
         monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", 0.0)
         with pytest.raises(Unavailable, match="broker cannot be reached"):
             shaky.start("Echo", "abc")
@@ -306,7 +306,7 @@ def test_the_broker_answers_nothing(mortal, shaky, monkeypatch):
 
 
 def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch):
-    """The same of one that has gone, and of what it had."""
+    """The work is done, although the broker was killed and lost its messages."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     mortal.kill()
@@ -318,10 +318,10 @@ def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch):
 
 
 def test_the_broker_comes_back_empty(mortal, shaky):
-    """What was started before is done, and so is what is started after, by the same worker."""
+    """One worker runs what was started before and after the restart."""
     with shaky.worker("threads"):
         assert ended(shaky.service, shaky.start("Echo", "abc")).done
-        # Celery does not survive a broker that dies under an acknowledgement.
+        # Celery does not survive a broker that dies during an acknowledgement.
         until(lambda: mortal.ask("HLEN", "unacked"), lambda said: said == b":0\r\n")
         mortal.kill()
         mortal.start()
@@ -330,7 +330,7 @@ def test_the_broker_comes_back_empty(mortal, shaky):
 
 
 def test_the_broker_loses_what_was_sent(mortal, shaky):
-    """It is killed with names in it: they are sent again, but for what was cancelled meanwhile."""
+    """Lost names are sent again, except those of work that was cancelled meanwhile."""
     tally = shaky.gate("tally")
     first, second = shaky.start("Count", str(tally)), shaky.start("Count", str(tally))
     shaky.service.cancel(second)
@@ -344,7 +344,7 @@ def test_the_broker_loses_what_was_sent(mortal, shaky):
 
 
 def times_in(file: Path) -> list[float]:
-    """The times that calls have noted."""
+    """Return the times that the calls have recorded."""
     return [*map(float, file.read_text().split())] if file.exists() else []
 
 
@@ -364,7 +364,7 @@ def test_delayed_and_retried_work_begins_when_it_is_due(harness):
 
 
 def test_attempts_begin_when_they_are_due_though_a_worker_is_killed(harness):
-    """And not when an older message comes in a pause; the record has each that failed."""
+    """Older messages in the pauses have no effect; the record has each failed attempt."""
     tally = harness.gate("tally")
     with harness.worker("threads") as killed:
         name = harness.start("Stubborn", str(tally))
@@ -392,7 +392,7 @@ def test_attempts_begin_when_they_are_due_though_a_worker_is_killed(harness):
 
 
 def received(harness: Harness, worker: Worker, count: int) -> None:
-    """Check how many messages a worker has had, once the queue is empty."""
+    """Check how many messages a worker has received, once the queue is empty."""
     with harness.app.connection_for_read() as connection:
         client = connection.default_channel.client
         until(lambda: client.llen(harness.queue) == 0)
@@ -401,13 +401,13 @@ def received(harness: Harness, worker: Worker, count: int) -> None:
 
 
 def test_work_over_a_limit_occupies_no_worker(broker, tmp_path):
-    """Its name is sent once, when there is room."""
+    """Its name is sent once, when the limit allows."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     gate = harness.gate("gate")
     with contextlib.closing(harness), harness.worker("prefork") as worker:
         names = [harness.start("Alone", str(gate)) for _ in range(3)]
         until(lambda: [harness.service.store.get(name).owner != "" for name in names], any)
-        # The other process of the pool.
+        # runs in the other pool process
         assert ended(harness.service, harness.start("Echo", "abc")).state == "SUCCEEDED"
         waiting = [name for name in names if harness.service.store.get(name).waits]
         assert len(waiting) == 2
@@ -421,7 +421,7 @@ def test_work_over_a_limit_occupies_no_worker(broker, tmp_path):
 
 
 def test_work_of_a_paused_method_waits_for_the_end_of_the_pause(broker, tmp_path):
-    """Also if its message has come; then it does not wait for the time of redelivery."""
+    """A message during the pause has no effect; after the resume, the name is sent at once."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     tally = harness.gate("tally")
     with contextlib.closing(harness):
@@ -435,7 +435,7 @@ def test_work_of_a_paused_method_waits_for_the_end_of_the_pause(broker, tmp_path
 
 
 def test_expired_work_does_not_begin(harness):
-    """Though its message is still in the queue."""
+    """Its message is still in the queue when a worker starts."""
     tally = harness.gate("tally")
     name = harness.start("Count", str(tally), expires=timedelta(seconds=1))
     assert reason(ended(harness.service, name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")

@@ -1,4 +1,4 @@
-"""How a child finds the function of a method, and what becomes of those that it cannot find."""
+"""How a child process finds a method's function, and what happens if it cannot find it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Makes a module of its text, which a child can import too."""
+    """A function that writes a module from a text, for this process and its children to import."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def make(name, text):
@@ -55,7 +55,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.fixture
 def service():
-    """A service on one child; a test may close it and make others."""
+    """A service with one child; a test may close it and make others."""
     with ExitStack() as stack:
 
         def close(one):
@@ -68,7 +68,7 @@ def service():
 
 
 def refusal_error(service, function, caplog, **classes):
-    """The log of an operation that ended because a child would not find its function."""
+    """Return the log after an operation failed because its child could not find the function."""
     method = service.method(NAME, **{**CLASSES, **classes})(function)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
@@ -76,7 +76,7 @@ def refusal_error(service, function, caplog, **classes):
     return caplog.text
 
 
-# -- where the method stands in its module -----------------------------------------------------
+# -- the method's place in its module --------------------------------------------------------------
 
 
 DECLARED = """
@@ -118,7 +118,7 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 def test_a_decorated_function_brings_its_registry(module, service, caplog):
-    """Codecs given by hand are known in the child; its own service and executor do nothing."""
+    """The child knows the registry's custom codecs; the module's own service stays idle."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
@@ -132,7 +132,7 @@ def test_a_decorated_function_brings_its_registry(module, service, caplog):
 
 
 def test_classes_keep_their_names(module, service):
-    """Those given to the registry under names of its own, also beside the method's."""
+    """Classes with custom names in the registry keep them in the child."""
     made = module(
         "named_place",
         """
@@ -162,11 +162,11 @@ def test_classes_keep_their_names(module, service):
     assert operation.error.details[1].payload == {"text": "here"}
 
 
-# -- what no child will ever find --------------------------------------------------------------
+# -- functions that no child can ever find ---------------------------------------------------------
 
 
 class Callable:
-    """Called as a function, and found as none."""
+    """An object that can be called like a function but not imported."""
 
     def __call__(self, request: WorkRequest) -> WorkResponse:
         return WorkResponse()
@@ -187,7 +187,7 @@ def local():
 
 
 class Local(Exception):
-    """An error, found under another name."""
+    """An error that is bound to another name than its own."""
 
 
 Hidden, Local = Local, None
@@ -210,7 +210,7 @@ def spec_of(function, **options):
     ],
 )
 def test_some_functions_are_refused_at_once(function, why):
-    """Those that no other process can import, as soon as they are declared."""
+    """A function that no other process can import is refused by its declaration."""
     with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
         ProcessExecutor(1).admit(attrs.evolve(spec_of(process_methods.task), function=function))
 
@@ -223,13 +223,13 @@ def test_an_error_to_try_again_after_must_be_found():
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_others_are_admitted(function):
-    """A function that may be found later, and work that no worker does here."""
+    """The function may be found later, or the method has no function."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).admit(spec)
 
 
 def test_a_static_method_is_found(service):
-    """By its path through the class."""
+    """It is found by its path through the class."""
     method = service.method(NAME, metadata=WorkMetadata)(Callable.static)
     assert answer(service, ended(service, method.start(WorkRequest()))) == "static"
 
@@ -242,13 +242,13 @@ kept, replaced = replaced, process_methods.task
 
 
 def test_a_function_under_another_name_is_refused_when_used(service, caplog):
-    """What stands where it should stand is something else."""
+    """Another object is bound to the name of the function."""
     text = refusal_error(service, kept, caplog)
     assert f"{NAME}: is done by a function that is not at {__name__}:replaced" in text
 
 
 def test_a_class_under_another_name_is_refused_when_used(service, caplog):
-    """The same for errors and message classes."""
+    """The same holds for errors and message classes."""
     method = service.method(NAME, retry=Retry(on=Hidden))(process_methods.task)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
@@ -265,7 +265,7 @@ def test_a_class_within_a_function_is_refused_when_used(service, caplog):
     )
 
 
-# -- what goes wrong in the child --------------------------------------------------------------
+# -- failures in the child -------------------------------------------------------------------------
 
 BODY = """
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -307,7 +307,7 @@ OTHER_PLACES = [
 
 @pytest.mark.parametrize(("text", "said"), OTHER_PLACES)
 def test_a_module_that_is_another_in_the_child(module, service, caplog, text, said):
-    """Its operations end with an error, and the log says why; the child is used again."""
+    """Operations end with an error, and the log has the reason; the child is reused."""
     made = module("other_place", text)
     own = getattr(made, "service", service)
     service.closing(own)
@@ -325,12 +325,12 @@ def test_a_module_that_is_another_in_the_child(module, service, caplog, text, sa
 @pytest.mark.parametrize(
     ("start", "end"),
     [
-        ("os._exit(3)", LOST),  # that is the end of its worker
+        ("os._exit(3)", LOST),  # ends the worker process
         ("import time; time.sleep(3600)", (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")),
     ],
 )
 def test_a_module_whose_import_does_not_end(module, start, end):
-    """Is stopped like work that does not end."""
+    """The import is stopped like any function that does not end."""
     made = module("slow_place", f"if is_worker_process(): {start}\n{BODY}")
     with Service(MemoryStore(), ProcessExecutor(1, grace=timedelta(0))) as service:
         limit = None if end == LOST else timedelta(seconds=0.5)
@@ -350,7 +350,7 @@ def test_a_module_whose_import_does_not_end(module, start, end):
     ],
 )
 def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, program, expected, said):
-    """Its operation ends, nothing is tried for ever, and the next one may have more luck."""
+    """Its operation ends and is not retried for ever; the next operation may succeed."""
     python = tmp_path / "python"
     if program is not None:
         python.write_text(f"#!/bin/sh\n{program}\n")
@@ -366,7 +366,7 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
 
 
 def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
-    """A process with too many files open is no reason for an operation to fail."""
+    """Too many open files delay the start of a child but do not fail the operation."""
     monkeypatch.setattr(_executor, "_RETRY_SECONDS", 0.0)
     start, refusals = _process.ChildProcess, [errno.EMFILE, errno.EAGAIN]
 
@@ -383,7 +383,7 @@ def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, capl
 
 
 def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
-    """Work that waits for room is asked to stop as any other work."""
+    """Work that waits for a child is stopped like any other work."""
     asked = threading.Event()
 
     def process():
@@ -398,7 +398,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
 
 
 def test_a_child_runs_as_its_parent_does(service, monkeypatch):
-    """With the same warnings, options and arguments, and with nothing of the working directory."""
+    """It gets the same warning filters, options, arguments and first entry of ``sys.path``."""
     monkeypatch.setattr(sys, "warnoptions", ["error::FutureWarning"])
     monkeypatch.setattr(sys, "_xoptions", {"utf8": "1", "no_debug_ranges": True})
     monkeypatch.setattr(sys, "argv", ["program", "--option"])
@@ -456,7 +456,7 @@ def run(*arguments, **options):
 
 @pytest.mark.parametrize("file", ["program.py", "program", "package/program.py"])
 def test_functions_of_a_main_module_are_found(tmp_path, file):
-    """It is imported once more, under another name, so that its guard holds; or, by -m, its own."""
+    """The child imports it under another name, so its guard holds; with -m, under its own name."""
     (tmp_path / "package").mkdir()
     (tmp_path / file).write_text(SCRIPT)
     if "package" in file:
@@ -493,7 +493,7 @@ if __name__ == "__main__":
 
 
 def test_function_of_a_main_module_may_start_processes(tmp_path):
-    """By spawn, as multiprocessing does of a script: it goes by the file."""
+    """They are spawned as from a script: multiprocessing finds the file."""
     (tmp_path / "program.py").write_text(MANY)
     ran = run(str(tmp_path / "program.py"))
     assert "'found': [2" in ran.stdout, ran.stderr
@@ -503,7 +503,7 @@ def test_function_of_a_main_module_may_start_processes(tmp_path):
     ("arguments", "read"), [(["-m", "package"], None), (["-c", SCRIPT], None), (["-"], SCRIPT)]
 )
 def test_functions_of_other_main_modules_are_refused(tmp_path, arguments, read):
-    """What was typed in is nowhere to be found; the __main__ of a package has no guard, mostly."""
+    """Code without a file cannot be imported, and a package's __main__ usually has no guard."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(SCRIPT)
     ran = run(*arguments, cwd=tmp_path, input=read)
@@ -524,7 +524,7 @@ BROKEN = SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0
     ],
 )
 def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text, why):
-    """The child does what the script does, and fails; the reason was in the log alone (40)."""
+    """The child runs the script and fails; the reason is in the operation's error, too."""
     script = tmp_path / "program.py"
     script.write_text(text)
     ran = run(str(script))
@@ -537,7 +537,7 @@ def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text,
 
 
 def test_a_main_module_need_not_be_importable(monkeypatch):
-    """If nothing of it is needed."""
+    """This holds for functions that are defined elsewhere."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     assert _function_reference.reference_to(spec_of(process_methods.task)).main is None

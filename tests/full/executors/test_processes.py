@@ -1,4 +1,4 @@
-"""The process executor, end to end: real children, real signals, real deaths."""
+"""The process executor, end to end: real child processes, real signals, real deaths."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def mail(tmp_path):
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request, tmp_path):
-    """An empty store of each kind, by the clock of the system, which is that of the children."""
+    """An empty store of each kind; it uses the system's clock, which the children use, too."""
     kept = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "operations.db")
     with closing(kept):
         yield kept
 
 
 class Lasting(ProcessExecutor):
-    """Outlives the services that it works for, so that each need not wait for a new child."""
+    """Outlives the services that use it, so that they need not wait for a new child."""
 
     def attach(self, *callbacks):
         self._attached = False
@@ -58,14 +58,14 @@ class Lasting(ProcessExecutor):
         pass
 
     def kill(self):
-        """As a service does on a busy machine, whose work does not end in time."""
+        """Kill the child, as a service does if its work does not end in time."""
         self.killed = True
         super().kill()
 
 
 @pytest.fixture(scope="module")
 def made():
-    """The lasting executors: the last one is in use."""
+    """The lasting executors; the last one is in use."""
     executors = []
     yield executors
     for executor in executors:
@@ -82,7 +82,7 @@ def lasting(made):
 
 @pytest.fixture
 def harness(store, lasting):
-    """Makes a service on a child that is given little time to stop, and its method."""
+    """A function that makes a service and a method; its one child has little time to stop."""
     with ExitStack() as stack:
 
         def make(function=process_methods.task, *, own=None, limits=None, **options):
@@ -97,13 +97,13 @@ def harness(store, lasting):
 
 
 def request(do, mail=None, **fields):
-    """The request of a task."""
+    """Return the request of a task."""
     rest = {"do": do, **fields.pop("rest", {})}
     return WorkRequest(rest=rest if mail is None else {**rest, "pipe": mail.path}, **fields)
 
 
 def child_of(service, method):
-    """The number of the child that does work now."""
+    """Return the process ID of the child that does the work now."""
     return int(answer(service, ended(service, method.start(request("who")))).partition(",")[0])
 
 
@@ -120,7 +120,7 @@ def gone(pid):
 
 @pytest.mark.parametrize("do", ["stepped", "await_stepped"])
 def test_completed_steps_do_not_run_again_after_the_death_of_a_child(harness, tmp_path, do):
-    """The next attempt is in another child; only what the dead one was in begins anew."""
+    """The next attempt runs in another child; only the interrupted step is repeated."""
     awaits = do.startswith("await")
     service, method = harness(process_methods.async_task if awaits else process_methods.task)
     log = tmp_path / "log"
@@ -143,7 +143,7 @@ def test_limits_of_checkpoints_hold_in_children(harness, size, end):
 
 
 def test_what_it_says_of_itself():
-    """It can end what it runs; as many children as processors, none before the first need."""
+    """It can kill running work. It has one child per CPU, and starts none before it needs one."""
     executor = ProcessExecutor()
     assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
     assert executor.workers == os.cpu_count()
@@ -161,7 +161,7 @@ def test_what_it_says_of_itself():
     ],
 )
 def test_options_are_checked(options, error):
-    """When the executor is made, not when it is used."""
+    """Invalid options are refused by the constructor."""
     with pytest.raises(error):
         ProcessExecutor(**options)
 
@@ -174,7 +174,7 @@ def test_it_needs_posix(monkeypatch):
 
 
 def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
-    """However long the message: the thread that sends it does not wait."""
+    """The thread that sends a message does not block, however long the message is."""
     service, method = harness(own={})
     send, sent = ChildProcess.send, threading.Event()
 
@@ -194,7 +194,7 @@ def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
 
 
 def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeypatch):
-    """The rest of the answer never comes: the ladder goes on without it."""
+    """The rest of the reply never comes; the steps towards the kill still follow."""
     service, method = harness(own={})
     child = child_of(service, method)
     take, half, texts = MessageReader.take, threading.Event(), [b""]
@@ -214,12 +214,12 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
-# -- the same as in threads --------------------------------------------------------------------
+# -- same results as in threads --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def both(request, tmp_path_factory):
-    """Gives what a task ends with in a thread, and what in a child."""
+    """A function that runs a task in a thread and in a child, and returns both results."""
     services = []
     for executor in (ThreadExecutor(1), ProcessExecutor(1)):
         path = tmp_path_factory.mktemp("store") / "operations.db"
@@ -243,7 +243,7 @@ def both(request, tmp_path_factory):
 @pytest.mark.parametrize("how", process_methods.FAILURES)
 @pytest.mark.parametrize("method", ["Task", "AsyncTask"])
 def test_a_failure_is_reported_as_in_a_thread(both, method, how):
-    """The same code, words and details, whatever was raised."""
+    """Code, message and details are the same for each kind of error."""
     in_thread, in_child = both(method, request("fail", rest={"how": how}))
     assert in_child == in_thread
 
@@ -265,25 +265,25 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, how):
     ],
 )
 def test_an_end_is_as_in_a_thread(both, method, do, size):
-    """Response or error, and the last metadata but for the order of several threads."""
+    """The results are equal, and so are the last metadata if one thread reports."""
     asked = request(do, text="text", size=size)
     in_thread, in_child = both(method, asked)
     assert in_child == in_thread
 
 
 def test_reports_after_the_end_are_dropped(both):
-    """A thread that the function left behind harms neither its operation nor the next."""
+    """A thread that outlives its function affects neither its operation nor the next one."""
     both("Task", request("left_behind"))
     in_thread, in_child = both("Task", request("now_report"))
     assert in_child == in_thread
     assert in_child[1] == "given"
 
 
-# -- what crosses ------------------------------------------------------------------------------
+# -- messages between parent and child -------------------------------------------------------------
 
 
 def test_a_function_has_the_main_thread_of_a_child(harness):
-    """Another process, one for one operation after the other."""
+    """One child process runs several operations one after the other."""
     service, method = harness()
     (found,) = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
     assert found.endswith(",True")
@@ -291,7 +291,7 @@ def test_a_function_has_the_main_thread_of_a_child(harness):
 
 
 def test_large_messages_cross(harness):
-    """Many megabytes, there and back."""
+    """Messages of many megabytes go to the child and come back."""
     service, method = harness(limits=Limits(response_bytes=30_000_000))
     text = "0123456789" * 2_000_000
     operation = method.start(request("big", text=text, size=len(text)))
@@ -319,7 +319,7 @@ def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
 
 
 def test_the_log_of_a_child_is_forwarded(harness, caplog):
-    """Lines of all loggers, with their level, and tracebacks; not those below the level."""
+    """Records of all loggers arrive with level and traceback, unless they are below the level."""
     service, method = harness()
     with caplog.at_level(logging.DEBUG, "lro"):
         operation = ended(service, method.start(request("lines")))
@@ -336,7 +336,7 @@ def test_the_log_of_a_child_is_forwarded(harness, caplog):
 
 
 def test_thread_of_a_child_logs_between_calls(harness, tmp_path):
-    """Nobody reads what it sends then: it must not wait for that."""
+    """The parent reads nothing between calls, so logging must not block there."""
     service, method = harness()
     done = tmp_path / "done"
     ended(service, method.start(request("log_afterwards", text=str(done))))
@@ -364,7 +364,7 @@ with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
 
 
 def test_children_work_under_gevent():
-    """Which makes pipes that do not wait, also the child's end."""
+    """gevent makes pipes non-blocking, even the child's end."""
     pytest.importorskip("gevent")
     command = [sys.executable, "-c", GREEN]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
@@ -373,14 +373,14 @@ def test_children_work_under_gevent():
 
 
 def test_signals_from_elsewhere_stop_nothing(harness):
-    """Ctrl-C and a supervisor's SIGTERM are for the parent, who decides."""
+    """Ctrl-C and a supervisor's SIGTERM are handled by the parent only."""
     service, method = harness()
     operation = ended(service, method.start(request("signals")))
     assert answer(service, operation) == "still here"
 
 
 def test_a_child_starts_no_work(harness):
-    """It has its hands full, and would run a service beside the one that it works for."""
+    """It would otherwise run a second service beside that of its parent."""
     service, method = harness()
     operation = ended(service, method.start(request("start_more")))
     assert "starts none" in answer(service, operation)
@@ -403,7 +403,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_cancelled_work_stops(harness, mail, function, do, said):
-    """When it looks or awaits, else wherever it is, else with its process; then all is well."""
+    """It stops at a check or an ``await``; otherwise a signal interrupts or kills its process."""
     service, method = harness(function)
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
@@ -420,7 +420,7 @@ def test_cancelled_work_stops(harness, mail, function, do, said):
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_overdue_work_stops(harness, mail, function, do, said):
-    """The same, and it ends with DEADLINE_EXCEEDED, however far it has come by then."""
+    """The same holds for overdue work, which always ends with DEADLINE_EXCEEDED."""
     service, method = harness(function, time_limit=timedelta(seconds=0.5))
     warm = service.method(f"{NAME}Warm", **CLASSES)(process_methods.task)
     ended(service, warm.start(request("echo")))
@@ -433,7 +433,7 @@ def test_overdue_work_stops(harness, mail, function, do, said):
     ("function", "do"), [(process_methods.task, "look"), (process_methods.async_task, "await_on")]
 )
 def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
-    """A result that comes after the request counts, and so does an error."""
+    """A result that comes after the cancel is stored, and so is an error."""
     service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
     found = []
     for end in ("finish", "fail"):
@@ -447,7 +447,7 @@ def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
 def test_work_is_handed_back(harness, mail, store, do):
-    """A service that closes leaves the work to another process, and leaves no child behind."""
+    """A service that closes leaves the work to another process, and no child survives."""
     service, method = harness(own={})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
@@ -465,7 +465,7 @@ def test_work_is_handed_back(harness, mail, store, do):
 def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
     harness, mail, store, cancelled
 ):
-    """Else another process could begin it, or callers see its end, while it goes on."""
+    """Otherwise it would still run when another process begins the work or callers see its end."""
     service, method = harness(own={"grace": timedelta(minutes=1)})
     child = child_of(service, method)
     operation = method.start(request("stubborn", mail))
@@ -476,7 +476,7 @@ def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
     running = []
 
     def noting(write):
-        """A write of the store that notes whether the child runs."""
+        """Wrap a write of the store so that it records whether the child is running."""
 
         def noted(*given):
             running.append(not gone(child))
@@ -497,7 +497,7 @@ def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
 
 
 def test_a_lost_lease_reaches_the_function(harness, mail, store):
-    """At its next report, as the error that it would see in a thread."""
+    """Its next report raises the same error as in a thread."""
     _, method = harness()
     operation = method.start(request("lose", mail))
     assert mail.line() == "begun"
@@ -526,7 +526,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
 def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
-    """At once, and as lost, with all that it started; the next operation has a new child."""
+    """It ends at once as lost; the child's own processes are killed; a new child is started."""
     service, method = harness()
     operation = ended(service, method.start(request(do, mail, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
@@ -537,14 +537,14 @@ def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
 
 
 def test_lost_work_is_done_again(harness):
-    """If the method says so: on a new child, counted as another attempt."""
+    """If the method allows it, a new child runs it as another attempt."""
     service, method = harness()
     operation = method.start(request("die_once"))
     assert answer(service, ended(service, operation)) == "attempt 2"
 
 
 def test_a_function_may_fork(harness, caplog):
-    """The forked process is none of ours: signals end it, and it says nothing to the parent."""
+    """The forked process is not a worker: signals end it, and it sends the parent nothing."""
     service, method = harness()
     operation = ended(service, method.start(request("fork")))
     assert answer(service, operation) == str(-signal.SIGTERM)
@@ -552,7 +552,7 @@ def test_a_function_may_fork(harness, caplog):
 
 
 def test_a_child_that_died_idle_is_replaced(harness):
-    """No operation is lost by it."""
+    """No operation is lost with it."""
     service, method = harness()
     before = child_of(service, method)
     assert harness.executor.join(PATIENCE)
@@ -573,7 +573,7 @@ MIXED = {
 
 
 def test_many_at_once(harness, mail):
-    """Each operation ends as it should, whatever its neighbours do, and no child is left."""
+    """Each operation has its expected end, whatever runs beside it, and no child survives."""
     service, method = harness(own={"grace": timedelta(seconds=0.05), "workers": 4})
     started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
     for do, operation in started:
@@ -601,7 +601,7 @@ def test_children_are_recycled(harness):
 
 
 def test_a_child_that_does_not_leave_is_killed(harness):
-    """A thread that a function left behind holds it up."""
+    """A thread that the function left behind blocks its exit."""
     service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
@@ -676,7 +676,7 @@ service.close()
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_the_executor_survives_a_fork(warm):
-    """The forked process has children of its own, and leaves those of its parent alone."""
+    """The forked process gets its own children and leaves those of its parent alone."""
     ran = subprocess.run(
         [sys.executable, "-c", FORKED.format(warm=warm)],
         capture_output=True,

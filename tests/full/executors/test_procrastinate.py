@@ -1,7 +1,7 @@
-"""The executor of the page on own adapters, on a real PostgreSQL, with real Procrastinate workers.
+"""The executor from the page on custom adapters, with a real PostgreSQL and Procrastinate workers.
 
-The code is that of the page. What is served is the page's own service, or one with methods that the
-tests hold and with a short lease.
+The code comes from that page. The tests serve the page's own service, or one with a short lease
+whose function waits for the test.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def hold(gate: Gate, job: lro.Job) -> Done:
         job.sleep(0.02)
     return {"process": os.getpid(), "attempt": job.attempt}
 """
-"""A service whose work ends when a file is there."""
+"""A service with a function that ends when a file exists."""
 
 
 class Deployment:
@@ -82,7 +82,7 @@ class Deployment:
 
     def __init__(self, server: PostgresServer, folder: Path, module: str) -> None:
         self.folder, self.module = folder, module
-        name = server.fresh_schema()  # a name that nothing else has
+        name = server.fresh_schema()  # a name that nothing else uses
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         self.url = f"{server.url.rpartition('/')[0]}/{name}"
@@ -98,7 +98,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def worker(self, log: str = "worker.log") -> Iterator[Host]:
-        """A worker as the page starts it, once it has begun."""
+        """Start a worker as the documentation does, and wait until it is ready."""
         options = ("--concurrency=4", "--delete-jobs=successful")
         with self._procrastinate("worker", *options, log=log) as host:
             host.says(re.compile("Starting worker on"))
@@ -106,14 +106,14 @@ class Deployment:
 
     @contextlib.contextmanager
     def served(self) -> Iterator[Client]:
-        """A client of a server, which runs no work."""
+        """A client of a server that runs no work."""
         command = ("-m", "lro.cli", "serve", f"{self.module}:service", "--port", "0")
         with contextlib.ExitStack() as stack:
             host = stack.enter_context(running(command, self.folder, "server.log"))
             yield stack.enter_context(Client(f"http://127.0.0.1:{host.port()}"))
 
     def begun(self) -> list[int]:
-        """The processes that have begun the work that is held, in order."""
+        """Return the IDs of the processes that have begun held work, in order."""
         file = self.folder / "begun"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
@@ -124,23 +124,23 @@ class Deployment:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Deployment:
-    """The page's own service."""
+    """The service from the documentation."""
     return Deployment(shared_server(), tmp_path, "resizing")
 
 
 @pytest.fixture
 def held(tmp_path: Path) -> Deployment:
-    """The service with work that is held."""
+    """The service whose function waits for a file."""
     return Deployment(shared_server(), tmp_path, "held")
 
 
 def test_the_executor_is_short() -> None:
-    """The page is no library: what it shows can be read in a minute."""
+    """The page is not a library: its example can be read in a minute."""
     assert sum(bool(line.strip()) for line in files(PAGE)[EXECUTOR].splitlines()) <= 80
 
 
 def test_the_page_starts_follows_ends_and_cancels_work(page: Deployment) -> None:
-    """The worker's progress and result are in the store; a cancel in the server reaches it."""
+    """The worker stores progress and results; a cancel on the server reaches it."""
     with page.served() as client, page.worker() as worker:
         short = client.start("/v1/images:resize", {"width": 64})
         updates = [one.metadata for one in short.updates(timeout=PATIENCE, every=0.01)]
@@ -158,7 +158,7 @@ def test_the_page_starts_follows_ends_and_cancels_work(page: Deployment) -> None
 
 
 def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
-    """When the lease is over, its name is sent again; the job that was left behind does nothing."""
+    """Once the lease has expired, its name is sent again; the killed worker's job has no effect."""
     gate = held.folder / "gate"
     with held.served() as client, held.worker() as worker:
         operation = client.start("/v1/works:hold", {"path": str(gate)})
@@ -179,7 +179,7 @@ def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
 
 
 def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
-    """And one that comes twice is worked on once."""
+    """A name that arrives twice is run once."""
     gate = held.folder / "gate"
     gate.touch()
     with held.served() as client:
@@ -199,7 +199,7 @@ def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
 
 
 def test_a_cancel_ends_work_that_no_worker_has_begun(held: Deployment) -> None:
-    """The name that is in the queue is of no use then."""
+    """The name that is still in the queue has no effect."""
     with held.served() as client:
         operation = client.start("/v1/works:hold", {"path": "never"})
         assert operation.cancel_and_wait(timeout=PATIENCE).state == "CANCELLED"
@@ -234,7 +234,7 @@ class WorkerThread:
 
 
 def attached(url: str, work: Callable[[str], None]) -> tuple[Any, Any]:
-    """An app of Procrastinate, and the page's executor on it."""
+    """Return a Procrastinate app and the documented executor on it."""
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
     executor = runpy.run_path(EXECUTOR)["ProcrastinateExecutor"](app, url)
     executor.attach(work, lambda _: None, lambda: None, lambda: None)
@@ -243,7 +243,7 @@ def attached(url: str, work: Callable[[str], None]) -> tuple[Any, Any]:
 
 @pytest.fixture
 def make_remote(held: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Makes the page's executor, with a worker in this process."""
+    """A function that makes the documented executor with a worker in this process."""
     monkeypatch.chdir(held.folder)
     with contextlib.ExitStack() as stack:
 
@@ -263,7 +263,7 @@ def test_it_keeps_the_promises_of_its_kind(
 
 
 def test_a_queue_that_is_away_takes_no_name(held: Deployment, monkeypatch: Any) -> None:
-    """The operation is stored by then, and its name is sent later."""
+    """The operation has been stored by then, and its name is sent later."""
     monkeypatch.chdir(held.folder)
     _, executor = attached(f"postgresql://lro@127.0.0.1:{free_port()}/none", lambda _: None)
     with pytest.raises(Unavailable, match="queue of names"):
