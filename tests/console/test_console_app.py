@@ -73,7 +73,7 @@ def test_page_and_files_come_with_their_headers(kind: str) -> None:
         assert "camera=()" in page.headers["permissions-policy"]
 
 
-def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
+def test_unchanged_page_is_answered_with_304(kind: str) -> None:
     """An ETag in a list matches too; options may allow other sites to frame the page."""
     with console(kind, frame=("self", "https://portal.example.com")) as client:
         policy = client.get("/").headers["content-security-policy"]
@@ -91,7 +91,7 @@ def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
         *[(accepted, False) for accepted in ("gzip;q=0", "gzip; q=0.0", "br", "")],
     ],
 )
-def test_file_is_packed_for_whom_takes_that(accepted: str, packed: bool) -> None:
+def test_file_is_compressed_if_gzip_is_accepted(accepted: str, packed: bool) -> None:
     file = page_files()["/"]
     reply = file.reply({"accept-encoding": accepted})
     assert (("content-encoding", "gzip") in reply.headers) is packed
@@ -121,7 +121,7 @@ def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
 
 
 def test_session_says_what_the_service_has(kind: str) -> None:
-    """It lists versions, verbs, and methods with the fields that filters accept."""
+    """The session lists versions, verbs, and methods with the fields that filters accept."""
     links = {"trace": "https://t.example/{trace_id}"}
     with console(kind, **NAMED, title="Images", links=links) as c:
         assert c.get("/session").status_code == 401
@@ -381,7 +381,7 @@ def hide(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_redaction_holds_for_every_call(made: Counting) -> None:
-    """It covers Get, List, BatchGet, Wait and Watch; the record and descriptions are unchanged."""
+    """Get, List, BatchGet, Wait and Watch are redacted; the record and descriptions are not."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
     with console("uvicorn", made, redact=hide) as client:

@@ -69,7 +69,7 @@ def counted(**options: Any) -> tuple[Counting, CountedStore]:
 
 
 def test_tally_is_that_of_the_contract() -> None:
-    """It has counts of all methods for each step, work in progress, and histogram buckets."""
+    """The tally has counts of all methods for each step, work in progress, and buckets."""
     made, store = counted()
     with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
         assert client.get("/session").json()["statistics"]
@@ -108,7 +108,7 @@ def test_tally_is_that_of_the_contract() -> None:
 
 
 def test_schedules_are_shown_with_their_next_tick() -> None:
-    """They are read from the store; a reply is cached for five seconds."""
+    """Schedules are read from the store; a reply is cached for five seconds."""
     made, store = counted()
     clock = ManualClock()
     options: Any = {

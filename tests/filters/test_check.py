@@ -97,7 +97,7 @@ def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> Non
 
 
 def test_a_description_stays_short_whatever_the_names() -> None:
-    """It is one line under 200 characters, even if the names of a type are very long."""
+    """The error is one line under 200 characters, even if the names of a type are very long."""
     many = enum.Enum("Many", {"N" * 150: 0, "M": 1})  # type: ignore[misc]  # made here
     long = "long_" * 12
     fields = {

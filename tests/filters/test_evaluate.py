@@ -129,13 +129,13 @@ def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: boo
         ("metadata.by_id = 7", "a repeated field or map takes only ':'"),
     ],
 )
-def test_test_that_no_such_field_takes_is_refused(text: str, said: str) -> None:
+def test_unsuitable_test_of_a_field_is_refused(text: str, said: str) -> None:
     """The test does not suit a list or Struct, or the map cannot have the key."""
     assert said in refusal(text)
 
 
 def test_bytes_masks_and_packed_messages_are_only_present() -> None:
-    """Only their presence can be tested (spec §7.7(3))."""
+    """Only the presence of such fields can be tested (spec §7.7(3))."""
     payload: Json = {"blob": "", "raw": "", "blobs": ["AA=="], "mask": "a", "packed": [{}]}
     for field in ("blob", "raw", "blobs", "mask", "packed"):
         assert matches(f"metadata.{field}:*", payload)

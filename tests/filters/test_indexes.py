@@ -220,7 +220,7 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
     assert repr(path) in str(e.value)
 
 
-def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
+def test_process_without_an_index_does_not_corrupt_it(store: Store) -> None:
     """After a process without the index reports, another finds the new metadata by its index."""
     knows = service(store, "target")
     operation = reported(knows, {"target": "old"})
@@ -254,7 +254,7 @@ def earlier(store: Store) -> Service:
     return made
 
 
-def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Service) -> None:
+def test_an_earlier_release_does_not_corrupt_an_index(store: Store, earlier: Service) -> None:
     """The earlier release writes the record when it is asked to cancel the operation."""
     later = service(store, "verb", "stage", "target")
     one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
@@ -266,7 +266,7 @@ def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Ser
 
 
 def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
-    """It may have fields that this release does not know, so those paths have no key."""
+    """Binary metadata may have fields that this release does not know: such paths get no key."""
     pytest.importorskip("google.protobuf")
     later = service(store, "verb", "stage", "target")
 
@@ -401,7 +401,7 @@ def sees(plain: Any, query: str, statement: str) -> Any:
 
 
 def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) -> None:
-    """It waits for open transactions; writers do not wait for it, and it covers their records."""
+    """CREATE INDEX waits for open transactions; writers do not wait for it, and are indexed."""
     store, other = make(), make()
     fill(store, clock)
     with under_way(schema):

@@ -243,7 +243,7 @@ def test_numbers_are_prefiltered_as_ranges(
     ],
 )
 def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
-    """Huge bounds, floats that JSON rounds, lists, and keys that JSON escapes are left out."""
+    """There is no range for huge bounds, rounded floats, lists, and keys that JSON escapes."""
     assert "NumberIn" not in said(prefilter(text))
 
 

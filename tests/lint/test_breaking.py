@@ -29,7 +29,7 @@ def codes(*sets: bytes, **options: Any) -> list[str]:
 
 
 def test_findings_point_into_the_new_set() -> None:
-    """A removed method is the exception: its position is in the old set."""
+    """Only a removed method has its position in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -64,7 +64,7 @@ def test_findings_point_into_the_new_set() -> None:
 def test_finding_of_changed_type_has_both_names(
     method: Declared, old: str, new: str, said: str
 ) -> None:
-    """They are in separate fields and in the message; the new name may be empty."""
+    """The finding has both in fields and in the message; the new name may be empty."""
     (found,) = breaking(packed(proto(GOOD, messages=ALL)), packed(proto(method, messages=ALL)))
     assert isinstance(found, Breaking)
     assert (found.old or "", found.new or "", found.message) == (old, new, said)

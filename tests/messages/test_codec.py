@@ -124,7 +124,7 @@ class Presence:
 
 
 def test_present_empty_fields_are_printed():
-    """They are printed if leaving them out would change the meaning (spec §1.8(1))."""
+    """An empty value is printed if its absence would mean something else (spec §1.8(1))."""
     assert TYPES.dump(Presence()) == {"count": 7, "label": "none"}
     present = Presence(maybe="", count=0, label="", step=Step(), rate=-0.0)
     shown = {"maybe": "", "count": 0, "label": "", "step": {}, "rate": -0.0}
@@ -142,7 +142,7 @@ def test_null_is_absence():
 
 
 def test_null_inside_a_list_or_map_is_refused():
-    """Null is accepted if the elements may be any JSON value (spec §1.8(3))."""
+    """Null is accepted only if the elements may be any JSON value (spec §1.8(3))."""
     free = {"rows": [None, 1], "indexed": {"1": None}}
     message = Presence(rows=(None, 1), indexed={1: None})
     assert TYPES.load(free, Presence) == message
@@ -370,7 +370,7 @@ def test_an_any_within_a_message():
 # -- threads --------------------------------------------------------------------------------------
 
 
-def test_the_first_messages_may_come_together():
+def test_codecs_can_be_built_by_several_threads():
     """Threads that share a new registry never see a codec that is only half built."""
     for _ in range(20):
         types = TypeRegistry(Scalars, ExportMetadata)
@@ -388,7 +388,7 @@ def test_the_first_messages_may_come_together():
 @pytest.mark.parametrize(
     ("name", "value", "more"), [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})]
 )
-def test_what_does_not_belong_beside_a_value(name, value, more):
+def test_extra_field_beside_a_value_is_refused(name, value, more):
     """Servers refuse an extra field, clients drop it; Empty may have a value (spec §1.10(1))."""
     packed = {"@type": f"x/google.protobuf.{name}", "value": value}
     assert TYPES.from_json(packed, strict=True) == AnyMessage(packed["@type"], value)

@@ -140,7 +140,7 @@ class Car:
 
 
 def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> None:
-    """This is as in proto files. A dataclass without a docstring of its own has no description."""
+    """The package is the containing class's; a dataclass without a docstring has no description."""
     types = lro.TypeRegistry(Car)
     schemas = MessageSchemas(types)
     schemas.written(Car)

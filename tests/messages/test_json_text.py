@@ -262,7 +262,7 @@ def test_text_of_very_many_values_is_refused(piece, library):
         loads(text)
 
 
-def test_text_that_does_not_end_is_looked_at_once(library):
+def test_unterminated_text_is_scanned_once(library):
     began = time.process_time()
     with pytest.raises(ValueError):
         loads(b'\\"' * 5000 + b"[" * json_text.MAX_VALUES)

@@ -84,7 +84,7 @@ NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).item
 def test_a_field_without_default_is_required_of_a_request_and_always_written(
     cls: Any, text: str
 ) -> None:
-    """Zeros thus survive, also in binary form; a missing field that may be None becomes None."""
+    """Zeros survive, also in binary form; a missing field that may be None becomes None."""
     empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
     shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
     assert both_ways(empty) == shown
@@ -291,7 +291,7 @@ MSGSPEC = [
 def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """It becomes a scalar if the library writes one, else a JSON value; UNSET is left out."""
+    """The value becomes a scalar if its library writes one, else any JSON; UNSET is left out."""
     assert both_ways(cls(a=value)) == {"a": shown}
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
@@ -529,7 +529,7 @@ def sized(name: str, mode: str) -> Any:
 
 @pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
 def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
-    """It may accept values that ProtoJSON refuses; its TypeError becomes a violation."""
+    """The validator may accept what ProtoJSON refuses; its TypeError becomes a violation."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
     assert "is no size" in violations(cls, {"size": 7}).popitem()[1]
@@ -714,7 +714,7 @@ def test_literals_and_sets_of_an_attrs_class() -> None:
 
 
 def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
-    """It is named by its descriptor, packed in binary form, and unpacked as its own class."""
+    """Its name is the descriptor's; it is packed in binary form and unpacked as its own class."""
     types = lro.TypeRegistry(redis_v1.Instance)
     instance = redis_v1.Instance(name="a", memory_size_gb=3)
     packed = types.pack(instance)

@@ -187,7 +187,7 @@ NOT_KNOWN = [
 
 
 @pytest.mark.parametrize(("name", "value"), NOT_KNOWN)
-def test_what_a_well_known_type_does_not_hold(name, value):
+def test_wrong_value_of_a_well_known_type_is_refused(name, value):
     """A value of the wrong type gives an error that names the field, and no other exception."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(Known(**{name: value}))

@@ -346,7 +346,7 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("annotation", "why"), UNSUPPORTED)
-def test_a_field_that_no_message_can_have(annotation, why):
+def test_unsupported_type_of_a_field_is_refused(annotation, why):
     """Registering the class fails with an error that names the class and the field."""
     cls = made(annotation)
     with pytest.raises(DeclarationError, match=why) as caught:

@@ -117,7 +117,7 @@ def test_events_are_measured(numbers):
     }
 
 
-def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, measured, clock):
+def test_gauges_report_the_present_state(make_service, numbers, measured, clock):
     """Gauges report running work, the age of the oldest, and the executor's usage and limit."""
     service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
@@ -160,7 +160,7 @@ def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
     assert AsyncioExecutor(3).usage.workers == 3
 
 
-def test_what_is_not_known_is_not_read():
+def test_unknown_values_are_not_reported():
     """Gauges skip the values an executor cannot report, and the age if nothing runs."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
@@ -307,7 +307,7 @@ GONE: Final = "acme.work.v1.Works.Gone"
 
 
 def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clock):
-    """Every 15 s it is counted, by whether a live worker serves it; nothing if the store fails."""
+    """Every 15 s, work is counted by whether a live worker serves it; not if the store fails."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service).start(WorkRequest())
@@ -340,7 +340,7 @@ def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
 
 
 def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured, clock):
-    """So have methods that only another process declares, and those that no worker serves."""
+    """Methods that only another process declares, or that no worker serves, have zeros too."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())
     service.cancel(work(service).start(WorkRequest()).name)
@@ -349,7 +349,7 @@ def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured
 
 
 def test_paused_methods_are_measured(make_service, numbers, measured, clock):
-    """They are read from the store, even if nobody declares them; methods not paused report 0."""
+    """Paused methods are read from the store, even if nobody declares them; others report 0."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())
@@ -383,7 +383,7 @@ def test_page_of_the_docs_has_the_table():
 
 
 def test_instruments_are_those_of_the_table(make_service, numbers, measured, clock):
-    """They have the table's names, units, descriptions and buckets, and no other attributes."""
+    """Instruments have the table's names, units, descriptions, buckets, and only its attributes."""
     store = MemoryStore(clock)
     insert(store, waiting(clock, method=GONE))
     options = measured(store_calls=True)

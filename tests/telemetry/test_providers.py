@@ -43,7 +43,7 @@ print([name for name in [*sys.modules] if name.startswith("opentelemetry.sdk")])
 
 @pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry'] = None"])
 def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
-    """It is not imported earlier, the SDK never is, and a blocked import does no harm."""
+    """The API is not imported earlier, the SDK never, and a blocked import does no harm."""
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")

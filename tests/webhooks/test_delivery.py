@@ -344,7 +344,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
         assert len(new.all()) == 2
 
 
-def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
+def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
     """A release without the endpoint reads the delivery first, long after the schedule's end."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
@@ -369,7 +369,7 @@ def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(h
 def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is abandoned with a warning after the schedule; so is a lookup that no release has."""
+    """After the schedule the delivery is abandoned, with a warning; so is a pending lookup."""
     store = MemoryStore(here.clock)
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)

@@ -70,7 +70,7 @@ def test_endpoint_that_cannot_be_called_is_refused_by_all_ways(
     assert SECRET not in repr(one)
 
 
-def test_options_open_what_is_closed_by_default() -> None:
+def test_options_allow_private_addresses_http_and_ports() -> None:
     open_ones = Webhooks(allow_private=True, allow_http=True, ports=(443, 8443))
     for url in ("http://10.0.0.1/", "https://x:8443/", "http://x/", "https://x/"):
         assert open_ones.encode([endpoint(url)])
@@ -165,7 +165,7 @@ def test_webhooks_of_no_service_cannot_send(use: Callable[[Webhooks], object]) -
         use(Webhooks())
 
 
-def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(here: Here) -> None:
+def test_operation_in_progress_or_unknown_has_no_deliveries(here: Here) -> None:
     sends = webhooks(here.clock)
     service = here.make_service(MemoryStore(here.clock), InlineExecutor(), webhooks=sends)
     outside = service.declare(METHOD, request=lro.Empty, response=lro.Empty)
@@ -204,7 +204,7 @@ def test_deliveries_are_read_as_they_were_written(deliveries: Deliveries) -> Non
     assert Deliveries.of(deliveries.to_text()) == deliveries
 
 
-def test_nothing_is_kept_of_what_is_settled() -> None:
+def test_settled_deliveries_are_not_stored() -> None:
     assert Deliveries((endpoint(URL),), {}).to_text() == ""
     assert Deliveries().to_text() == ""
     assert Deliveries((), {}).next_due is None

@@ -62,7 +62,7 @@ async def the_card(agent: Agent, http: httpx.AsyncClient, version: str) -> Any:
 def test_the_sdks_client_completes_and_cancels_tasks(
     agent: Agent, binding: str, version: str
 ) -> None:
-    """It starts, waits, streams, polls, lists and cancels, and recognizes errors."""
+    """The client starts, waits, streams, polls, lists and cancels, and recognizes errors."""
 
     async def used() -> None:
         async with httpx.AsyncClient(timeout=60) as http:

@@ -83,7 +83,7 @@ def request_of(counting: CountService, task: Any) -> Any:
 
 
 def test_the_card_says_what_the_methods_are() -> None:
-    """It has a skill per method, schemas in an extension, and two versions (A2A 4.4)."""
+    """The card has a skill per method, schemas in an extension, and two versions (A2A 4.4)."""
     counting = build()
 
     @counting.service.method("acme.v1.Things.Double")
@@ -199,7 +199,7 @@ def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_skill_is_named_unless_there_is_one() -> None:
-    """The metadata of the message or of the request names it."""
+    """If there are several, the metadata of the message or of the request must name one."""
     counting = build()
     other = counting.service.declare(
         "acme.v1.Things.Other", request=CountRequest, response=CountResponse
@@ -241,8 +241,8 @@ def test_a_request_is_read_as_it_was_meant() -> None:
             send(handler, message("3", {"big": lost}))
 
 
-def test_a_number_that_json_has_not_is_refused(made: Made) -> None:
-    """Only gRPC can send such a number."""
+def test_nan_is_refused(made: Made) -> None:
+    """NaN can arrive only over gRPC."""
     request = json_format.ParseDict({"message": message()}, SendMessageRequest())
     inner = request.message.parts[0].data.struct_value
     inner.fields["rest"].list_value.values.add().number_value = float("nan")
@@ -354,7 +354,7 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
 
 
 def test_without_names_all_callers_are_one() -> None:
-    """This is so if the service has no owners."""
+    """If operations have no owners, a call without a user can read each task."""
     counting, handler = make_agent(build(), authenticate=None)
     task_id = counting.start().rpartition("/")[2]
     assert get(handler, task_id, ServerCallContext()).id == task_id
@@ -371,7 +371,7 @@ def test_authenticate_may_ask_the_context_of_the_sdk() -> None:
     assert get(handler, task_id, context).id == task_id
 
 
-def test_a_parent_is_put_back_to_an_id() -> None:
+def test_task_ids_leave_out_the_parent() -> None:
     counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
     task = send(handler, message())
     assert counting.service.get(f"users/ann/operations/{task.id}")
@@ -418,7 +418,7 @@ def test_a_verb_that_is_switched_off_is_not_supported() -> None:
 
 
 def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
-    """No other route matches its path, and it has all required fields (A2A 4.4.1, 8.2, 8.6.1)."""
+    """No other route matches; all required fields are in the card (A2A 4.4.1, 8.2, 8.6.1)."""
     with asgi_inside(Starlette(routes=routes(made[1], jsonrpc="/", rest=""))) as ask:
         reply = ask("GET", "/.well-known/agent-card.json")
         assert ask("GET", "/anything/else").status_code == 404

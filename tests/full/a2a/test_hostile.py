@@ -168,7 +168,7 @@ def test_any_request_is_answered(call: Callable[..., httpx.Response], request: A
         (b'{"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": 3}}', -32602, ""),
     ],
 )
-def test_what_is_no_call_of_json_rpc_is_said_so(
+def test_invalid_call_of_json_rpc_gets_its_error_code(
     call: Callable[..., httpx.Response], body: bytes, code: int, says: str
 ) -> None:
     """The reply has an error code of JSON-RPC (A2A 9.5)."""
@@ -181,7 +181,7 @@ def test_what_is_no_call_of_json_rpc_is_said_so(
 
 
 def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
-    """They are refused before the body is parsed."""
+    """Such a request is refused before its body is parsed."""
     for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
         reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
         assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
@@ -344,7 +344,7 @@ def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.Monkey
 
 
 def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
-    """A thread reads and stores it."""
+    """A thread reads and stores a large message."""
     data = {"steps": 3, "label": "x" * 70_000}
     found = [
         WAYS[way](agent, Asked("SendMessage", {"message": message(way, data)})) for way in WAYS

@@ -103,7 +103,7 @@ def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
     assert listed.found(statusTimestampAfter="9999-12-31T23:59:59Z") == ""
 
 
-def test_a_time_that_no_calendar_has_is_refused(listed: Listed) -> None:
+def test_a_time_out_of_range_is_refused(listed: Listed) -> None:
     """Protobuf's binary form can hold times that its JSON form cannot."""
     request = ListTasksRequest()
     request.status_timestamp_after.seconds = 2**62

@@ -116,7 +116,7 @@ def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
 @each_store
 @pytest.mark.parametrize("way", WAYS)
 def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way: str) -> None:
-    """They are created, shown without secrets, replaced, listed and deleted (A2A 3.1.7-3.1.10)."""
+    """Clients create, replace, list and delete them; secrets stay hidden (A2A 3.1.7-3.1.10)."""
     task_id = pushing.start()
     url = pushing.to.url
     given = {"taskId": task_id, "id": "mine", "url": url, "token": "t0ken"}
@@ -238,7 +238,7 @@ def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
 @each_store
 @pytest.mark.parametrize("during", [True, False], ids=["during a push", "after a push"])
 def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during: bool) -> None:
-    """A failed push does not restore it; other deliveries stay pending."""
+    """A failed push does not restore the configuration; other deliveries stay pending."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     pushing.ask("rest", CREATE, taskId=task_id, id="kept", url=f"{pushing.to.url}/kept")
 

@@ -223,7 +223,7 @@ def test_versions_are_distinguished(
 
 
 def test_replies_have_their_media_types(working: Agent) -> None:
-    """These are in A2A 9.1, 11.1 and 14.1.1; streams are event streams (A2A 9.4.2, 11.7)."""
+    """The media types are those of A2A 9.1, 11.1 and 14.1.1; streams use SSE (A2A 9.4.2, 11.7)."""
     http = working.http
     call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     body = {"message": message("media")}

@@ -111,7 +111,7 @@ def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
     assert [summary(one) for one in ended] == ["task CANCELED"]
 
 
-def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
+def test_a_stream_whose_reader_leaves_is_ended(agent: Agent) -> None:
     task_id = agent.counting.start().rpartition("/")[2]
     streams = [ask(agent, task_id) for ask in (by_get, by_jsonrpc, by_grpc)]
     for one in streams:

@@ -174,7 +174,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
 
 @pytest.mark.parametrize("kind", ["text/html", "text/javascript; x=y", "image/svg+xml", ""])
 def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
-    """They would run in the page's origin; cookies are neither stored nor sent."""
+    """HTML and scripts would run in the page's origin; cookies are neither stored nor sent."""
     asked = []
 
     async def hostile(scope: Any, receive: Any, send: Any) -> None:
@@ -196,7 +196,7 @@ def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
 
 
 def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherServer) -> None:
-    """It is sent with each call, unless the command has credentials of its own."""
+    """The page's token is sent with each call, unless the command has its own credentials."""
     other.token = "needed"
     page = {"authorization": "Bearer needed"}
     with proxied(other.url) as client:
@@ -271,7 +271,7 @@ def test_our_server_has_all_and_streams_are_relayed() -> None:
 
 
 def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
-    """It ends when the server next sends a heartbeat."""
+    """The server's stream ends at its next heartbeat."""
     made = counting()
     name = made.count.start(CountRequest(steps=-1)).name
     app = asgi.OperationsApp(made.service, heartbeat_seconds=0.05)
@@ -301,7 +301,7 @@ def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
         thread.join()
 
 
-def test_server_that_breaks_off_a_reply_does_so_here() -> None:
+def test_partial_reply_of_a_server_is_an_error() -> None:
     """The page must not mistake a partial reply for a complete one."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
     with raw_replying(head + b"\r\n\r\n{") as client, pytest.raises(httpx.RemoteProtocolError):
@@ -309,7 +309,7 @@ def test_server_that_breaks_off_a_reply_does_so_here() -> None:
 
 
 def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
-    """Other users of the machine do not know it."""
+    """Other users of the machine, who do not know the secret, get 404."""
     with proxied(other.url) as client:
         at = str(client.base_url).replace("s3cret", "other")
         for path in ("/session", "/v1/operations", "/", ""):
@@ -318,7 +318,7 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
     assert other.calls == []
 
 
-def test_page_that_breaks_off_writes_nothing_on_the_terminal(
+def test_page_that_disconnects_prints_nothing(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The terminal belongs to the user; only a bug of our own is printed."""
@@ -411,7 +411,7 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
     assert dict(reply.headers.raw)[b"retry-after"] == "\u20ac".encode()
 
 
-def test_type_of_a_reply_is_not_what_a_server_writes() -> None:
+def test_content_type_of_a_reply_is_not_copied() -> None:
     """Browsers use the last type in a list, which here is HTML."""
     with replying(200, (b"content-type", b"application/json;x=1, text/html")) as client:
         reply = client.get("/v1/operations")
@@ -456,7 +456,7 @@ def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
                 assert other.operations[name].pop("done")
 
 
-def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None:
+def test_only_calls_of_the_page_are_passed_on(other: OtherServer) -> None:
     """The command's credentials are only for operations."""
     began = time.process_time()
     with proxied(other.url) as client:
@@ -484,7 +484,7 @@ def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None
     assert time.process_time() - began < 2, "a long path is matched again from each of its parts"
 
 
-def test_what_is_no_request_of_the_page_gets_no_other_page(
+def test_other_requests_get_an_error_with_the_usual_headers(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The reply has the usual headers; a body without a length limit is not read."""

@@ -175,7 +175,7 @@ def test_deep_arguments(anyone: Caller, depth: int) -> None:
     check_refusal_or_result(send(anyone, content, **headers))
 
 
-def test_half_a_character_in_arguments_is_the_result_of_the_tool(anyone: Caller) -> None:
+def test_lone_surrogate_in_arguments_is_an_error_of_the_tool(anyone: Caller) -> None:
     body, headers = call_of(TOOL, {"label": "\ud800"}, True)
     result = send(anyone, body, **headers).json()["result"]
     assert result["isError"] is True
@@ -191,7 +191,7 @@ def test_refusals_are_no_faults_of_the_server(
     assert not caplog.records
 
 
-def test_half_a_character_in_a_request_id_is_an_error_of_the_client(anyone: Caller) -> None:
+def test_lone_surrogate_in_a_request_id_is_an_error_of_the_client(anyone: Caller) -> None:
     meta = {**envelope(), "lro.local/request-id": "\ud800"}
     reply = send(anyone, rpc("tools/call", meta, **SAID), **{"Mcp-Name": TOOL})
     error = reply.json()["error"]
@@ -284,7 +284,7 @@ def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("error", [RuntimeError("secret"), MCPError(-32602, "secret")])
-def test_what_a_hook_or_a_store_raises_is_not_said(
+def test_error_text_of_a_hook_or_a_store_is_hidden(
     serve: Serve, call: Callable[[Caller], Any], error: Exception
 ) -> None:
     """Not even an MCPError of the application's code is passed on."""

@@ -354,7 +354,7 @@ def test_operation_that_ends_while_it_is_looked_at_is_answered_as_over(serve: Se
 # -- errors of other calls --------------------------------------------------------------------
 
 
-def test_verb_that_is_switched_off_is_not_found_and_reading_never_is(serve: Serve) -> None:
+def test_verb_that_is_switched_off_is_not_found_but_get_always_works(serve: Serve) -> None:
     counting = build(verbs=("GetOperation",))
     caller = serve(counting.service)
     task_id = caller.call().result["taskId"]

@@ -93,7 +93,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
     asyncio.run(use())
 
 
-def test_names_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixture) -> None:
+def test_tool_names_fit_the_apis_of_models(caplog: pytest.LogCaptureFixture) -> None:
     """Names that would be equal are not shortened, and long names lose their beginning."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"
@@ -127,7 +127,7 @@ def test_names_of_tools_differ_also_where_what_differs_is_cut() -> None:
     assert names(full_names[::-1]) == found[::-1]
 
 
-def test_tool_is_not_called_past_the_protocol() -> None:
+def test_tool_cannot_be_called_outside_of_the_protocol() -> None:
     server = MCPServer("things", extensions=[TasksExtension(build().service)])
     with pytest.raises(Exception, match="only there for clients of MCP"):
         asyncio.run(server.call_tool(TOOL, {}))

@@ -68,7 +68,7 @@ def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operat
 def test_work_of_a_killed_process_begins_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another process that declares the method retries it, and logs the line on the page."""
+    """Another process that declares the method retries the work, and logs the line on the page."""
     name, ended = killed(tmp_path)
     assert ended.state == "SUCCEEDED"
     assert "attempt 2" in str(ended.metadata)
@@ -78,7 +78,7 @@ def test_work_of_a_killed_process_begins_again(
 
 
 def test_work_of_a_killed_process_ends_if_it_is_to_be_done_once(tmp_path: Path) -> None:
-    """Its error has the text on the page."""
+    """The operation's error has the text on the page."""
     _, ended = killed(tmp_path, at_most_once=True)
     assert ended.error is not None
     assert ended.error.code == lro.Code.ABORTED

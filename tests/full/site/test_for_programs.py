@@ -29,7 +29,7 @@ LOADED: Final = re.compile(
 
 
 def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
-    """It has a title, a summary, and the pages of each section of the navigation."""
+    """llms.txt has a title, a summary, and the pages of each section of the navigation."""
     lines = (built / "llms.txt").read_text("utf-8").splitlines()
     assert lines[0] == "# lro"
     assert lines[2].startswith("> ")

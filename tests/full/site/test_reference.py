@@ -39,7 +39,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def test_each_module_that_users_import_says_what_it_exports(api: Api) -> None:
-    """It has an ``__all__``, and therefore a page."""
+    """Such a module has an ``__all__``, and therefore a page."""
     assert modules().keys() - FOUND_BY_DJANGO - COMMANDS == set(api.modules)
 
 
@@ -84,7 +84,7 @@ def entry(html: str, name: str) -> str:
 
 
 def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path) -> None:
-    """This includes constants of other modules, in HTML and Markdown."""
+    """Private constants are shown by value, also those of other modules, in HTML and Markdown."""
     for form in ("html", "md"):
         page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
         assert "_LEASE" not in page
