@@ -1,4 +1,4 @@
-"""Facts about the shipped modules for tests: each module is parsed once, and then forgotten."""
+"""Facts about the shipped modules for tests: each module is parsed once, and only facts stay."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ PAGE: Final = ROOT / "docs/explanation/architecture.md"
 def test_each_call_enters_the_modules_that_the_page_lists() -> None:
     """To add a module to a call's route is a decision, which the page records.
 
-    The calls run in a separate process, as calls do not enter modules that have cached results.
+    The calls run in a separate process: with results that other tests have cached, they would enter
+    fewer modules.
     """
     pytest.importorskip("markdown_it", reason="the lists are those of a full installation")
     command = [sys.executable, "-m", "tests.modules_entered"]

@@ -1,4 +1,4 @@
-"""npm packages that test our servers, in fixed versions; ``python -m`` this module to install.
+"""npm packages for tests, in fixed versions; ``python -m tests.services.npm`` installs them.
 
 It is run before the tests; a test whose packages are not installed is skipped.
 """

@@ -187,7 +187,7 @@ class Chance(random.Random):
         if self.seldom():
             value = self.choice(facts[kind])[1]
         literal = quoted(value)
-        if isinstance(value, str) and self.seldom(6):  # a part of it, with a wildcard
+        if isinstance(value, str) and self.seldom(6):  # a suffix after a wildcard
             literal = '"*' + quoted(value[self.randint(0, len(value)) :])[1:]
         elif not isinstance(value, str) and self.seldom(2):
             literal = dumps(value).decode()
@@ -376,7 +376,7 @@ def quoted(value: Json) -> str:
     return dumps(text).decode().replace("*", "\\*")
 
 
-# -- by chance ------------------------------------------------------------------------------------
+# -- random records -------------------------------------------------------------------------------
 
 PARENTS: Final = ("", "", "", "", "p/x/")
 IDS: Final = ("{}", "{}", "data-{}", "{}/b", "ß{}", "É{}", "🙂{}", "Data{}")

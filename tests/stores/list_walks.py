@@ -129,7 +129,7 @@ class Walks:
             matching = self.matching()
             for walk in (*self.walks, *self.earlier):
                 walk.due &= matching.keys()
-        for walk in (*self.walks, *self.earlier):  # those from earlier tokens too
+        for walk in (*self.walks, *self.earlier):  # including walks from earlier tokens
             for _ in range(100):
                 if not walk.ended:
                     walk.take(*self.page(3, walk.token), matching)

@@ -48,7 +48,7 @@ def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> N
 
 
 def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
-    """Eight stores claim at once: each operation is claimed once, and every store gets some."""
+    """Eight stores claim at the same time: each operation is claimed exactly once."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
         waiting_work(stores[0], clock, 80)
@@ -438,7 +438,7 @@ class Looked(list[str]):
 
 
 def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
-    """A claim reads only the keys that it needs from its start on; urgent work of any key leads."""
+    """A claim reads few keys, beginning at its start; but urgent work of any key comes first."""
     store, looked = MemoryStore(clock), Looked()
     for lane in range(1, 2001):
         insert(store, waiting(clock, f"{lane:04}", lane=lane, rank=-(lane == 1900)))
@@ -462,7 +462,7 @@ def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
 
 
 def test_old_begins_of_a_rate_are_forgotten(clock: ManualClock) -> None:
-    """The store forgets when work began after the rate's period, even for keys that never recur."""
+    """After the rate's period the store forgets when work began, even for keys that never recur."""
     store = MemoryStore(clock)
     more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}
     kept: list[int] = []

@@ -251,7 +251,7 @@ def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
 
 
 def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
-    """``expire`` leaves records that another transaction has locked for later, without waiting."""
+    """``expire`` skips records that another transaction has locked; a later call removes them."""
     for unique_id in "ab":
         insert(store, record_of(clock, unique_id), key_of(unique_id))
         store.update(f"operations/{unique_id}", end_of(clock, days=1))
@@ -277,7 +277,7 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     assert (other.metadata, other.cancel_requested) == (big, True)
 
 
-# -- locks of others ------------------------------------------------------------------------------
+# -- locks of other sessions ----------------------------------------------------------------------
 
 
 @contextmanager
@@ -290,7 +290,7 @@ def locked(plain, statement, *values):
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
-    """Renewing a lease and reading orphans fail, even if the table can be read; nobody is lost."""
+    """Even if the table can be read, renewals and orphan scans fail, so no worker is lost."""
     store = opened(statement_seconds=5.0)  # waits a fifth of it for a lock
     store.renew(worker_of(clock))
     insert(store, held(clock))
@@ -322,7 +322,7 @@ def test_a_worker_whose_row_is_locked_is_not_overdue(store, schema, plain, clock
     assert sorted(store.orphans(METHODS, 9).overdue) == ["them", "us"]
 
 
-# -- plans ----------------------------------------------------------------------------------------
+# -- query plans ----------------------------------------------------------------------------------
 
 SOME_ID = "0" * 32
 SOME_IDS = "{" + SOME_ID + "}"
@@ -422,7 +422,7 @@ def statement_named(name):
 
 
 def test_every_row_is_found_by_an_index(link):
-    """No plan scans a table, even one made for empty tables, which may be kept while they grow."""
+    """No plan scans a table, not even a plan made for empty tables and kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, statement_named(name), values)
         plan = plan.replace("Seq Scan on workers", "")  # a small table
@@ -593,7 +593,7 @@ def test_dropped_schema_is_made_again(opened, schema, plain, clock):
 def test_refusals_of_the_database_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog, monkeypatch
 ):
-    """There may be hundreds of refused calls a second; failed notifications are just as rare."""
+    """There may be hundreds of refusals a second; failed notifications are logged as rarely."""
     store = opened()
     insert(store, record_of(clock))
     plain.execute(f'ALTER TABLE "{schema}".operations RENAME COLUMN state TO status')
@@ -712,7 +712,7 @@ def test_clock_moves_only_by_better_measurements():
     assert clock.now() - first == timedelta(seconds=5)
 
 
-# -- announcements --------------------------------------------------------------------------------
+# -- notifications --------------------------------------------------------------------------------
 
 
 def test_a_subscription_hears_the_other_stores(server, opened):
@@ -852,7 +852,7 @@ def test_payloads_carry_every_name(names):
     assert carried == [name for name in names if name.encode("utf-8", "replace").decode() == name]
 
 
-# -- groups of writes -----------------------------------------------------------------------------
+# -- group commits --------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -1031,7 +1031,7 @@ def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire)
 
 
 def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, clock, monkeypatch):
-    """The threads that lead the groups do what other threads cannot be started for."""
+    """No more threads can be started, so the threads that lead the groups do all the work."""
     insert(store, record_of(clock))
 
     def no_more(*_):

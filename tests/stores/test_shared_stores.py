@@ -200,7 +200,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
 
 
 def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, monkeypatch):
-    """A read returns the cached record until it changes; the oldest records leave a full cache."""
+    """A read returns the cached record until it changes; a full cache drops its oldest records."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
     for name in names:

@@ -141,7 +141,7 @@ def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypa
             connection.execute("SELECT 1")
 
 
-# -- what is read ---------------------------------------------------------------------------------
+# -- reads ----------------------------------------------------------------------------------------
 
 
 def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
@@ -296,7 +296,7 @@ def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, cl
 
 
 def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch):
-    """The number of records falls down to one."""
+    """Each retry reads fewer records, down to one."""
     fill(file_store, clock)
     real, scans = _pages.find, []
 
@@ -332,7 +332,7 @@ def test_list_works_after_its_index_was_dropped(file_store, path, clock):
         file_store.page("", None, 9, WANTED)
 
 
-# -- sweeps and the log ---------------------------------------------------------------------------
+# -- removal and the log --------------------------------------------------------------------------
 
 
 def test_a_sweep_takes_no_more_than_its_limit(file_store, clock, wire, monkeypatch):
@@ -593,7 +593,7 @@ def now(monkeypatch):
 @pytest.mark.platform
 @REPORTED
 def test_a_day_of_a_quiet_file_takes_few_looks(file_store, other, clock, wire, now):
-    """It takes fewer than a hundred reads, ever rarer the longer nothing is written."""
+    """It takes fewer than a hundred reads, which become rarer the longer nothing is written."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
         wire.said.clear()
@@ -656,7 +656,7 @@ def open_files():
 @pytest.mark.platform
 @REPORTED
 def test_a_watch_leaves_no_file_open(monkeypatch):
-    """A watch that cannot be made, for lack of descriptors, leaves none open either."""
+    """Neither a closed watch nor one that fails for lack of descriptors leaves a file open."""
     before = open_files()
     FileWatch("nowhere").close()
     assert open_files() <= before
@@ -672,7 +672,7 @@ def test_a_watch_leaves_no_file_open(monkeypatch):
 
 @pytest.mark.parametrize("system", [System(), object()])
 def test_system_without_inotify_is_polled(system, monkeypatch):
-    """It lacks the calls, or allows no more watches."""
+    """The system lacks the calls, or allows no more watches."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")
@@ -734,7 +734,7 @@ def test_a_forgotten_worker_leaves_no_file(path, clock):
 
 
 def test_workers_that_live_are_not_dead(path, clock):
-    """They are alive in this process, by either store; so is one without a lock file."""
+    """A worker in this process is alive for both stores, as is a worker without a lock file."""
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
         one.renew(worker_of(clock))
         for owner in ("us", "unknown"):

@@ -43,7 +43,7 @@ def names_in(path):
         return [name for (name,) in names], connection.execute("PRAGMA user_version").fetchone()[0]
 
 
-# -- versions, and what is no file of ours --------------------------------------------------------
+# -- other versions, foreign files, wrong paths ---------------------------------------------------
 
 
 def test_tables_are_made_whole_or_not_at_all(path):
@@ -129,9 +129,9 @@ REFUSED = {
 
 
 def test_a_path_that_will_never_be_a_file_is_refused(tmp_path, monkeypatch):
-    """URLs are refused, as each would be the path of a file.
+    """A URL is refused, because SQLite would take it for the path of a file.
 
-    A letter and a colon are a drive on Windows; other names may have a colon elsewhere.
+    A letter with a colon is a Windows drive; other names may contain a colon.
     """
     monkeypatch.chdir(tmp_path)
     for name, why in REFUSED.items():
@@ -182,7 +182,7 @@ def test_a_place_without_a_write_ahead_log_is_refused(path, wire):
         SQLiteStore(path)
 
 
-# -- what happens to the file ---------------------------------------------------------------------
+# -- files that change during use -----------------------------------------------------------------
 
 
 def take_away(path):
@@ -342,7 +342,7 @@ BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):
-    """A write that does not fit leaves no trace; reads work, and writes do when there is space."""
+    """A write that does not fit leaves no trace; reads work, and writes do once there is space."""
     insert(file_store, record_of(clock))
     writer = wire.connections[0]
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -392,7 +392,7 @@ def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
 
 @contextmanager
 def without_rights():
-    """Run as a user whom file permissions restrict, that is not as root."""
+    """Run as a user other than root, whom file permissions restrict."""
     if os.geteuid():
         yield
         return
@@ -407,7 +407,7 @@ def without_rights():
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_what_may_only_be_read_is_unavailable(what, clock):
-    """The file or its directory is read-only: the first write fails at the latest."""
+    """The file or its directory is read-only: the first write fails, if no earlier call does."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -67,7 +67,7 @@ def threads_that_write():
     return threads_from_now("lro-writes")
 
 
-# -- what goes together ---------------------------------------------------------------------------
+# -- grouping -------------------------------------------------------------------------------------
 
 
 def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
@@ -212,7 +212,7 @@ def hand_in(later, kind, number, clock):
     actions[kind]()
 
 
-# -- errors, and threads that are interrupted -----------------------------------------------------
+# -- errors and interrupted threads ---------------------------------------------------------------
 
 
 def test_a_commit_that_fails_fails_all(file_store, clock, wire):
@@ -299,7 +299,7 @@ def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
 def test_a_thread_that_is_interrupted_while_it_waits_goes(file_store, clock, wire, leads, where):
-    """It waits to lead or for its leader: its write is not made, but the other thread's is."""
+    """The thread waits to lead, or for its leader; its write is not made, but the other one is."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
     later = Later(file_store)
@@ -343,7 +343,7 @@ def insert_done(store, clock):
     clock.advance(days=2)
 
 
-# -- who leads ------------------------------------------------------------------------------------
+# -- leading threads ------------------------------------------------------------------------------
 
 
 def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wire):
@@ -440,7 +440,7 @@ def test_locked_out_each_write_has_its_error(path, clock):
 
 
 def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
-    """A transaction of this process that does not end counts as a lock by another program."""
+    """A write also fails after the limit if a transaction of this process does not end."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert_done(store, clock)
         begun, go = threading.Event(), threading.Event()
@@ -468,7 +468,7 @@ def test_closing_ends_all_waiting(path, clock, wire):
         assert [str(one) for one in later.all()] == ["the store is closed"] * 3
 
 
-# -- turns ----------------------------------------------------------------------------------------
+# -- the fair lock --------------------------------------------------------------------------------
 
 WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system has no such locks")
 

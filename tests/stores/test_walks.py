@@ -210,7 +210,7 @@ def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
 
 
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store's mistake fails the test; here it searches a field whose default the filter wants."""
+    """A faulty store is found: this one misses records whose field has its default value."""
     monkeypatch.setattr(prefiltering, "_default_holds", lambda route: False)
 
     def compare_all() -> None:

@@ -91,7 +91,7 @@ def absent(service, name):
     return True
 
 
-# -- the operation is there if, and only if, the transaction commits ------------------------------
+# -- the operation exists if and only if the transaction commits ----------------------------------
 
 
 @EACH_LIBRARY
@@ -176,7 +176,7 @@ def test_refused_start_leaves_the_transaction_as_it_was(database, connection, se
     assert answer(service, service.get(work.start(REQUEST, target="t").name)) == "a"
 
 
-# -- what else a start takes ------------------------------------------------------------------
+# -- other options of a start -----------------------------------------------------------------
 
 
 def test_arguments_are_stored_as_by_any_start(database, connection, make_service, clock):
@@ -247,7 +247,7 @@ def test_start_on_a_loop_takes_a_connection_too(database, connection, kind, serv
     assert service.get(name).done
 
 
-# -- what is refused --------------------------------------------------------------------------
+# -- refused starts ---------------------------------------------------------------------------
 
 
 def refused(method, connection, why, **options):
@@ -318,7 +318,7 @@ def test_closed_service_refuses(database, connection, service, work):
     assert database.notes == ["mine"]
 
 
-# -- what only one of the databases has -------------------------------------------------------
+# -- features of one database -----------------------------------------------------------------
 
 
 @ON_SQLITE
@@ -539,7 +539,7 @@ def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(database, work):
     assert (database.counts(), database.notes) == ((0, 0, 0), ["before"])
 
 
-# -- when the work begins ---------------------------------------------------------------------
+# -- the begin of the work --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -278,7 +278,7 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
-    """It starts no work, which is due after the longer of the lease and the time since sending."""
+    """It starts no work; the work is due after the lease, or the time since sending if longer."""
     record = _waiting(clock)
     insert(store, record)
     insert(store, held(clock, "held"))
@@ -455,7 +455,7 @@ def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None
 
 
 def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> None:
-    """Due work is found behind any amount of lower-ranked work that is not due."""
+    """Due work is found behind any amount of work of lower rank that is not due."""
     for number in range(200):
         insert(store, _waiting(clock, f"later{number}", rank=number - 100, seconds=99))
     for rank in (101, 102, 103):

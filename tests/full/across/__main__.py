@@ -35,7 +35,7 @@ def parties_on(
 ) -> Iterator[tuple[list[Party], Traces]]:
     """Start processes on a new database, and make room for ``size`` traces of work.
 
-    In memory, each of them is the same service of this process.
+    With the store in memory, all of them are one service in this process.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -133,7 +133,7 @@ class Harness:
         """Request cancellation of an operation."""
         self._service.cancel(name)
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------
 
     def get(self, name: str) -> View:
         """Return an operation as it is now."""
@@ -160,7 +160,7 @@ class Harness:
             request = ListOperationsRequest(page_size=1000, page_token=found.next_page_token)
 
     def watch(self, name: str, number: int, traces: str, delay: float, cancel: bool) -> View:
-        """Watch an operation until it ends, and what its work was doing each time it was read.
+        """Read an operation until it has ended; note at each read what its work was doing.
 
         If ``cancel`` is set, cancel the operation after ``delay`` seconds, before the first read.
         """
@@ -210,14 +210,14 @@ class Harness:
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
         self._service.edges.background.change_listener._look_at = (
-            0.0  # the next look goes by it already
+            0.0  # the next poll uses the new interval
         )
 
     def unhearing(self) -> None:
         """Return once a deaf subscription is listening."""
         assert self._store.plugged.wait(PATIENCE), "no subscription listens"
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _ended(self, ask: Callable[[str], View], name: str) -> View:
         try:
@@ -256,7 +256,7 @@ def asked(harness: Harness, verb: str, arguments: View) -> Any:
 
 
 def main(executor: str, *place: str) -> None:
-    """Answer calls, each a line of JSON, in a thread of its own with a line of JSON."""
+    """Read calls as lines of JSON; answer each in its own thread, with a line of JSON."""
     sys.setswitchinterval(SWITCH_SECONDS)
     harness = Harness(Place(*place), executor)
     lock = threading.Lock()

@@ -156,7 +156,7 @@ class Kept(RuleBasedStateMachine):
         there = self.names if which == 11 else [name for name in self.names if self.of(name)]
         return there[which % len(there)] if there else "operations/never"
 
-    # -- coming and going ---------------------------------------------------------------------
+    # -- inserts and removals -----------------------------------------------------------------
 
     @initialize(given=st.lists(STARTS, min_size=2, max_size=4))
     def begin(self, given):
@@ -291,7 +291,7 @@ class Kept(RuleBasedStateMachine):
             lambda found: (shown(found.works), found.more, found.next_due),
         )
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------
 
     @rule(methods=st.sampled_from([METHODS, ["M"], []]), seconds=st.sampled_from([0, 5, 15]))
     def orphans(self, methods, seconds):

@@ -63,7 +63,7 @@ def test_signature_of_no_listed_key_is_not_authentic() -> None:
 
 @given(place=st.integers(0, 511), of_file=st.booleans())
 def test_one_bit_that_is_flipped(place: int, of_file: bool) -> None:
-    """A flipped bit in the signature or file makes it not authentic; the file is not decoded."""
+    """A signature or file with a flipped bit is not authentic, and the file is not decoded."""
     changed = bytearray(CAMERA if of_file else SIGNATURE)
     changed[-1 - place // 8 - 100 * of_file] ^= 1 << place % 8
     given = {"content" if of_file else "signature": bytes(changed)}

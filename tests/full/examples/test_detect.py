@@ -74,7 +74,7 @@ def test_no_face(image: Image) -> None:
 
 
 def test_options(astronaut: DetectResponse) -> None:
-    """More required support, or a larger minimum size, than the face has finds nothing."""
+    """Nothing is found if more support, or a larger size, is required than the face has."""
     support = astronaut.faces[0].support
     assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces
     for options in ({"min_neighbors": support + 1}, {"min_size_px": 200}, {"min_size_px": 2048}):

@@ -179,7 +179,7 @@ def test_extremes_can_be_drawn() -> None:
 
 
 def test_pictures_and_options_replace_those_of_the_sample() -> None:
-    """The test uses one picture or several frames for track, two for compare, and other fields."""
+    """It takes one picture or several frames for track, two pictures for compare, and options."""
     coins, moon = encoded("coins.png"), encoded("moon.png")
     film = request_of("track", [coins, moon], '{"box": {"x": 1, "width": 9, "height": 9}}')
     assert (film.frames, film.image, film.box.x) == ((coins, moon), None, 1)

@@ -130,7 +130,7 @@ REFUSED = [
 def test_picture_outside_the_limits_is_refused_by_its_header(
     content: bytes, description: str, no_decoding: None
 ) -> None:
-    """The error has our words, not Pillow's; the least side is that of the shrunk copy."""
+    """Our error is raised, not Pillow's; the limit on short sides is for the shrunk copy."""
     error = refused(lambda: checked(Image(content=content), min_side=8, longest=80))
     assert error.field == "image.content"
     assert error.description.startswith(description)
@@ -138,7 +138,7 @@ def test_picture_outside_the_limits_is_refused_by_its_header(
 
 @pytest.mark.parametrize("size", [(4000, 4000), (400, 20), (20, 400), (1, 1), (160, 16)])
 def test_limits_themselves_are_allowed(size: tuple[int, int]) -> None:
-    """That holds for the pixels, the ratio of both orientations, and the least side of the copy."""
+    """The limits are on the pixels, on the ratio of the sides, and on the copy's shortest side."""
     header = checked(flat(*size, "1"), min_side=min(size[1], 8), longest=max(80, max(size) // 2))
     assert (header.width, header.height) == size
 
@@ -367,7 +367,7 @@ def test_animation_cut_in_half() -> None:
         assert refused(lambda: list(frames(image, "image"))).field == "image.content"  # noqa: B023
 
 
-# --- the working copy and the way back -----------------------------------------------------------
+# --- the working copy ----------------------------------------------------------------------------
 
 
 def test_working_copy_is_as_of_thumbnail() -> None:

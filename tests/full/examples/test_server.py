@@ -44,7 +44,7 @@ def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analy
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_analysis_succeeds(verb: str, analyses: dict[str, Analysis]) -> None:
-    """It ends with a response of the declared type, all units done and 100 percent."""
+    """Its operation ends with a response of the declared type, all units done and 100 percent."""
     response, metadata = analyses[verb].response, analyses[verb].seen[-1]
     assert response["@type"] == f"{PACKAGE}{verb.capitalize()}Response"
     assert 0 < response["scale"] <= 1

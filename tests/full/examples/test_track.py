@@ -96,7 +96,7 @@ def test_lost_and_found() -> None:
         TrackRequest(frames=files([shown[0], shown[3]]), box=START, search_margin_px=5)
     )
     assert places(at_once)[1] != (17, 30)
-    near = files(sliding((200, 100), (216, 100)))  # without a margin, by its own length
+    near = files(sliding((200, 100), (216, 100)))  # without a margin: up to its own size away
     assert places(answer(TrackRequest(frames=near, box=START)))[1] == (14, 30)
 
 

@@ -59,7 +59,7 @@ class Losing:
 
 
 def main(kind: str, where: str, schema: str, workers: str = "", lease: str = "") -> None:
-    """Begin work of each method, queue 300 more and print the names; with workers, work."""
+    """Begin work, queue 300 more and print the names; or, given workers, do the queued work."""
     span = timedelta(seconds=float(lease)) if lease else LEASE / (4 if workers else 1)
     losing = Losing(Place(kind, where, schema).open(), int(workers or 3), span)
     if workers:

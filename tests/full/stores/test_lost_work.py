@@ -37,7 +37,7 @@ def reason(service, name):
 
 
 def test_lost_work_is_found_in_a_database_that_is_slow():
-    """Slow scans take no lock that could wait; the lost work ends or runs again."""
+    """Slow scans wait for no lock; the lost work fails or runs again."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to
@@ -107,7 +107,7 @@ def test_lost_work_is_told_while_all_workers_are_busy(place):
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restarted):
-    """Both a process that is started then, and an older one without workers, find out.
+    """A process that starts afterwards notices the kill; so does an older one without workers.
 
     An older process with workers could be the one that began the work.
     """

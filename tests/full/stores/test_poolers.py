@@ -114,7 +114,7 @@ def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
 
 
 def test_pooler_that_keeps_sessions_is_used(clock):
-    """The stores can have more connections than the pooler; its restart is a lost connection."""
+    """The stores may open more connections than the pooler has; if it restarts, they reconnect."""
     schema = shared_server().fresh_schema()
     with pooler("session", 6) as url, ExitStack() as stack:
         stores = [
@@ -129,7 +129,7 @@ def test_pooler_that_keeps_sessions_is_used(clock):
 
 
 def test_pooler_without_room_for_a_second_session_is_used(clock):
-    """The pooler's error for a lack of sessions has the code that statement mode uses."""
+    """Without a free session, the pooler's error has the same code as in statement mode."""
     with pooler("session", 1, wait_seconds=1) as url:
         made = PostgresStore(url, schema=shared_server().fresh_schema(), **UNHURRIED)
         with closing(made) as store:

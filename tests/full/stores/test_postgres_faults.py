@@ -121,7 +121,7 @@ def soon(call):
     return until(answer)[0]
 
 
-# -- away -----------------------------------------------------------------------------------------
+# -- a server that is down ------------------------------------------------------------------------
 
 
 def test_a_server_away_is_unavailable(fragile, make, clock):
@@ -164,7 +164,7 @@ def test_a_server_that_is_away_is_not_asked_again_and_again(
 def test_who_waits_for_a_connection_learns_that_there_is_none(
     fragile, make, clock, postgres_wire, monkeypatch
 ):
-    """The caller fails at once, rather than when its time is over."""
+    """A waiting caller fails at once, and not only after its timeout."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
     store = make(url=fragile.url, connections=1, connect_seconds=3600.0)
     insert(store, record_of(clock))
@@ -380,7 +380,7 @@ def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, p
 
 @pytest.mark.parametrize("limit", [None, 9])
 def test_a_claim_is_learned_of_though_the_answer_is_lost(proxied, proxy, clock, limit):
-    """If it was executed, the claim returns the work; else it fails and the work stays queued."""
+    """An executed claim returns its work; otherwise the claim fails, and the work stays queued."""
     for unique_id in "abc":
         insert(proxied, waiting(clock, unique_id))
     for what, wanted in (("answer", ["a", "b"]), ("question", ["c"])):
@@ -468,7 +468,7 @@ def test_an_insert_deleted_before_it_was_answered(proxied, proxy, meanwhile, clo
 
 
 def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, postgres_wire):
-    """They raise an error, added or not; calls whose result is known can be repeated."""
+    """The call raises an error, whether or not the counts were added; it is not repeated."""
     proxied.add_counts(clock(), {"M": {"a": 1}})
     postgres_wire.when(postgres_wire.said[-1], lambda _: proxy.lose_next("answer"))
     with pytest.raises(Unavailable):
@@ -555,7 +555,7 @@ def test_stores_need_no_more_than_one_connection(make, clock):
     assert {*errors_of(store, clock).values()} <= {"OperationNotFound"}
 
 
-# -- several processes, and forks -----------------------------------------------------------------
+# -- several processes and forks ------------------------------------------------------------------
 
 PRELUDE = """
 import os, sys, warnings

@@ -229,7 +229,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
     caplog: pytest.LogCaptureFixture,
     case: str,
 ) -> None:
-    """On each kind of connection, the error names its class but never shows its message."""
+    """On each kind of connection, our error names the class of the function's error only."""
     caplog.set_level(logging.DEBUG)
     function, why = BAD[case]
     now: list[Callable[[], Any]] = [function]

@@ -1,4 +1,4 @@
-"""Four processes share a schedule, are killed and stopped, and their clock jumps: no tick twice."""
+"""Four processes share a schedule; despite kills, stops and clock jumps, no tick starts twice."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_stores_agree_with_the_evaluator_on_many_lists():
 
 
 def test_a_server_that_was_started_again_is_still_the_same(make_service):
-    """A start within a transaction of the application must still recognize the server."""
+    """After a restart, a start within an application's transaction still recognizes the server."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import new_server

@@ -83,7 +83,7 @@ def test_a_few_jobs_of_one_key_do_not_wait_for_many_of_another(place, tmp_path):
 
 
 def inversions(place, folder, each):
-    """Return by how many places work of one priority, and the priorities, were out of order."""
+    """Return how far work was out of order: within one priority, and between priorities."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)

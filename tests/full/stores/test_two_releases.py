@@ -50,7 +50,7 @@ def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_pat
         return process
 
     def start(front, method, first, count=EACH, **options):
-        """Start operations with these numbers as keys; a repeated key returns the same one."""
+        """Start operations with these numbers as keys; a repeated key gets the same operation."""
         for number in range(first, first + count):
             key = {"request_id": str(uuid.UUID(int=number + 1))}
             name = front.methods[method].start(REQUESTS[method](f"{number}", **options), **key).name
