@@ -39,5 +39,5 @@ def test_reasons_for_agents_are_those_of_the_errors_page() -> None:
     for cell, reasons in rows("for-agents.md", "## Errors of calls"):
         for reason in re.findall(r"\b[A-Z]{3}[A-Z_]+\b", reasons):
             allowed = codes[reason].partition(",")[0]
-            # The row of the two that hooks raise has both in one cell, without a code.
+            # One row has both reasons that hooks raise, without a code.
             assert allowed in cell or reason in ("UNAUTHENTICATED", "PERMISSION_DENIED"), reason

@@ -24,7 +24,7 @@ class Emptied:
         self._made = False
 
     def __call__(self, clock: Callable[[], datetime]) -> tuple[Store, ...]:
-        """Open ``count`` stores with this clock on the emptied schema; do not use earlier ones."""
+        """Empty the schema and open ``count`` stores with this clock; earlier ones are void."""
         from lro.stores.postgres import PostgresStore
 
         if self._made:

@@ -204,7 +204,7 @@ def postgres() -> PostgresServer:
 def store_maker(server: PostgresServer, **options: Any) -> Callable[..., Any]:
     """Return a function that opens an empty store with a clock, in a new schema on this server."""
     options = {**UNHURRIED, **options}
-    from lro.stores.postgres import PostgresStore  # only where there is a server to try it on
+    from lro.stores.postgres import PostgresStore  # only if there is a server to test with
 
     def make(clock: Callable[[], Any] | None = None) -> PostgresStore:
         store = PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
