@@ -1,4 +1,4 @@
-"""Modules with services for the commands that run one, and clients for these services."""
+"""Helpers that write modules with services, and run commands that serve them."""
 
 from __future__ import annotations
 

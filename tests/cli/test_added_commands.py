@@ -85,7 +85,7 @@ EXTRA = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting',
 def test_broken_command_reports_why_and_breaks_no_other(
     source: str, entry: str, said: str, added: Path, command: Lro
 ) -> None:
-    """Other commands still run. Only the error of a missing extra suggests to install it."""
+    """Other commands still run. Only the error of a missing extra suggests installing it."""
     write(added, source, f"greet = {entry}", "good = acme_good:greet")
     (added / "acme_good.py").write_text(GREET)
     assert "  good " in command("--help", status=0).out

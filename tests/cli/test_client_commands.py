@@ -73,7 +73,7 @@ def test_get_as_json(call: Lro, harness: Harness) -> None:
 
 
 def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
-    """Of several states the worst counts; a missing one is an error, but others are printed."""
+    """The worst of several states sets the status; a missing operation does not hide others."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
@@ -143,7 +143,7 @@ def test_no_server_there(call: Lro) -> None:
             assert f"(asked was {url})" in found.err
         said = call("list", "--server", url, status=Exit.CALL_FAILED).err
         assert said.startswith("lro: ListOperations failed with UNAVAILABLE: ")
-    with sockets.serving(sockets.silent) as url:  # the timeouts hold here too
+    with sockets.serving(sockets.silent) as url:  # each timeout applies
         slow = ("operations/a", "--server", url)
         found = call("wait", *slow, "--timeout", "100ms", status=Exit.CALL_FAILED)
         assert "DEADLINE_EXCEEDED" in found.err
@@ -159,7 +159,7 @@ def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
 
 
 def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
-    """``watch`` follows the operations that match at its start, and reports more than the limit."""
+    """``watch`` follows operations that match at its start, and says if the limit left some out."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2", status=0)
     assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
@@ -191,7 +191,7 @@ def test_delete(call: Lro, harness: Harness) -> None:
 
 
 def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
-    """``cancel --filter`` takes those in progress, prints their number, and can wait for them."""
+    """``cancel --filter`` cancels those in progress, prints their number, and can wait for them."""
     ended = over(harness, ResizeResponse())
     names = [started(harness, None) for _ in range(3)]
     found = call("cancel", "--filter", "name:*", "--yes", "--wait", status=0)

@@ -119,7 +119,7 @@ def test_details_and_unknown_types(call: Lro) -> None:
 
 
 def test_grpcs_url_speaks_tls(call: Lro, address: str) -> None:
-    """So a call to this plaintext server fails, and the error names the URL."""
+    """A call with TLS to this plaintext server fails, and the error names the URL."""
     options = ("--server", f"grpcs://{address}", "--call-timeout", "2s")
     said = call("get", "operations/a", *options, status=Exit.CALL_FAILED).err
     assert f"(asked was grpcs://{address})" in said

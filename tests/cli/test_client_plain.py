@@ -47,7 +47,7 @@ def test_white_space_becomes_single_spaces() -> None:
 
 
 def test_no_word_with_a_sign_of_a_shell_is_safe() -> None:
-    """Nor is an empty word or one that begins like an option; usual operation names are safe."""
+    """An empty word, or one that begins like an option, is unsafe too; operation names are safe."""
     for word in ("a", "operations/a-b_c.d", "projects/1/operations/a%2F+@x"):
         assert safe_in_shells(word)
     for sign in [*"~=:;|&$`'\"\\<>(){}[]*?!#^, \n\x1bé\u200b"]:

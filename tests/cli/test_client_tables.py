@@ -100,7 +100,7 @@ NOT_FULL: list[tuple[int, Any]] = [
 
 
 def test_list_of_server_without_views(drawing: Lro, asked: Asked) -> None:
-    """The table is made of the operations alone."""
+    """Without descriptions the table has no column of methods."""
     for status, body in NOT_FULL:
         asked.app = server = Viewing(status, body)
         found = drawing("list")

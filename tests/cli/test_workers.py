@@ -113,7 +113,7 @@ def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
 
 
 @pytest.mark.usefixtures("known")
-def test_json_has_all_that_is_known(here_lro: Lro) -> None:
+def test_json_has_every_field(here_lro: Lro) -> None:
     """The JSON is a list with all fields; its times are by the store's clock."""
     (found,) = json.loads(here_lro("workers", "work:service", "--json", status=0).out)
     names = ("start_time", "seen_time", "alive_until")

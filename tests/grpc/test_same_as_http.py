@@ -1,4 +1,4 @@
-"""HTTP and gRPC give one request the same result, error code and details (spec §12.4)."""
+"""HTTP and gRPC answer a request with the same result, error code and details (spec §12.4)."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def anonymous(found: Any, name: str) -> Any:
 def test_grpc_and_http_give_equal_results(
     where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]
 ) -> None:
-    """Each way gives the same result or error for a new operation of its own."""
+    """Each way is called with its own operation and gives the same result or error."""
     place = places(where)
     found = {}
     for way, ask in place.ways.items():

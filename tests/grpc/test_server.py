@@ -82,7 +82,7 @@ def request(**fields: Any) -> bytes:
 
 
 def test_bytes_that_are_no_message(kind: str) -> None:
-    """They are INVALID_ARGUMENT, with a message that says why (spec §1.7(6))."""
+    """Such bytes get INVALID_ARGUMENT with a message that says why (spec §1.7(6))."""
     wrong = [*((path, b"\xff") for path in (*VERBS, COUNT)), (VERBS[0], b"\x07")]
     with serving(kind, build().service, max_request=100) as address:
         for path, payload in (*wrong, (COUNT, b"\x12\x05x")):
@@ -135,7 +135,7 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: Co
 
 
 def test_parent_and_metadata_of_a_start(kind: str, counting: CountService) -> None:
-    """Functions compute them from the request and the call's metadata."""
+    """Functions compute parent and metadata from the request and the call's metadata."""
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"
@@ -208,7 +208,7 @@ def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
     return counting.service
 
 
-def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
+def test_request_id_and_validate_only_of_the_request_are_honoured(kind: str) -> None:
     """The library honours these fields, and the method sees them too."""
     seen: list[OwnRequest] = []
     service = own(OwnRequest, seen.append)
@@ -221,7 +221,7 @@ def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
     assert seen == [message, message, OwnRequest("", True)]
 
 
-def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
+def test_request_id_of_another_type_is_refused(kind: str) -> None:
     with serving(kind, own(OddRequest, lambda _: None)) as address:
         refused = ask(address, "/acme.v1.Owns/Start", binary(OddRequest(5)))
     assert refused.message == "request_id: must be a str, got 5"
@@ -271,8 +271,8 @@ class Three:
     two: Two | None = None
 
 
-def test_classes_that_proto_cannot_say() -> None:
-    """They are refused when the service is added, rather than at each call."""
+def test_circular_imports_are_refused() -> None:
+    """Circular imports are refused when the service is added, rather than at each call."""
     service = build().service
     for cls in (One, Two, Three):
         service.types.register(cls)
@@ -280,8 +280,8 @@ def test_classes_that_proto_cannot_say() -> None:
         pass
 
 
-def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """If they are registered later, errors are sent without details, and the log says why."""
+def test_late_circular_imports_cost_error_details(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """If such classes are registered later, errors have no details, and the log says why."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -330,7 +330,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 
 
 def test_written_operations_are_kept() -> None:
-    """A small operation is converted once; a large, another or a long unused one again."""
+    """A small operation is converted once, but a large, copied or long unused one again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))

@@ -128,7 +128,7 @@ class HalfRequest:
 
 @attrs.frozen
 class OddRequest:
-    """A request whose field ``request_id`` is not a text."""
+    """A request whose field ``request_id`` is not a str."""
 
     request_id: int = 0
 
@@ -351,7 +351,7 @@ def test_channel_of_the_user_is_used(face: Face) -> None:
 
 
 def test_a_transport_that_was_closed_says_so(face: Face) -> None:
-    """So does a transport that was never used, or that was closed twice."""
+    """A transport that was never used, or that was closed twice, raises the same error."""
     with odd_server(replying(name=NAME)) as odd:
         for uses in (0, 1):
             made = transport(face, odd.address)
@@ -364,7 +364,7 @@ def test_a_transport_that_was_closed_says_so(face: Face) -> None:
 
 
 def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
-    """One call without a reply replaces it; idle ones close before gateways drop them."""
+    """One call without a reply replaces the connection; an idle one closes before long."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))

@@ -1,4 +1,4 @@
-"""Tests for every framework: its module imports them all and defines the fixture ``served``."""
+"""Tests for every framework; its test module imports them and defines the fixture ``served``."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
 
 
 def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None:
-    """The path's variable fills a field of the request; an invalid body gets the edge's error."""
+    """The path variable fills a field of the request; an invalid body gets the edge's error."""
     at = f"{served.prefix}/v1/boxes/a%20b:count"
     name = served.http.post(at, json={"steps": 1}, headers=ANN).json()["name"]
     assert served.wait(name)["response"]["total"] == len("a b")
@@ -170,7 +170,7 @@ def work_held(served: Served) -> Iterator[None]:
 
 
 def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
-    """``Location`` can be requested as it is, also below a prefix of the framework."""
+    """A GET of ``Location`` finds the operation, even if the framework adds a prefix."""
     with work_held(served):
         reply = served.http.post(f"{served.prefix}{START}", json={"steps": -1}, headers=ASYNC)
     assert reply.status_code == 202, reply.text
@@ -180,7 +180,7 @@ def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
 
 
 def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
-    """The endpoint waits as ``Prefer`` asks; a 202 has a ``Location`` where its path is known."""
+    """The endpoint waits as ``Prefer`` asks; a 202 has a ``Location`` if its path is known."""
     wanted = ANN | {"prefer": "wait=60"}
     waited = served.http.post(served.own_path, json={"steps": 4}, headers=wanted)
     assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
@@ -200,7 +200,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 def test_caller_who_leaves_within_the_body_is_no_error(
     served: Served, sent: bytes, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disconnect amid the body starts no operation and logs no error."""
+    """A disconnect before the body is complete starts no operation and logs no error."""
 
     def count_of() -> int:
         every = lro.wire.ListOperationsRequest(page_size=1000)
@@ -218,7 +218,7 @@ def test_caller_who_leaves_within_the_body_is_no_error(
 
 @pytest.mark.parametrize("own", [True, False])
 def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
-    """A disconnect ends the wait of an own start or of Wait; the operation keeps running."""
+    """A disconnect ends the wait in the application's endpoint or Wait, but not the operation."""
     service, url = served.counting.service, served.http.base_url
     with work_held(served):
         name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """If ``caller`` raises one, the reply keeps its status code, text and challenge."""
+    """If ``caller`` raises this exception, the reply keeps its status code, text and challenge."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)
@@ -331,7 +331,7 @@ def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
-    """So is an unknown path that begins like those of the operations."""
+    """This includes a path that begins like those of the operations."""
     for path in ("/nothing", f"{served.prefix}/v1/unknown"):
         reply = served.http.get(path)
         assert reply.status_code == 404

@@ -115,7 +115,7 @@ class Served:
     http: httpx.Client
     plain: httpx.Client
     unnamed: httpx.Client | None = None
-    """A client for a console without ``caller``; its requests pass no proxy."""
+    """A client that reaches a console without ``caller`` directly, not through a proxy."""
     prefix: str = ""
     own_path: str = OWN
     """The path of the application's own endpoint that starts operations."""

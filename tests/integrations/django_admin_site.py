@@ -1,4 +1,4 @@
-"""A program that opens the admin of a Django project on PostgreSQL; its arguments name it."""
+"""A program that opens the admin of a Django project on PostgreSQL, given its URL and schema."""
 
 from __future__ import annotations
 

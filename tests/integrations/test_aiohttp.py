@@ -133,7 +133,7 @@ def test_body_over_the_limit_of_the_application_has_our_error() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> None:
-    """The caller learns why; aiohttp itself decompresses bodies and fails on this one."""
+    """aiohttp decompresses bodies itself; if it fails, the reply is a 400 that says so."""
     path = served.own_path if own else served.prefix + START
     headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
     reply = served.http.post(path, content=b"no gzip", headers=headers)
@@ -172,7 +172,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
     replies: list[httpx.Response] = []
     counting = build()
     name = counting.count.start(CountRequest(steps=-1), caller="ann").name
-    with addressed(application(counting)) as address:  # stops after the work has ended
+    with addressed(application(counting)) as address:  # its stop waits for the work
 
         def wait() -> None:
             replies.append(httpx.post(f"{address}/v1/{name}:wait", headers=ANN, timeout=120))

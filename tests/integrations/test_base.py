@@ -55,7 +55,7 @@ def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> Non
 
 
 def test_service_is_closed_before_what_the_application_closes(counting: Counting) -> None:
-    """The service is closed when the application's lifespan ends; the state it yields is kept."""
+    """The service closes before the application's lifespan, whose state is passed on."""
     seen: list[str] = []
 
     @contextlib.asynccontextmanager

@@ -231,7 +231,7 @@ def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs ``lro purge``; a failing ``lro`` command raises with its exit status."""
+    """The command runs ``lro purge``; a failing one raises CommandError with its exit status."""
     pytest.importorskip("click")
     call_command("lro", "purge")
     assert capsys.readouterr().out == "removed: 0\n"

@@ -112,7 +112,7 @@ def test_result_that_is_not_there_is_not_found() -> None:
             default_task_backend.get_result(name)
 
 
-def test_what_the_backend_cannot_do_is_refused() -> None:
+def test_unsupported_task_option_is_refused() -> None:
     """A task with a priority raises InvalidTask."""
     with pytest.raises(InvalidTask):
         tasks.add.using(priority=5)

@@ -73,7 +73,7 @@ def by_header(counting: Counting) -> FastAPI:
 
 
 def by_user(counting: Counting) -> FastAPI:
-    """Use a dependency with ``yield``, a prefix, and an endpoint outside the router."""
+    """Make an application with a ``yield`` dependency, a prefix, and an endpoint off the router."""
 
     async def user(request: Request) -> AsyncIterator[str]:
         with contextlib.suppress(ClientDisconnect):
@@ -203,7 +203,7 @@ def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> 
 
 
 def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClient) -> None:
-    """If the endpoint passes the message, a body of any form is accepted."""
+    """If the endpoint passes the message, a body that is not a JSON object is accepted."""
     for content, kind in [(b"[1]", "application/json"), (b"a=1", "text/plain"), (b"", "")]:
         headers = {"content-type": kind} if kind else {}
         reply = client.post("/v1/form:count", content=content, headers=headers)
@@ -294,7 +294,7 @@ def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_document_has_every_route_and_the_messages_of_starts(counting: Counting) -> None:
-    """It has the verbs, and the starts with types, library fields, links and OAuth2 security."""
+    """The document has the verbs, and the starts with types, library fields, links and OAuth2."""
     app = with_models(counting)
     document = checked(app)
     paths = document["paths"]
@@ -358,7 +358,7 @@ def service() -> Iterator[lro.Service]:
 
 
 def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
-    """These are Pydantic models, also recursive ones, dataclasses and protobuf messages."""
+    """Pydantic models (even recursive ones), dataclasses and protobuf messages have schemas."""
     protobuf = pytest.importorskip("google.rpc.error_details_pb2")
 
     @service.method("acme.v1.Books.Print", path="/v1/books:print")
@@ -452,7 +452,7 @@ def turn(request: Page) -> Page:
 
 
 def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) -> None:
-    """FastAPI parses it by the model's names and aliases; the request ID is honoured."""
+    """FastAPI parses the body by the model's names and aliases; the request ID is honoured."""
     method = service.method("acme.v1.Books.Turn", path="/v1/pages:turn")(turn)
     operations = FastAPIOperations(service)
     router = operations.router(starts=True)

@@ -1,4 +1,4 @@
-"""Tests for WSGI frameworks: :mod:`tests.integrations.checks` without those of streams."""
+"""Tests for WSGI frameworks: those of :mod:`tests.integrations.checks` except for streams."""
 
 from __future__ import annotations
 

@@ -550,7 +550,7 @@ def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
 
 
 def test_the_shape_of_a_protobuf_class():
-    """It equals the attrs class's shape except for the Python types."""
+    """The shape equals that of the attrs class, except for the Python types."""
     ours, theirs = of_attrs(), of_protobuf()
     for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
         expected, found = ours.codec(name).shape, theirs.codec(name).shape

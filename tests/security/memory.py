@@ -56,7 +56,7 @@ def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
 
 
 def serve(kind: str, shape: str, where: str, count: int, size: int) -> None:
-    """Serve large operations, store them first if in memory, and print the free port and names."""
+    """Print a free port and the names, then serve; in memory, first store large operations."""
     import uvicorn
 
     from lro.asgi import OperationsApp

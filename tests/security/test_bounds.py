@@ -109,7 +109,7 @@ def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
 
 
 def test_all_replies_have_room_for_one_page() -> None:
-    """Otherwise no full page could be sent, so smaller ``replies_bytes`` are refused."""
+    """``replies_bytes`` below ``page_bytes`` is refused, as no full page could be sent."""
     lro.Limits(page_bytes=5, replies_bytes=5)
     with pytest.raises(lro.DeclarationError, match=r"^replies_bytes: must be at least page_bytes"):
         lro.Limits(page_bytes=6, replies_bytes=5)
@@ -310,7 +310,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "objects and lists in a body, levels": (nested, None),
     "lists in a body": (lists, None),
 }
-"""A function that sends a request of a given size, and its bound if not the table's number."""
+"""For each bound: a function that makes a request of a given size; the test's bound, if set."""
 
 ELSEWHERE: Final = {
     "checkpoint or result of a step, bytes",  # tests/engine/test_checkpoints.py
@@ -357,7 +357,7 @@ def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
-    """One above the bound, the reply has the table's code and reason; at the bound it has not."""
+    """One above the bound, the reply has the table's code and reason; at the bound it does not."""
     probe, at = PROBES[what]
     at = BOUNDS[what] if at is None else at
     _, setting, refused, reason = ROWS[what]
@@ -416,7 +416,7 @@ def test_texts_of_an_error_are_cut() -> None:
 
 
 def test_details_of_an_error_are_bounded() -> None:
-    """Details that fit are sent in order; the ErrorInfo always is, without metadata if too long."""
+    """Details that fit are sent in order; the ErrorInfo always is, if need be without metadata."""
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     packed = lro.TypeRegistry().pack(info).payload
     room = MAX_DETAILS - len(json.dumps(packed, separators=(",", ":")))
@@ -704,7 +704,7 @@ def test_few_large_replies_are_made_at_once() -> None:
 
 
 def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
-    """The one sending longest is cut off once it has taken five seconds and others wait."""
+    """If others wait, the reply that has been sending longest is cut off after five seconds."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
@@ -720,7 +720,7 @@ def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
 
 
 class Slow:
-    """An ASGI caller that reads only the head of a reply, and the budget's clock."""
+    """An ASGI caller that reads only the head of a reply; ``now`` is the budget's clock."""
 
     def __init__(self, service: lro.Service) -> None:
         self.now = 0.0
@@ -866,7 +866,7 @@ def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
 
 
 def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
-    """Garbage collection frees the bytes but wakes no waiter, which finds them when it polls."""
+    """Garbage collection frees the bytes without a wake-up; the waiter finds them as it polls."""
     budget = budget_of(100)
     turns = [budget.take(100)]
 
@@ -882,7 +882,7 @@ def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_bytes_of_a_reply_are_free_when_it_is_sent(method: str) -> None:
-    """So they are even if a WSGI server keeps the reply; for HEAD, the body is empty."""
+    """The bytes are free even if a WSGI server keeps the reply; for HEAD the body is empty."""
     service = service_of()
     service.start(METHOD, WorkRequest())
     app = lro.wsgi.OperationsApp(service)

@@ -182,13 +182,13 @@ def test_second_caller_is_answered_while_hook_blocks(
 
 
 def check_ok(found: Any) -> None:
-    """Check that a call succeeded; a gRPC reply is bytes, as errors were raised before."""
+    """Check that a call succeeded; a gRPC call returns bytes, or has raised its error."""
     assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
 @pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "FullBatch"])
 def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
-    """More slow callers than such threads do not delay another caller."""
+    """Even if slow callers outnumber these threads, another caller is answered."""
     slow = 4
     entered = threading.Semaphore(0)
     opened = threading.Event()
@@ -297,7 +297,7 @@ WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
 def test_hooks_see_context_variables_of_their_own_request() -> None:
-    """They see what a middleware or an async ``authenticate`` has set, in any thread."""
+    """Hooks see what a middleware or an async ``authenticate`` has set, in any thread."""
     seen: list[str] = []
 
     async def authenticate(headers: Mapping[str, str]) -> str:

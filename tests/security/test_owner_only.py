@@ -77,7 +77,7 @@ def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
 
 @pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
 def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
-    """Otherwise callers could start the guarded service's method without authentication."""
+    """The edge refuses it, as callers could start the method without authentication."""
     guarded, opened = build(owner_only=True), build().service
     with pytest.raises(lro.DeclarationError) as refused:
         make(opened, starts={"/v1/open": guarded.count})
@@ -99,7 +99,7 @@ each_edge = pytest.mark.parametrize(
 
 @each_edge
 def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> None:
-    """Without it all callers would share the empty name, and see each other's operations."""
+    """All callers would share the empty name, and see each other's operations."""
     counting = build(owner_only=True)
     with pytest.raises(lro.DeclarationError, match=r"^authenticate: is needed, since"):
         make_edge(counting.service)
@@ -111,7 +111,7 @@ def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> 
 def test_log_warns_of_authorize_without_authenticate(
     make_edge: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not refused, as ``authorize`` may decide without the caller's name."""
+    """Such an edge is not refused, as ``authorize`` may decide without the caller's name."""
     counting = build(authorize=lambda caller, verb, name: True)
     make_edge(counting.service, authenticate=lambda headers: None)
     assert caplog.text == ""

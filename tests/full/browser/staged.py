@@ -55,7 +55,7 @@ class ImportResponse:
 
 
 Step = Callable[[Any], object]
-"""A step of the work, called with its job; if it does not return None, it returns the response."""
+"""A step of the work, called with the job; a result other than None is the response."""
 
 
 class Stage:

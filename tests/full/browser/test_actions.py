@@ -163,7 +163,7 @@ def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, bes
     assert [*stage.service.paused()] == [RESIZE]
 
 
-def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
+def test_every_action_works_by_keyboard(stage: Stage, show: Show) -> None:
     """The keyboard can filter, move, mark, cancel, open and delete."""
     first, second = stage.start("first"), stage.start("second")
     page = show()

@@ -23,7 +23,7 @@ def sizes() -> dict[str, tuple[int, int]]:
 
 
 def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
-    """Page, style and script count; the other views load one more file when first opened."""
+    """The 22 KB are page, style and script; the other views load one more file when opened."""
     found = sizes()
     assert set(found) == {*FIRST, "views.js", "icon.svg"}
     assert sum(found[name][1] for name in FIRST) <= 22 * 1024
@@ -34,7 +34,7 @@ def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
 
 
 def test_files_have_nothing_that_the_policy_refuses() -> None:
-    """They do not build markup from text, have no inline style and name no other server."""
+    """The files do not build markup from text, have no inline style and name no other server."""
     forbidden = (
         r"https?://(?!www\.w3\.org/2000/svg)[\w.]|innerHTML|outerHTML|insertAdjacentHTML"
         r"|document\.write|eval\(|\bFunction\(|style="

@@ -116,7 +116,7 @@ def test_shapes_lie_where_the_result_says(page: Page) -> None:
 
 
 def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
-    """Start is disabled until the new picture is loaded: it would be drawn on the old one."""
+    """Start is disabled until the new picture loads, so no result is drawn on the old one."""
     answers: list[Route] = []
     page.route("**/pictures/coins.png", lambda route: answers.append(route))
     start = page.get_by_role("button", name="Start")

@@ -254,7 +254,7 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
 
 @pytest.mark.usefixtures("harmless")
 def test_hostile_address_is_only_a_text(page: Page) -> None:
-    """In the address it is a filter, parent, name, tab or minutes; invalid ones do no harm."""
+    """A hostile filter, parent, name, tab or range in the address does no harm."""
     box = page.get_by_role("searchbox", name="Filter")
     for number, text in enumerate(TEXTS[::7]):
         query = urlencode({"filter": text, "parent": text if number % 2 else ""})

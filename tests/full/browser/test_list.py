@@ -36,7 +36,7 @@ def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page)
 
 
 def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
-    """So rows do not move under the pointer."""
+    """The button keeps rows from moving under the pointer."""
     first = stage.start("first")
     page = show()
     expect(row(page, first)).to_be_visible()

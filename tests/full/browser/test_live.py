@@ -20,7 +20,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:
-    """They load the page, its style, its script, the session and the list."""
+    """The five requests are for the page, its style, its script, the session and the list."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url.removeprefix(site)))
     page = show()
@@ -77,7 +77,7 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
     with page.expect_response(lists):
         route.fulfill(response=reply)
     with page.expect_response(lists):
-        """Another one."""
+        """Wait for one more list."""
     shows(page, work, "Succeeded")
 
 

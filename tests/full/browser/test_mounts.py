@@ -78,7 +78,7 @@ def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
 
 
 def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPage) -> None:
-    """They share an origin, but each has its own path and token."""
+    """Two consoles share an origin, but each has its own path and token."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -152,7 +152,7 @@ def test_console_shows_operations_of_another_server(open_page: OpenPage) -> None
         page.close()
 
 
-def test_reader_can_do_nothing_and_what_is_hidden_is_hidden(
+def test_console_without_actions_has_no_buttons_and_redacts_fields(
     stage: Stage, open_page: OpenPage, serve: Serve
 ) -> None:
     """Without actions the page has no buttons; fields that ``redact`` removes are not shown."""

@@ -172,7 +172,7 @@ def test_1000_operations_are_cancelled_though_some_refuse(
 
 
 def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page) -> None:
-    """Nor do Back and Forward: the action needs a new confirmation."""
+    """Reload, Back and Forward close the dialog; the action needs a new confirmation."""
     page.get_by_role("link", name=work[-8:]).click()
     page.get_by_role("button", name="Cancel…").click()
     page.reload()

@@ -19,7 +19,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: Page) -> None:
-    """They update from its start to its end without a reload."""
+    """Progress and timeline update from start to end without a reload."""
     open_operation(page, work)
     expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
     stage.progress("work", 0.25, "scaling")
@@ -69,7 +69,7 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
 
 
 def test_expiry_priority_and_origin_are_shown_in_rows(scripted: Scripted, show: Show) -> None:
-    """The rows show the latest start, the priority and the origin, with a link to a rerun's one."""
+    """Rows show the latest start, the priority and the origin, as a link if it is an operation."""
     moment = "2030-01-02T12:04:05Z"
     scripted.operations["operations/b"] = {"name": "operations/b"}
     known = {"name": "operations/b", "state": "IN_PROGRESS", "origin": "p/q/operations/a b"}

@@ -57,7 +57,7 @@ def minute(page: Page) -> list[str]:
 
 
 def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> None:
-    """This includes the stream of the work in progress; the overview sends fewer requests."""
+    """The stream of the work in progress counts as one; the overview sends fewer requests."""
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()

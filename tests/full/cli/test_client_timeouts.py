@@ -77,7 +77,7 @@ def test_how_many_are_left(drawing: Lro, harness: Harness, monkeypatch: pytest.M
 
 
 def test_message_names_operations_that_go_on(call: Lro, harness: Harness) -> None:
-    """The message says how to wait for them again; it does not name all of many."""
+    """The message says how to wait for them again; of many operations it names only some."""
     names = [started(harness) for _ in range(12)]
     found = call("wait", names[0], "--timeout", IN_TIME)
     assert (found.status, found.out) == (Exit.RUNNING, "")

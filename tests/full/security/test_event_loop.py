@@ -119,7 +119,7 @@ Routes = Mapping[str, tuple[str, str]]
 
 
 def routes(name: str) -> Routes:
-    """Return the verbs that the requests use."""
+    """Return the HTTP method and path of each verb for this operation."""
     return {
         "get": ("GET", f"/v1/{name}"),
         "list": ("GET", "/v1/operations"),
@@ -145,7 +145,7 @@ HEADERS: Final = (
 
 
 def of_characters(chosen: Routes) -> Iterator[Asked]:
-    """Repeat characters in each header, the query, the path and the body of each verb."""
+    """Yield requests that repeat characters in each header, the query, the path and the body."""
     for what, method, path, value, text in each(chosen, ";%/\xe9"):
         where: dict[str, Any] = {"what": what, "method": method, "path": path.encode()}
         for header in HEADERS.split():
@@ -208,7 +208,7 @@ BODIES: Final[Mapping[str, Callable[[], bytes]]] = {
 
 
 def of_bodies(chosen: Routes) -> Iterator[Asked]:
-    """Send bodies of each structure to each verb."""
+    """Yield requests with a body of each structure to each verb."""
     for verb, (method, path) in chosen.items():
         for kind, make in BODIES.items():
             body = make()
@@ -234,7 +234,7 @@ MANY_HEADERS: Final[Mapping[str, Callable[[], list[tuple[bytes, bytes]]]]] = {
 
 
 def of_headers(chosen: Routes) -> Iterator[Asked]:
-    """Send many headers, and headers of each structure, to each verb."""
+    """Yield requests with many headers, and with headers of each structure, to each verb."""
     for verb, (method, path) in chosen.items():
         where: dict[str, Any] = {"method": method, "path": path.encode(), "body": b'{"a": 1}'}
         for kind, make in MANY_HEADERS.items():
@@ -250,7 +250,7 @@ QUERIES: Final = ("&", "key&", "key=1&", "a=b&", "%41", "%", "+", "=", "filter=a
 
 
 def of_targets(chosen: Routes) -> Iterator[Asked]:
-    """Send paths and queries of each structure to each verb."""
+    """Yield requests with a path or query of each structure to each verb."""
     for what, method, path, long, _ in each(chosen, PATHS):
         end = b":" + path.rpartition(":")[2].encode() if ":" in path else b""
         for begin in (b"/v1/operations/a", b"/"):
@@ -287,7 +287,7 @@ FILTERS: Final[Mapping[str, str]] = {
 
 
 def of_filters(_: Routes) -> Iterator[Asked]:
-    """Send filters of repeated pieces and of expensive structures."""
+    """Yield lists whose filters repeat pieces or have expensive structures."""
     texts = dict(FILTERS)
     for text in PIECES:
         long = text * (8192 // len(text))
@@ -308,7 +308,7 @@ KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
     "characters": ("list cancel page", of_characters),
     "filters": ("", of_filters),
 }
-"""By the varied part of a request: verbs that read it differently, and the requests."""
+"""For each varied part of a request: the verbs to call, and a generator of requests."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
