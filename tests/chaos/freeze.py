@@ -23,7 +23,7 @@ from tests.chaos.world import Ground, World
 from tests.waiting import until_async
 
 LEASES: Final = 3
-"""How many leases long a server is frozen."""
+"""For how many leases a server stays frozen."""
 
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}

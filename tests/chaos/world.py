@@ -23,7 +23,7 @@ from tests.waiting import until_async
 class Ground:
     """The surroundings of a world.
 
-    ``lease`` is in seconds; ``margin`` is the time after the end of a lease for callers to see it.
+    Times are in seconds; callers must know the outcome ``margin`` after the end of a lease.
     """
 
     folder: Path

@@ -106,7 +106,7 @@ class Held(InlineExecutor):
 
 
 class FakeWork:
-    """The workers of a process: holds the names that the test gives and records cancel requests."""
+    """The work of a process: holds the names that the test gives and records cancel requests."""
 
     owner = "us"
     skipped: frozenset[str] = frozenset()
@@ -127,7 +127,7 @@ class FakeWork:
         self.cancelled.append(name)
 
     def release_queued(self) -> None:
-        """Do nothing: no work was given up."""
+        """Do nothing: there is no work to release."""
 
     def work_waits(self) -> None:
         """Do nothing: nobody claims work."""

@@ -1,4 +1,4 @@
-"""Handles that an in-process start returns: message classes of the method, sync and async calls."""
+"""Handles of in-process starts: results as message classes, in sync and async calls."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_result_of_finished_work_is_response(service, ask):
 
 
 def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
-    """Properties do not read the store, and a handle that has seen the end is never read again."""
+    """Properties do not read the store; once the end was seen, ``refresh`` does not either."""
     started = declared(service).start(WorkRequest())
     assert (started.done, started.metadata) == (False, None)
     reporter = service.reporter(started.name)

@@ -48,7 +48,7 @@ class Kept:
 
 
 class Hung:
-    """A service whose function hangs and whose maintenance stops, so others see it as dead."""
+    """A service with a hanging function and no maintenance, so others see it as dead."""
 
     def __init__(self, make_service, store, **options):
         self.executor = ThreadExecutor(1)
@@ -105,7 +105,7 @@ def build(store, make_service):
 
 
 def alive_until(store):
-    """Return the time until which the store's only worker is alive."""
+    """Return when the lease of the store's only worker ends."""
     (worker,) = store.workers()
     return worker.alive_until
 
@@ -304,7 +304,7 @@ def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
 
 
 def test_work_with_too_many_attempts_ends(store, make_service):
-    """Attempts that a stop cut short count, so repeated evictions do not rerun it for ever."""
+    """Attempts that were stopped count too, so repeated evictions cannot rerun it for ever."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -530,7 +530,7 @@ def test_lost_work_of_an_unknown_method_is_ended_by_callers(
 
 @EACH_STORE
 def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
-    """It waits, and no worker declares its method. Claimed work and known methods go on, hidden.
+    """Waiting work is removed if no worker declares its method; other work goes on, hidden.
 
     Operations that a cancel has already ended are only removed.
     """
@@ -684,7 +684,7 @@ class Pair:
         return self.worker.start(NAME, WorkRequest()).name
 
     def taken_over_after(self, *seconds):
-        """Advance by each of these times and scan; return after each whether the work was lost."""
+        """After each of these pauses, scan; return whether the work was found lost at each scan."""
         found = []
         for some in seconds:
             self.clock.advance(some)
@@ -814,7 +814,7 @@ def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
 
 
 def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_service, store):
-    """A claim that was made before the declaration found nothing, but does not delay it."""
+    """An earlier claim, before the declaration, found nothing; the next one is not delayed."""
     service = make_service(store, Held())
     service.run_maintenance()
     method_of(service, never)
@@ -832,7 +832,7 @@ def suspect(waiting, store, clock):
 
 
 def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
-    """Under a steady load other work is always due, so the suspect would never run."""
+    """Otherwise a steady load of other work would keep the suspect waiting for ever."""
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()

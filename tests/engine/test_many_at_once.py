@@ -93,7 +93,7 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
 def test_workers_are_read_once_for_a_page_of_undeclared_methods(
     service: lro.Service, verb: str
 ) -> None:
-    """Each operation needs to know whether a worker still declares its method."""
+    """Whether a worker still declares the method must be known for each operation."""
     count = 450
     start(service, count)
     other = lro.Service(service.store, InlineExecutor(), maintenance=False)
@@ -255,7 +255,7 @@ def test_what_cannot_be_rerun_is_left_out(
 def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """An error that would stop all further reruns, too, is raised."""
+    """An error that would also stop the other reruns is raised, and the call ends."""
     service, work = make_service(executor=InlineExecutor()), Server()
     method = method_of(service, work)
     for text in ("a", "b", "c"):

@@ -246,7 +246,7 @@ def test_many_are_started_together(make_service, store, how):
 
 
 def test_many_have_an_id_each_or_none(make_service, store):
-    """A wrong number of ids is the caller's mistake: it raises, and nothing is started."""
+    """A wrong number of ids is the caller's mistake: the call raises, and nothing is started."""
     service = make_service(store)
     work = declared(service)
     with pytest.raises(InvalidArgument, match="must be one for each of the 2 requests, got 1"):

@@ -60,7 +60,7 @@ class Outcomes(Observer):
 def raising(
     service: Service, *errors: BaseException, is_async: bool = False, **options: Any
 ) -> tuple[Any, list[int]]:
-    """Register a method that raises one of the errors per attempt; return it and its attempts."""
+    """Register a method that raises the next error in each attempt; return it and its attempts."""
     attempts: list[int] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -227,7 +227,7 @@ class _Unspeakable(Exception):
 
 
 class _Endless(RetryLater):
-    """Has a pause that no date can hold, which its constructor would refuse."""
+    """Has a pause beyond any valid date, which the constructor would refuse."""
 
     def __init__(self) -> None:
         super().__init__(timedelta(0))

@@ -62,7 +62,7 @@ refuse = raising(PermissionDenied("go away"))
 
 @pytest.fixture
 def build(make_service):
-    """A function that makes a service with a method that has no function."""
+    """A function that makes a service and declares a method without a function."""
 
     def make(**options):
         service = make_service(**options)
@@ -116,7 +116,7 @@ def test_disabled_verb_is_refused_before_arguments(build, verb):
 
 
 def test_all_arguments_are_checked_before_permission(build):
-    """So are timeout, filter and page; a wait's deadline comes before existence (spec §4.4)."""
+    """Timeout, filter and page come before it; a wait's deadline before existence (spec §4.4)."""
     service = build(authorize=refuse)
     with pytest.raises(InvalidTimeout):
         service.wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)

@@ -46,7 +46,7 @@ def quick(store, make_service):
 
 @pytest.fixture
 def kept(store, make_service):
-    """A service that has claimed an operation with its start, the name, and its executor."""
+    """A service, the name of an operation that its start has claimed, and the executor."""
     executor = Held()
     service = make_service(store, executor)
     return service, method_of(service).start(WorkRequest("x")).name, executor
@@ -140,7 +140,7 @@ def nap(request: WorkRequest) -> None: ...
 
 
 class Apart(Held):
-    """Runs its tasks in another thread than the one that claims."""
+    """An executor whose tasks do not run in the thread that claims them."""
 
     submits_block = False
 
@@ -299,7 +299,7 @@ def test_start_during_close_is_handed_back(make_service, clock):
 
 
 def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
-    """An inline start runs the function, so the close gives it only the drain time of work."""
+    """An inline start runs the function, so the close waits for it only as long as for work."""
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
@@ -426,7 +426,7 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
     ],
 )
 def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
-    """Values other than None and bools are a mistake, texts too; other errors are passed on."""
+    """Any value but None or a bool is a mistake, even a text; other errors are passed on."""
     service = make_service()
     with pytest.raises(error, match=sentence):
         method_of(service, validate=validate).start(WorkRequest())

@@ -474,7 +474,7 @@ def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatc
 
 
 class Counted(PerProcess):
-    """Adds itself to a list when it is made, also again in a child process; or raises there."""
+    """Adds itself to a list whenever ``__init__`` runs, also in a child; ``fails`` raises there."""
 
     def __init__(self, made: list[object], *, fails: bool = False) -> None:
         if fails and self in made:
@@ -554,7 +554,7 @@ def test_import_works_on_a_system_without_fork(monkeypatch):
 
 @forks
 def test_a_service_starts_again_in_a_child(make_service, store):
-    """The child has a new owner name, no work and no waiters; the parent's state stays there."""
+    """The child has a new owner name, no work and no waiters; the parent keeps its own."""
     service = make_service(store)
     method = declared(service)
     name, owner = method.start(WorkRequest()).name, service.edges.work.owner

@@ -327,7 +327,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
 
 
 class Running:
-    """Counts, for each text, how many functions run at once; has the order of their starts."""
+    """Counts, per request text, how many functions run at once, and records their order."""
 
     def __init__(self) -> None:
         self.lock, self.now, self.most = threading.Lock(), Counter[str](), Counter[str]()
@@ -362,7 +362,7 @@ def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> 
     assert (running.most["a"], running.most["b"]) == (1, 1)
     assert sorted(running.order) == sorted(["a"] * 12 + ["b"] * 3 + [""] * 3)
     last = max(place for place, text in enumerate(running.order) if text == "b")
-    assert last <= 3 + 6 + 3  # besides "b": one "a" for each, and what was claimed with them
+    assert last <= 3 + 6 + 3  # 3 of "b", 6 claimed first, one "a" beside each "b"
 
 
 @EACH_STORE

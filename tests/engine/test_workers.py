@@ -180,7 +180,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
 def test_silent_worker_declares_no_method_from_when_it_is_silent(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its methods no longer count at once, not only after the minute that precedes the log line."""
+    """Only the log line waits for a minute, as it does for other work without a worker."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     store.renew(said(clock, "old", methods=("acme.v1.Works.Old",)))
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_silent_worker_declares_no_method_from_when_it_is_silent(
 def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting a long queue takes long, so it does not follow each batch."""
+    """Counting a long queue takes long, so it is not done after each batch."""
     more, waiting_work = [True, True, False], store.waiting
     calls: list[str] = []
 

@@ -494,7 +494,7 @@ def signalled():
     ],
 )
 def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
-    """First the work is handed back, and its message is requeued."""
+    """The work is handed back first, and its message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)

@@ -36,7 +36,7 @@ INTERRUPTED = "interrupted"
 
 
 def call_of(do, *, function=process_methods.task, reference=None, **options):
-    """Return the message with which a parent has a child run a task."""
+    """Return the message by which a parent tells a child to run a task."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
     rest = {"do": do, "pipe": os.devnull, "how": "detail"}

@@ -19,7 +19,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = 300.0
-"""A time in seconds that no nap needs."""
+"""Far more seconds than a nap takes."""
 
 
 @attrs.frozen

@@ -283,7 +283,7 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
 def test_the_broker_is_away(mortal, shaky, request_id):
-    """A start raises that error, and nothing is stored."""
+    """A start raises Unavailable, and nothing is stored."""
     mortal.kill()
     for _ in range(2):  # first detected, then remembered
         with pytest.raises(Unavailable, match="broker cannot be reached"):

@@ -118,7 +118,7 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 def test_a_decorated_function_brings_its_registry(module, service, caplog):
-    """The child knows the registry's custom codecs; the module's own service stays idle."""
+    """The child knows the registry's custom codecs, and does not use the module's own service."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
