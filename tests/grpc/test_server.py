@@ -280,7 +280,7 @@ def test_circular_imports_are_refused() -> None:
         pass
 
 
-def test_late_circular_imports_cost_error_details(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_late_circular_imports_cost_details(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """If such classes are registered later, errors have no details, and the log says why."""
     service = build().service
     with serving(kind, service) as address:
