@@ -220,7 +220,7 @@ def test_page_walk_follows_the_model(case, store, clock, make_service):
         walk.step(step)
 
 
-def test_the_numbers_are_those_of_the_vectors():
+def test_page_constants_match_the_vectors():
     """The page sizes and the lifetime of page tokens match."""
     from lro._model import page_tokens
 

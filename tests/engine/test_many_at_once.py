@@ -297,7 +297,7 @@ def test_rerunning_all_awaits_hooks_of_a_loop(make_service: MakeService) -> None
     assert (work.seen, asked) == (["a", "a"], [NAME, NAME])
 
 
-def test_coroutines_have_them_too(service: lro.Service) -> None:
+def test_async_forms_cancel_and_delete_all(service: lro.Service) -> None:
     start(service, 2)
 
     async def both() -> tuple[int, int]:

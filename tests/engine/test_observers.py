@@ -532,7 +532,7 @@ def test_records_within_a_function_get_the_facts_of_its_operation(make_service, 
 
 @EACH_EXECUTOR
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_functions_are_called_within_what_is_around_them(make_service, clock, executor, attempts):
+def test_around_hook_wraps_each_attempt(make_service, clock, executor, attempts):
     """Each attempt enters ``around`` with its job, in the thread or task of the function."""
     calls = []
 

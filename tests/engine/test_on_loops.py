@@ -245,7 +245,7 @@ def test_many_are_started_together(make_service, store, how):
     assert answer(service, ended(service, third)) == "c"
 
 
-def test_many_have_an_id_each_or_none(make_service, store):
+def test_start_many_takes_one_request_id_per_request(make_service, store):
     """A wrong number of ids is the caller's mistake: the call raises, and nothing is started."""
     service = make_service(store)
     work = declared(service)
@@ -441,9 +441,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
 
 
 @on_a_loop
-async def test_a_report_whose_function_is_given_up_while_it_pauses(
-    make_service, clock, monkeypatch
-):
+async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock, monkeypatch):
     """The report waits for the store when the function is cancelled, and is never written."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
     store, refused = MemoryStore(clock), []

@@ -190,7 +190,7 @@ def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService
     assert service.get(names[0]).done
 
 
-def test_others_are_notified(make_service: MakeService) -> None:
+def test_pause_and_resume_notify_other_processes(make_service: MakeService) -> None:
     service = make_service(executor=InlineExecutor())
     method_of(service)
     said: list[str] = []
@@ -228,7 +228,7 @@ def another(store: Any) -> Store:
     return PostgresStore(shared_server().url, schema=store.schema)
 
 
-def test_coroutines_have_them_too(make_service: MakeService, clock: ManualClock) -> None:
+def test_async_forms_pause_and_resume(make_service: MakeService, clock: ManualClock) -> None:
     service = make_service(executor=InlineExecutor())
     method_of(service)
 

@@ -262,7 +262,7 @@ def test_operation_says_which_schedule_has_started_it() -> None:
     assert service.get(mine, view="FULL").description.origin == ""
 
 
-def test_of_a_new_schedule_nothing_was_missed() -> None:
+def test_new_schedule_has_no_missed_ticks() -> None:
     """The same holds after its expression or time zone has changed."""
     reports = reports_at(NOON, "0 3 * * *")
     assert (reports.known.last_tick, reports.known.tick) == (None, NOON)

@@ -246,7 +246,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     assert len(service.edges.work.held()) == 1
 
 
-def test_work_that_is_cancelled_while_it_is_stored(doubtful):
+def test_work_cancelled_during_its_insert_never_runs(doubtful):
     """A caller knows its name from a list. The function is never called."""
     service, store, _ = doubtful
     called = []
@@ -540,7 +540,7 @@ def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
         until(looked)
 
 
-def test_one_start_counts_for_all(make_service, clock):
+def test_concurrent_starts_share_one_count(make_service, clock):
     """Concurrent starts share one count of the store; later starts add themselves to it."""
     asking = set()
 

@@ -409,7 +409,7 @@ def test_a_key_is_a_text(make_service: MakeService) -> None:
         method.start(WorkRequest())
 
 
-def test_no_key_is_kept(make_service: MakeService) -> None:
+def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> None:
     """Only its hash is stored, because a key may be a large part of the request."""
 
     class Key(str):

@@ -177,7 +177,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
     assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old", METHOD]
 
 
-def test_silent_worker_declares_no_method_from_when_it_is_silent(
+def test_methods_of_a_silent_worker_stop_counting_at_once(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the log line waits for a minute, as it does for other work without a worker."""

@@ -90,7 +90,7 @@ def make_remote():
 
 
 @pytest.mark.parametrize("check", REMOTE_CHECKS, ids=lambda check: check.__name__)
-def test_it_keeps_the_promises_of_its_kind(check, make_remote):
+def test_executor_passes_the_remote_checks(check, make_remote):
     run_remote_check(check, make_remote)
 
 
@@ -100,7 +100,7 @@ def test_a_broken_remote_executor_is_found():
         check_remote_executor(lambda work: InlineExecutor())
 
 
-def test_what_it_says_of_itself():
+def test_properties_of_the_celery_executor():
     executor = CeleryExecutor(app_on("memory://"), queue="q", redelivery=timedelta(minutes=5))
     assert executor.cancel_support is CancelSupport.COOPERATIVE
     assert executor.redelivery == timedelta(minutes=5)
@@ -149,7 +149,7 @@ def publisher(*, app=None, seconds=1, connections=1):
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_broker_that_is_not_there(unused_address, scheme, monkeypatch):
+def test_start_is_refused_without_a_broker(unused_address, scheme, monkeypatch):
     """A start is refused; further starts right after it are refused without another attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_a_dead_connection_is_replaced_once():
     assert failures == []
 
 
-def test_all_connections_are_in_use():
+def test_start_is_refused_while_all_connections_are_in_use():
     """A start that gets no connection in time raises; the broker still counts as reachable."""
     broker = publisher(seconds=0.01)
 
@@ -493,7 +493,7 @@ def signalled():
         (SystemExit(1), ValueError("the store is broken"), SystemExit),  # its lease expires later
     ],
 )
-def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
+def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, hand_back, raised):
     """The work is handed back first, and its message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
@@ -513,7 +513,7 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
     assert "soft time limit" in caplog.text
 
 
-def test_work_without_a_way_to_hand_it_back(signalled):
+def test_work_that_cannot_be_handed_back_keeps_its_lease(signalled):
     """The work is not handed back; its lease expires later."""
     work = signalled(SystemExit(1))
     work.worker_task = CeleryWorkerTask(work.work, None)

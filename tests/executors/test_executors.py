@@ -339,7 +339,7 @@ def test_what_was_submitted_to_a_loop_that_is_closed_before_it_begins_is_given_u
     assert executor.join(0)
 
 
-def test_a_task_for_a_loop_that_has_been_closed_is_refused_or_given_up():
+def test_task_for_a_closed_loop_is_refused():
     """The submit refuses it, whether or not an earlier call has noticed the closed loop."""
     executor = AsyncioExecutor(2, loop="running")
     loop = asyncio.new_event_loop()

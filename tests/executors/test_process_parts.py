@@ -111,7 +111,7 @@ def told(number, error=None):
         ("fail", [], Code.INTERNAL),
     ],
 )
-def test_call_ends_as_its_messages_say_that_came_before_it_began(do, script, last):
+def test_call_heeds_messages_that_came_before_it_began(do, script, last):
     """Replies to earlier reports are skipped; a stop takes effect whenever it comes."""
     function = process_methods.async_task if do.startswith("await") else process_methods.task
     *_, found = lived(Line(call_of(do, function=function), *script))

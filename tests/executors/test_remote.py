@@ -170,7 +170,7 @@ def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
     assert list(store.page("", None, 9).records) == []
 
 
-def test_a_start_whose_stored_name_is_refused(service, sending, clock):
+def test_stored_start_sends_its_name_later(service, sending, clock):
     """The operation waits, and its name is sent later."""
     sending.late_error = Unavailable("the broker is away")
     name = service.start(NAME, WorkRequest()).name

@@ -17,7 +17,7 @@ from tests.work_messages import WorkRequest
 @pytest.mark.parametrize(
     "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
 )
-def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, function):
+def test_around_hook_wraps_functions_in_children(tmp_path, function):
     """The child imports ``around`` by its path and knows the facts of the operation."""
     store = SQLiteStore(tmp_path / "operations.db")
     with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:

@@ -258,7 +258,7 @@ def found_by(harness: Harness, name: str) -> Operation | None:
     return None
 
 
-def test_the_store_is_away_when_a_name_comes(far):
+def test_message_is_requeued_while_the_store_is_unavailable(far):
     """The message is requeued until the store is back."""
     harness, unattended = far(), far()
     tally = harness.gate("tally")
@@ -282,7 +282,7 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
 
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
-def test_the_broker_is_away(mortal, shaky, request_id):
+def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
     """A start raises Unavailable, and nothing is stored."""
     mortal.kill()
     for _ in range(2):  # first detected, then remembered

@@ -222,7 +222,7 @@ def test_an_error_to_try_again_after_must_be_found():
 
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
-def test_others_are_admitted(function):
+def test_other_functions_are_admitted(function):
     """The function may be found later, or the method has no function."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).admit(spec)
@@ -306,7 +306,7 @@ OTHER_PLACES = [
 
 
 @pytest.mark.parametrize(("text", "said"), OTHER_PLACES)
-def test_a_module_that_is_another_in_the_child(module, service, caplog, text, said):
+def test_module_that_differs_in_the_child_fails_its_operations(module, service, caplog, text, said):
     """Operations end with an error, and the log has the reason; the child is reused."""
     made = module("other_place", text)
     own = getattr(made, "service", service)
@@ -329,7 +329,7 @@ def test_a_module_that_is_another_in_the_child(module, service, caplog, text, sa
         ("import time; time.sleep(3600)", (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")),
     ],
 )
-def test_a_module_whose_import_does_not_end(module, start, end):
+def test_endless_import_is_stopped(module, start, end):
     """The import is stopped like any function that does not end."""
     made = module("slow_place", f"if is_worker_process(): {start}\n{BODY}")
     with Service(MemoryStore(), ProcessExecutor(1, grace=timedelta(0))) as service:
@@ -349,7 +349,9 @@ def test_a_module_whose_import_does_not_end(module, start, end):
         ("kill -9 $$", (Code.ABORTED, "WORKER_LOST"), "its process was ended by SIGKILL"),
     ],
 )
-def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, program, expected, said):
+def test_child_that_cannot_start_fails_its_operation(
+    service, tmp_path, monkeypatch, caplog, program, expected, said
+):
     """Its operation ends and is not retried for ever; the next operation may succeed."""
     python = tmp_path / "python"
     if program is not None:

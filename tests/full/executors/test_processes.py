@@ -142,7 +142,7 @@ def test_limits_of_checkpoints_hold_in_children(harness, size, end):
 # -- the contract ------------------------------------------------------------------------------
 
 
-def test_what_it_says_of_itself():
+def test_properties_of_the_process_executor():
     """It can kill running work. It has one child per CPU, and starts none before it needs one."""
     executor = ProcessExecutor()
     assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
@@ -308,7 +308,7 @@ def test_large_messages_cross(harness):
         (process_methods.async_task, "give:half a pair"),
     ],
 )
-def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
+def test_lone_surrogates_end_the_operation(harness, function, do):
     service, method = harness(function)
     who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
     before = child_of(service, who)

@@ -256,7 +256,7 @@ def make_remote(held: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
 
 @pytest.mark.parametrize("check", REMOTE_CHECKS, ids=lambda check: check.__name__)
-def test_it_keeps_the_promises_of_its_kind(
+def test_executor_passes_the_remote_checks(
     check: RemoteCheck, make_remote: Callable[..., Any]
 ) -> None:
     run_remote_check(check, make_remote)
