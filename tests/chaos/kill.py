@@ -113,7 +113,7 @@ def _trap(world: World, row: Row) -> Trap | None:
         return None
     point, moment, most = world.random.choice(row.places)
     count, delay = world.random.randint(1, most), 0.0
-    if point is Point.EXPIRE and moment is _W:  # has no update to be within
+    if point is Point.EXPIRE and moment is _W:  # expiry has no such moment
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
     alone = row.scene == "child"
     return Trap(point=point, moment=moment, count=count, delay=delay, child_only=alone)

@@ -190,7 +190,7 @@ def test_error_that_cannot_be_described_is_internal(make_service, colour, part, 
 
 
 def test_error_details_with_surrogates_are_escaped():
-    """Surrogates in the field name, too: the caller gets INVALID_ARGUMENT, not INTERNAL."""
+    """So are those in the field's name; the caller gets INVALID_ARGUMENT, not INTERNAL."""
     description = "no file \\udcff.png"
     error = InvalidArgument("half\ud800", "no file \udcff.png")
     types = TypeRegistry()
@@ -466,7 +466,7 @@ def settled(metadata, state):
 def test_cancellation_that_no_function_sees_has_final_metadata(
     make_service, store, clock, between, settle, meanwhile
 ):
-    """The operation waits, is handed back, is lost or failed; or the cancel comes just then."""
+    """The cancel comes before or during a wait, a hand-back, a recovery or a retry."""
     executor = Held()
     service = make_service(store, executor)
     other = make_service(store, Held(busy=True))

@@ -72,7 +72,7 @@ def test_each_end_has_a_pending_notification(store, make_service, clock, end, st
 
 
 def test_reporter_end_has_a_pending_notification(store, make_service):
-    """With a response, an error, no result or a cancellation; a second end changes nothing."""
+    """The end is a response, an error, no result or a cancel; a second end changes nothing."""
     notifier = RecordingNotifier()
     service = make_service(store, webhooks=notifier)
     method = declared(service)

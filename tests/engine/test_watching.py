@@ -281,7 +281,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
 
 @virtually
 async def test_unnamed_changes_are_read_soon(harness):
-    """It comes before the next regular read, but slow reads are spaced out."""
+    """The read comes before the next regular one, but slow reads are spaced out."""
     (name,) = harness.start()
     updater, looks = harness.service.edges.runtime.updater, []
 
