@@ -4,7 +4,7 @@ from lro._engine.events import (
     AttemptBegan,
     AttemptOver,
     CancelRequested,
-    LeasesRenewed,
+    LeaseRenewed,
     MetadataReported,
     Observer,
     OperationEnded,
@@ -18,7 +18,6 @@ from lro._engine.events import (
 from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Slot, Task
 from lro._engine.job import AttemptOutcome
 from lro._engine.live_workers import WorkerState
-from lro._engine.notifications import EVENTS, Endpoint, Notifications, NotifyingService
 from lro._engine.store_port import (
     PAUSES_CHANGED,
     WORK_WAITS,
@@ -48,6 +47,7 @@ from lro._engine.store_port import (
     keeps_outbox,
     keeps_statistics,
 )
+from lro._engine.webhook_sender import EVENTS, Endpoint, NotifyingService, WebhookSender
 from lro._model.description import FailedAttempt
 from lro._model.operation import Change, Record, full_operation, settle_notifications
 from lro._model.page_tokens import Cursor
@@ -77,12 +77,11 @@ __all__ = [
     "FailedAttempt",
     "Found",
     "Inserted",
-    "LeasesRenewed",
+    "LeaseRenewed",
     "Load",
     "MetadataReported",
     "MethodLoad",
     "MinuteCounts",
-    "Notifications",
     "NotifyingService",
     "Observer",
     "OperationEnded",
@@ -105,6 +104,7 @@ __all__ = [
     "Task",
     "TransactionalStore",
     "WaitingWork",
+    "WebhookSender",
     "WorkLost",
     "Worker",
     "WorkerState",

@@ -12,7 +12,7 @@ from lro._engine.flow import Flow, InThreads, UpdateWrite, flow_of, in_thread, o
 from lro._engine.flow import read as read_record
 from lro._engine.listing import Listing
 from lro._engine.method_spec import MethodSpec
-from lro._engine.service import EdgeView
+from lro._engine.service import ServiceParts
 from lro._engine.starting import EndpointStartKeywords, StartSettings
 from lro._filters.types import ValueType, type_of_field
 from lro._http.edge import (
@@ -75,7 +75,6 @@ __all__ = [
     "CommonEdgeKeywords",
     "EdgeKeywords",
     "EdgeOptions",
-    "EdgeView",
     "EndpointStartKeywords",
     "EventStream",
     "Exchange",
@@ -94,6 +93,7 @@ __all__ = [
     "Redact",
     "RouteResult",
     "Schema",
+    "ServiceParts",
     "Start",
     "StartHandler",
     "StartSettings",

@@ -205,7 +205,7 @@ def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatc
     claim = store.claim
 
     def noted(wanted):
-        if wanted.most:
+        if wanted.max_count:
             claimed_at.put(seconds[0])
         return claim(wanted)
 
@@ -229,7 +229,7 @@ def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
     claims, claim = service.edges.background.claims, store.claim
 
     def noted(wanted):
-        if wanted.most:
+        if wanted.max_count:
             claimed_at.append(seconds[0])
         return claim(wanted)
 

@@ -24,7 +24,7 @@ from lro.adapters import (
     AttemptOver,
     CancelRequested,
     CancelSupport,
-    LeasesRenewed,
+    LeaseRenewed,
     MetadataReported,
     Observer,
     OperationEnded,
@@ -392,10 +392,10 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     service.run_maintenance()
     step.go.set()
     ended(service, name)
-    renewed = [event for event in recorder.events if isinstance(event, LeasesRenewed)]
+    renewed = [event for event in recorder.events if isinstance(event, LeaseRenewed)]
     assert renewed == [
-        LeasesRenewed(count=1, margin_seconds=15.0),
-        LeasesRenewed(count=1, margin_seconds=9.0),
+        LeaseRenewed(count=1, margin_seconds=15.0),
+        LeaseRenewed(count=1, margin_seconds=9.0),
     ]
     until(lambda: not service.edges.work.held())  # the worker clears its entry after the end
     clock.advance(days=2)

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 import lro.wsgi
 from lro import Code, Job, StatusError
-from lro.adapters import LeasesRenewed, Observer, OperationsExpired
+from lro.adapters import LeaseRenewed, Observer, OperationsExpired
 from lro.asgi import EdgeApp, OperationsApp
 from lro.errors import DeclarationError, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -71,8 +71,8 @@ def service(make_service, clock, monkeypatch):
     for text in ("0.2", "7", "fail"):
         do.start(WorkRequest(text))
     (observer,) = observers
-    observer.renewed(LeasesRenewed(count=1, margin_seconds=5))
-    observer.renewed(LeasesRenewed(count=1, margin_seconds=float("nan")))
+    observer.renewed(LeaseRenewed(count=1, margin_seconds=5))
+    observer.renewed(LeaseRenewed(count=1, margin_seconds=float("nan")))
     observer.expired(OperationsExpired(methods={METHOD: 3}))
     return made
 

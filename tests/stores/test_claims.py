@@ -168,8 +168,8 @@ def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualC
         assert (claimed(found), found.more) == ([], False)
         assert found.next_due == clock() + timedelta(seconds=9)
         name = "operations/b"
-        assert claimed(claim_work(file_store, clock, limits={"M": 1}, only=name)) == []
-        assert claimed(claim_work(file_store, clock, without=[name])) == []
+        assert claimed(claim_work(file_store, clock, limits={"M": 1}, name=name)) == []
+        assert claimed(claim_work(file_store, clock, excluded=[name])) == []
         assert claim_work(file_store, clock, 0).more
 
 
@@ -242,7 +242,7 @@ def test_locked_rows_are_left_out(remote: Any, clock: ManualClock, limits: Any) 
         assert (claimed(found), found.more) == (["001"], True)
         found = claim_work(store, clock, limits=limits)
         assert (claimed(found), found.more) == (["002"], True)
-        found = claim_work(store, clock, limits=limits, only="operations/000")
+        found = claim_work(store, clock, limits=limits, name="operations/000")
         assert (claimed(found), found.more) == ([], True)
     found = claim_work(store, clock, limits=limits)
     assert (claimed(found), found.more) == (["000"], False)
@@ -442,9 +442,9 @@ def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
     store, looked = MemoryStore(clock), Looked()
     for lane in range(1, 2001):
         insert(store, waiting(clock, f"{lane:04}", lane=lane, rank=-(lane == 1900)))
-    more: dict[str, Any] = {"limits": {"M": 1}, "keyed": ["M"], "without": looked}
-    assert claimed(claim_work(store, clock, 3, start=500, **more)) == ["1900", "0501", "0502"]
-    assert claimed(claim_work(store, clock, 3, start=1999, **more)) == ["2000", "0001", "0002"]
+    more: dict[str, Any] = {"limits": {"M": 1}, "keyed": ["M"], "excluded": looked}
+    assert claimed(claim_work(store, clock, 3, after_lane=500, **more)) == ["1900", "0501", "0502"]
+    assert claimed(claim_work(store, clock, 3, after_lane=1999, **more)) == ["2000", "0001", "0002"]
     assert 0 < looked.asked < 500
 
 

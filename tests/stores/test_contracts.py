@@ -133,13 +133,13 @@ def claimed_early(self, claim):
         return record.next_version(sent_time=self.now()) if record.waits else record
 
     with contextlib.suppress(OperationNotFound):
-        self.update(claim.only, sent)
+        self.update(claim.name, sent)
     return MemoryStore.claim(self, claim)
 
 
 def claimed_again(self, claim):
     """Claim work that the caller excluded."""
-    return MemoryStore.claim(self, attrs.evolve(claim, without=()))
+    return MemoryStore.claim(self, attrs.evolve(claim, excluded=()))
 
 
 def claimed_by_nobody(self, claim):
@@ -156,7 +156,7 @@ def claimed_by_name(self, claim):
 def claimed_last(self, claim):
     """Claim the work with the last name first."""
     waiting = [record.name for record in self._records.values() if record.waits]
-    return MemoryStore.claim(self, attrs.evolve(claim, only=max(waiting, default="")))
+    return MemoryStore.claim(self, attrs.evolve(claim, name=max(waiting, default="")))
 
 
 def due_to_all(self, until, limit):

@@ -22,7 +22,7 @@ from lro._engine.gauges import QUEUE_SECONDS, Gauges
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
-    LeasesRenewed,
+    LeaseRenewed,
     OperationEnded,
     OperationsExpired,
     OperationStarted,
@@ -89,8 +89,8 @@ def test_events_are_measured(numbers):
         WorkLost(decision="retried", lost_attempts=1, **attempt),
         WorkLost(decision="failed", lost_attempts=2, **attempt),
         WriteRefused(**attempt),
-        LeasesRenewed(count=2, margin_seconds=15.0),
-        LeasesRenewed(count=2, margin_seconds=6.0),
+        LeaseRenewed(count=2, margin_seconds=15.0),
+        LeaseRenewed(count=2, margin_seconds=6.0),
         OperationsExpired(methods={METHOD: 2}),
     ):
         getattr(measuring, event.kind)(event)

@@ -412,7 +412,7 @@ class ConsoleEdge(OperationsEdge):
         method: str = yield self._read(request, _method_in)
         pauses = request.path == "/pause"
         yield from self._permit(caller, "pause", method)
-        yield from self.service.edges.access.admit(caller, "PauseMethod", method)
+        yield from self.service.edges.access.permit_verb(caller, "PauseMethod", method)
         yield from flow_of(self.service.pause if pauses else self.service.resume)(method)
         said = "paused" if pauses else "resumed"
         log.info("%s: %s %s it in the console", method, _named(caller), said)

@@ -317,7 +317,7 @@ class Access:
         hook = self._hook
         return () if hook is None or caller is None else ask_permission(hook, caller, verb, name)
 
-    def admit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
+    def permit_verb(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
         """Check that a caller may use a verb; None is an operator, who may use all.
 
         Raises:

@@ -267,10 +267,10 @@ class Claims(PerProcess):
         return Claim(
             owner,
             now + span,
-            most=most,
-            without=self._work.skipped,
+            max_count=most,
+            excluded=self._work.skipped,
             suspects=suspects,
-            start=self._lane,
+            after_lane=self._lane,
             **limits,
         )
 

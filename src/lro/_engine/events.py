@@ -161,7 +161,7 @@ class WriteRefused:
 
 
 @attrs.define(kw_only=True)
-class LeasesRenewed:
+class LeaseRenewed:
     """This process has renewed its lease, which holds for ``count`` operations.
 
     ``margin_seconds`` is what was left of it.
@@ -189,7 +189,7 @@ ServiceEvent: TypeAlias = (
     | CancelRequested
     | WorkLost
     | WriteRefused
-    | LeasesRenewed
+    | LeaseRenewed
     | OperationsExpired
 )
 
@@ -228,7 +228,7 @@ class Observer:
     def write_refused(self, event: WriteRefused) -> None:
         """A write of a worker of this process was refused."""
 
-    def renewed(self, event: LeasesRenewed) -> None:
+    def renewed(self, event: LeaseRenewed) -> None:
         """This process has renewed its lease, while it held operations."""
 
     def expired(self, event: OperationsExpired) -> None:
@@ -276,7 +276,7 @@ class MetricObserver(Observer):
         """Count the refused write."""
         self.record(metrics.REFUSED_WRITES, 1, event.method)
 
-    def renewed(self, event: LeasesRenewed) -> None:
+    def renewed(self, event: LeaseRenewed) -> None:
         """Measure what was left of the lease."""
         self.record(metrics.LEASE_MARGIN, event.margin_seconds)
 

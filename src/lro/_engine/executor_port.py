@@ -155,7 +155,7 @@ class Executor(Protocol):
         """
         ...
 
-    def admit(self, spec: MethodSpec) -> None:
+    def check_method(self, spec: MethodSpec) -> None:
         """Check a method when it is declared.
 
         Raises:
@@ -199,7 +199,7 @@ class NoWorkers:
     def begin_here(self) -> None:
         """Do nothing."""
 
-    def admit(self, spec: MethodSpec) -> None:
+    def check_method(self, spec: MethodSpec) -> None:
         """Accept every method."""
 
     def reserve(self) -> Slot | None:

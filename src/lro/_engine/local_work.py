@@ -336,7 +336,7 @@ class LocalWork(HeldWork):
             self.read_paused()
         until = self._store.now() + self.runtime.lease
         limits = self.claim_limits([(method, spec)])
-        claim = Claim(self.owner, until, most=1, without=self.skipped, only=name, **limits)
+        claim = Claim(self.owner, until, max_count=1, excluded=self.skipped, name=name, **limits)
         with self.claiming() as claiming:
             if self.stopping:
                 raise stopping()

@@ -14,7 +14,7 @@ from lro._base.errors import LroError, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
 from lro._engine.endings import emit_stored_end, store_expiry, store_loss
-from lro._engine.events import LeasesRenewed, OperationsExpired, about
+from lro._engine.events import LeaseRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import Flow, run_all
 from lro._engine.live_workers import stranded
@@ -243,7 +243,7 @@ class Maintenance(PerProcess):
         before, self._renewed_at = self._renewed_at, at
         if count > 0:
             margin = lease if before is None else max(0.0, lease - (at - before))
-            self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
+            self._runtime.events.emit(LeaseRenewed(count=count, margin_seconds=margin))
 
     def _scan_orphans(self) -> None:
         self._scan_asked_at = math.inf
@@ -418,8 +418,8 @@ class Background(PerProcess):
             if self._stopped or not self.pending:
                 return
             try:
-                if self._runtime.notifications is not None:
-                    self._runtime.notifications.begin()
+                if self._runtime.webhooks is not None:
+                    self._runtime.webhooks.begin()
                 self.maintenance.start()
                 if self.claims is not None:
                     self.claims.start()
@@ -440,8 +440,8 @@ class Background(PerProcess):
             steps.callback(self.maintenance.stop)
             if self.claims is not None:
                 steps.callback(self.claims.stop)
-            if self._runtime.notifications is not None:
-                steps.callback(self._runtime.notifications.stop)
+            if self._runtime.webhooks is not None:
+                steps.callback(self._runtime.webhooks.stop)
             steps.callback(self.change_listener.stop)
 
     def run_due(self) -> float:
@@ -453,16 +453,16 @@ class Background(PerProcess):
         seconds = self.maintenance.run_due()
         if self.claims is not None:
             seconds = min(seconds, self.claims.run_due())
-        if self._runtime.notifications is None:
+        if self._runtime.webhooks is None:
             return seconds
-        return min(seconds, self._runtime.notifications.run_due())
+        return min(seconds, self._runtime.webhooks.run_due())
 
     def _after_fork(self) -> None:
         # The threads start when the child is used: it may serve no call, or only run a function.
         self.pending = self._maintained
         self._starting = threading.Lock()
-        if self._runtime.notifications is not None:
-            self._runtime.notifications.reset_after_fork()
+        if self._runtime.webhooks is not None:
+            self._runtime.webhooks.reset_after_fork()
 
     def _new_work(self) -> None:
         self.start()  # renews the lease and receives cancel requests

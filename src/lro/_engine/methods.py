@@ -75,7 +75,7 @@ class Methods:
         if options.indexed_paths:
             self.make_indexes()
         if function is not None:
-            self._runtime.executor.admit(spec)
+            self._runtime.executor.check_method(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
         for finding in self.infos.register(full_name, info):
             means = FINDINGS[finding].replace("<Method>", full_name.rpartition(".")[2])

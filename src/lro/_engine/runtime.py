@@ -17,10 +17,10 @@ from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite, read
 from lro._engine.method_spec import MethodSpec
-from lro._engine.notifications import Notifications
 from lro._engine.process import PerProcess
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
+from lro._engine.webhook_sender import WebhookSender
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import Change, Record, Stamp, State, delete, with_derived, with_pending
 
@@ -101,10 +101,10 @@ class RecordUpdater(PerProcess):
         self,
         store: Store,
         events: EventDispatch | None = None,
-        notifications: Notifications | None = None,
+        webhooks: WebhookSender | None = None,
     ) -> None:
         self.store = store
-        self.notifications = notifications
+        self.webhooks = webhooks
         self.events: EventDispatch = EventDispatch() if events is None else events
         self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
@@ -208,16 +208,16 @@ class RecordUpdater(PerProcess):
     def _whole(self, change: Change, stamp: Stamp | None) -> Change:
         if stamp is not None:
             change = with_derived(change, stamp)
-        if self.notifications is not None:
-            change = with_pending(change, self.notifications.notifies)
+        if self.webhooks is not None:
+            change = with_pending(change, self.webhooks.notifies)
         return change
 
     def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
         self.store.notify_others(name)
-        if self.notifications is not None and after is not None and after.notify_at is not None:
-            self.notifications.wake()
+        if self.webhooks is not None and after is not None and after.notify_at is not None:
+            self.webhooks.wake()
         return after
 
     def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
@@ -267,14 +267,14 @@ class Runtime:
     """How long ended operations of undeclared methods are kept."""
     statistics: Statistics | None = None
     """What counts what happens in this process, if anything does."""
-    notifications: Notifications | None = attrs.field(init=False)
+    webhooks: WebhookSender | None = attrs.field(init=False)
     """The sender of webhooks, if there is one: the updater's."""
     events: EventDispatch = attrs.field(init=False)
     """The events of this process: the updater's."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "events", self.updater.events)  # it is read often
-        object.__setattr__(self, "notifications", self.updater.notifications)
+        object.__setattr__(self, "webhooks", self.updater.webhooks)
 
 
 def stopping() -> Unavailable:

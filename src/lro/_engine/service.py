@@ -51,7 +51,6 @@ from lro._engine.live_workers import live, served_methods, stranded
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodDefaults, MethodKeywords, MethodSpec, Options
 from lro._engine.methods import Method, MethodDecorator, Methods
-from lro._engine.notifications import Notifications
 from lro._engine.process import (
     STOP_SIGNALS,
     PerProcess,
@@ -68,6 +67,7 @@ from lro._engine.store_port import PAUSES_CHANGED, Store, WaitingWork, Worker, k
 from lro._engine.telemetry import ServiceTelemetry, Telemetry
 from lro._engine.timed_store import timed
 from lro._engine.waiting import Waiters, wait_limit
+from lro._engine.webhook_sender import WebhookSender
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._messages.wellknown import OperationMetadata
@@ -112,7 +112,7 @@ _REPLY_SECONDS: Final = 0.25
 _VERB_METHODS: Final = "start get list delete cancel wait watch batch_get rerun"
 
 
-class EdgeView:
+class ServiceParts:
     """The parts of a service that edges use: :attr:`Service.edges`.
 
     An edge checks its methods by :meth:`check_own`, starts them by :meth:`start_flow`, and asks
@@ -128,7 +128,7 @@ class EdgeView:
         self.maintained: bool = given.maintenance
         self.max_wait: timedelta = given.max_wait
         """The longest that any wait lasts."""
-        self.webhooks: Notifications | None = given.webhooks
+        self.webhooks: WebhookSender | None = given.webhooks
         """Notifies others of ends; None if nothing does."""
         traces = None if given.telemetry is False else _telemetry_of(given.telemetry, executor)
         self.runtime: Runtime = _runtime_of(service, executor, given, traces)
@@ -332,7 +332,7 @@ class Service(PerProcess):
         """Counts the events of each minute; None if the store keeps no statistics."""
         if given.statistics and keeps_statistics(store):
             self.statistics = Statistics(store, given.clock)
-        self.edges: EdgeView = EdgeView(self, working, given)
+        self.edges: ServiceParts = ServiceParts(self, working, given)
         """The parts of the service that edges use, such as those of :mod:`lro.http`."""
         self.types: TypeRegistry = self.edges.types
         self._closing_by: int | None = None
@@ -552,7 +552,7 @@ class Service(PerProcess):
         """
         self.edges.begin()
         parse_name(name)
-        yield from self.edges.access.admit(caller, "RerunOperation", name)
+        yield from self.edges.access.permit_verb(caller, "RerunOperation", name)
         record = yield from self.edges.access.visible(name, caller)
         spec = self.edges.methods.by_stored_name.get(record.method)
         return (yield from self.edges.starter.rerun(spec, record, request_id))

@@ -22,8 +22,8 @@ from lro._engine.events import Observer
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.maintenance import LEAST_LEASE
 from lro._engine.method_spec import Around
-from lro._engine.notifications import Notifications
 from lro._engine.telemetry import Telemetry
+from lro._engine.webhook_sender import WebhookSender
 from lro._messages.registry import TypeRegistry
 
 DEFAULT_DOMAIN: Final = "lro.local"
@@ -47,7 +47,7 @@ class ServiceKeywords(TypedDict, total=False):
     statistics: bool
     around: Around | None
     telemetry: Telemetry | Literal[False] | None
-    webhooks: Notifications | None
+    webhooks: WebhookSender | None
     clock: Callable[[], float]
 
 
@@ -74,7 +74,7 @@ class ServiceOptions:
     statistics: bool = True
     around: Around | None = None
     telemetry: Telemetry | Literal[False] | None = None
-    webhooks: Notifications | None = None
+    webhooks: WebhookSender | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __attrs_post_init__(self) -> None:

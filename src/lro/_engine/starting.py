@@ -47,10 +47,10 @@ from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, InsertWrite, MayBlock
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, check_priority
-from lro._engine.notifications import Endpoint
 from lro._engine.process import PerProcess
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import FREE_LANE, DatabaseConnection, Inserted, RequestKey
+from lro._engine.webhook_sender import Endpoint
 from lro._messages.defaults import without_defaults
 from lro._messages.json_text import canonical
 from lro._messages.wellknown import Empty
@@ -454,9 +454,9 @@ class Starter:
     def _encoded(self, notify: object) -> str:
         if isinstance(notify, list | tuple) and not notify:
             return ""
-        if self._runtime.notifications is None:
+        if self._runtime.webhooks is None:
             raise InvalidArgument("notify", "the service sends no webhooks: Service(webhooks=...)")
-        return self._runtime.notifications.encode(notify)
+        return self._runtime.webhooks.encode(notify)
 
     def _insert_within(self, connection: DatabaseConnection) -> Callable[..., Inserted]:
         store = self._runtime.store

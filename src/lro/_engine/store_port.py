@@ -78,31 +78,36 @@ class Claim:
 
     ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
     the methods that it can do, each with the number of operations that may run at once on this
-    store; None is no limit. ``most`` is how many operations to claim; 0 only asks whether there are
-    any. Operations named in ``without`` are left out. ``only``, if not empty, is the one operation
-    wanted, if it is due or its name was sent. ``suspects`` is true to claim only operations that
-    have lost ``SUSPECT`` workers or more, false to claim all others, and None for both (only with
-    ``most=0``).
-
-    With an empty ``owner`` nothing is begun: the caller will send the names of the due operations.
-    Their due time moves to ``lease_until``, or by the time since their names were first sent,
-    whichever is later. Until then each counts for limits and rates of such claims.
+    store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks whether there
+    are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only this operation
+    is claimed, if it is due or its name was sent. ``suspects`` is true to claim only operations
+    that have lost ``SUSPECT`` workers or more, false to claim all others, and None for both (only
+    with ``max_count=0``).
 
     For the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) except
-    :data:`FREE_LANE`, and lanes take turns, beginning after the lane ``start``. ``rates`` gives for
-    a method how many operations may begin within a time span.
+    :data:`FREE_LANE`, and lanes take turns, beginning with the first one after ``after_lane``.
+    ``rates`` gives for a method how many operations may begin within a time span.
     """
 
     owner: str
     lease_until: datetime
     limits: Mapping[str, int | None]
-    most: int
-    without: Collection[str] = ()
-    only: str = ""
+    max_count: int
+    excluded: Collection[str] = ()
+    name: str = ""
     suspects: bool | None = False
     keyed: Collection[str] = ()
     rates: Mapping[str, tuple[int, timedelta]] = attrs.field(factory=dict)
-    start: int = -1
+    after_lane: int = -1
+
+    @property
+    def puts_off(self) -> bool:
+        """True if ``owner`` is empty: nothing is begun, and the caller sends the names instead.
+
+        The due times move to ``lease_until``, or by the time since the names were first sent,
+        whichever is later. Until then each operation counts for limits and rates of such claims.
+        """
+        return not self.owner
 
     @property
     def kinds(self) -> Sequence[bool]:

@@ -23,9 +23,9 @@ from lro._engine.events import Sent
 from lro._engine.flow import Flow, InThreads, only
 from lro._engine.handle import Handle
 from lro._engine.methods import Method
-from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
 from lro._engine.starting import StartSettings
+from lro._engine.webhook_sender import Endpoint
 from lro._http.requests import (
     MANY_BYTES,
     check_unread,

@@ -168,7 +168,7 @@ class CeleryExecutor:
     def begin_here(self) -> None:
         """Do nothing: workers run the work."""
 
-    def admit(self, spec: MethodSpec) -> None:
+    def check_method(self, spec: MethodSpec) -> None:
         """Accept any function: the workers declare it, too."""
 
     def reserve(self) -> _Slot:

@@ -75,7 +75,7 @@ class LocalExecutor:
     def begin_here(self) -> None:
         """Not needed here."""
 
-    def admit(self, spec: MethodSpec) -> None:
+    def check_method(self, spec: MethodSpec) -> None:
         """Accept any function: it is called in this process."""
 
     def tell_freed(self) -> None:

@@ -383,13 +383,13 @@ class _Work:
 
         Also return when its rate lets more begin, if the rate is reached.
         """
-        bounds = [claim.most + 1]
+        bounds = [claim.max_count + 1]
         if method not in claim.limits:
             return 0, None
         keyed, limit, at = method in claim.keyed, claim.limits[method], None
         if keyed and lane == FREE_LANE:
             return bounds[0], None
-        sent = [] if claim.owner else self._sent.get(method, {}).values()
+        sent = self._sent.get(method, {}).values() if claim.puts_off else ()
         ahead = sum(micros(until) > now and (not keyed or one == lane) for one, until in sent)
         if limit is not None:
             lanes = self._held.get(method, {})
@@ -406,7 +406,7 @@ class _Work:
 
     def note_begin(self, claim: Claim, record: Record, now: int) -> bool:
         """Note the begin of work if its method has a rate; return True if it has one."""
-        if not claim.owner or record.method not in claim.rates:
+        if claim.puts_off or record.method not in claim.rates:
             return False
         lane = record.lane if record.method in claim.keyed else 0
         span = claim.rates[record.method][1] // MICROSECOND
@@ -427,7 +427,7 @@ class _Work:
         rooms: dict[tuple[str, int], tuple[int, int | None]] = {}
         for method, kind in itertools.product(claim.limits, claim.kinds):
             served: set[int] = set()
-            for place, (rank, lane) in enumerate(self._in_turn((method, kind), claim.start)):
+            for place, (rank, lane) in enumerate(self._in_turn((method, kind), claim.after_lane)):
                 entries = self._lanes[method, kind][rank, lane]
                 if entries[0][0] > now:
                     continue
@@ -435,11 +435,11 @@ class _Work:
                 if group not in rooms:
                     rooms[group] = self.room(claim, *group, at)
                 due = itertools.takewhile(lambda entry: entry[0] <= now, entries)
-                free = (entry for entry in due if entry[1] not in claim.without)
+                free = (entry for entry in due if entry[1] not in claim.excluded)
                 for moment_due, name in itertools.islice(free, rooms[group][0]):
                     found.append(Due(method, lane, rank, place, micros(moment_due), name))
                     served.add(group[1])
-                if len(served) > max(claim.most, MOST_LANES):  # the other lanes come after these
+                if len(served) > max(claim.max_count, MOST_LANES):  # the others come later
                     break
         names: list[str] = []
         taken: Counter[tuple[str, int]] = Counter()
@@ -502,7 +502,7 @@ def _begin_before(record: Record) -> int | None:
 
 
 def _taken(record: Record, claim: Claim, now: datetime) -> Record:
-    if claim.owner:
+    if not claim.puts_off:
         taken = begin(claim.owner, claim.lease_until, now)(record)
         assert taken is not None  # no claim removes a record
         return taken
@@ -747,14 +747,14 @@ class MemoryStore(PerProcess):
             if self._paused:
                 limits = {m: n for m, n in claim.limits.items() if m not in self._paused}
                 claim = attrs.evolve(claim, limits=limits)
-            if claim.only:
+            if claim.name:
                 found = self._wanted(claim, now)
             else:
                 found, times = self._work.due(claim, now)
                 times += self._work.next_due(claim, now)
             works: list[tuple[Record, AnyMessage]] = []
-            more = len(found) > max(0, claim.most)
-            for name in found[: max(0, claim.most)]:
+            more = len(found) > max(0, claim.max_count)
+            for name in found[: max(0, claim.max_count)]:
                 record = _taken(self._records[name], claim, now)
                 self._replace(record)
                 more = self._work.note_begin(claim, record, micros(now)) or more
@@ -762,14 +762,14 @@ class MemoryStore(PerProcess):
         return Claimed(works, more, min(times, default=None))
 
     def _wanted(self, claim: Claim, now: datetime) -> list[str]:
-        record = self._records.get(claim.only)
-        if record is None or not record.waits or claim.only in claim.without:
+        record = self._records.get(claim.name)
+        if record is None or not record.waits or claim.name in claim.excluded:
             return []
         until = now if record.sent_time else record.lease_until
         if until is not None and until > now:
             return []
         room, _ = self._work.room(claim, record.method, record.lane, micros(now))
-        return [claim.only] if room else []
+        return [claim.name] if room else []
 
     def pause(self, method: str) -> None:
         """Stop claims from taking work of a method."""

@@ -95,7 +95,11 @@ def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> Non
 
 
 def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
+<<<<<<< HEAD
     """With ``most=0`` a claim only says whether work is due within the limits, or when it is."""
+=======
+    """``max_count=0`` only says whether more is due within the limits, and what is due next."""
+>>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
     same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
     record = _waiting(clock, seconds=2)
     insert(store, record)
@@ -208,18 +212,18 @@ def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
     limits = {"M": None, "N": 1}
     for unique_id in ("later", "held", "n", "outside", "never", "\ud800", "a\0"):
         name = f"operations/{unique_id}"
-        found = _claim(store, clock, limits=limits, only=name)
+        found = _claim(store, clock, limits=limits, name=name)
         same(_said(found), ([], False, None), f"a claim of {unique_id!r}")
     name = "operations/b"
-    same(_said(_claim(store, clock, 0, only=name)), ([], True, None), "a claim of none")
+    same(_said(_claim(store, clock, 0, name=name)), ([], True, None), "a claim of none")
     clock.advance(1)
-    same(_claimed(store, clock, limits={"N": None}, only=name), [], "of another method")
-    same(_claimed(store, clock, only=name, without=[name]), [], "if it is left out")
-    found = _claim(store, clock, limits=limits, only=name)
+    same(_claimed(store, clock, limits={"N": None}, name=name), [], "of another method")
+    same(_claimed(store, clock, name=name, excluded=[name]), [], "if it is left out")
+    found = _claim(store, clock, limits=limits, name=name)
     same(found.works[0], (store.get(name), REQUEST), "what was claimed")
     same((len(found.works), found.works[0][0].attempt), (1, 1), "the attempt")
-    same(_claimed(store, clock, limits=limits, only=name), [], "what was claimed already")
-    same(_claimed(store, clock, limits={"N": 2}, only="operations/n"), ["n"], "within the limit")
+    same(_claimed(store, clock, limits=limits, name=name), [], "what was claimed already")
+    same(_claimed(store, clock, limits={"N": 2}, name="operations/n"), ["n"], "within the limit")
     same(_claimed(store, clock), ["a"], "what is left")
 
 
@@ -227,20 +231,20 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
     """Work whose name was sent can be claimed by name at once, until it is queued again."""
     insert(store, _waiting(clock, "a", seconds=2))
     insert(store, _waiting(clock, "started", seconds=60, sent_time=clock()))
-    same(_claimed(store, clock, only="operations/started"), ["started"], "sent by its start")
+    same(_claimed(store, clock, name="operations/started"), ["started"], "sent by its start")
     name = "operations/a"
-    same(_claimed(store, clock, only=name), [], "before it is due")
+    same(_claimed(store, clock, name=name), [], "before it is due")
     clock.advance(2)
     same(_claimed(store, clock, owner=""), ["a"], "what is to be sent")
-    found = _claim(store, clock, only=name).works
+    found = _claim(store, clock, name=name).works
     same([(one.attempt, one.sent_time) for one, _ in found], [(1, None)], "what was claimed")
     store.update(name, retry(1, clock() + _LEASE, clock()))
-    same(_claimed(store, clock, only=name), [], "with an older message")
+    same(_claimed(store, clock, name=name), [], "with an older message")
     clock.advance(15)
-    same(_claimed(store, clock, owner="", only=name), ["a"], "what is to be sent again")
+    same(_claimed(store, clock, owner="", name=name), ["a"], "what is to be sent again")
     due = clock() + timedelta(seconds=1)
     store.update(name, requeue(due))
-    same(_claimed(store, clock, only=name), [], "what was called back")
+    same(_claimed(store, clock, name=name), [], "what was called back")
     same(_said(_claim(store, clock, 0, owner="")), ([], False, due), "when it is due")
     store.update(name, requeue(clock()))
     same(store.get(name).lease_until, due, "when it is due, called back again")
@@ -254,7 +258,7 @@ def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
     limit = {"M": 3}
     same(_said(_claim(store, clock, 1, limit, ""))[:2], (["a0"], True), "the first")
     same(_said(_claim(store, clock, 9, limit, ""))[:2], (["a1"], False), "the second")
-    same(_claimed(store, clock, 9, limit, only="operations/a1"), ["a1"], "what begins")
+    same(_claimed(store, clock, 9, limit, name="operations/a1"), ["a1"], "what begins")
     same(_claimed(store, clock, 9, limit), ["a2"], "of what waits, by others")
     store.update("operations/a1", end_of(clock))
     store.update("operations/a2", end_of(clock))
@@ -270,11 +274,11 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
     for unique_id in "abcd":
         insert(store, _waiting(clock, unique_id))
     without = ["operations/a", "operations/c", "operations/never", "operations/\ud800"]
-    found = _claim(store, clock, 1, without=without)
+    found = _claim(store, clock, 1, excluded=without)
     same(_said(found)[:2], (["b"], True), "the first")
-    found = _claim(store, clock, 1, without=frozenset(without))
+    found = _claim(store, clock, 1, excluded=frozenset(without))
     same(_said(found)[:2], (["d"], False), "the second")
-    same(_claimed(store, clock, without=()), ["a", "c"], "the others")
+    same(_claimed(store, clock, excluded=()), ["a", "c"], "the others")
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
@@ -393,7 +397,7 @@ def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
     same(_said(_claim(store, clock)), (["a", "b"], False, None), "all others")
     same(_said(_claim(store, clock, 0, suspects=None)), ([], True, due), "a look for the suspects")
     same(_said(_claim(store, clock, 1, suspects=True)), (["c"], True, due), "the first suspect")
-    same(_claimed(store, clock, only="operations/d"), ["d"], "a suspect that is asked for")
+    same(_claimed(store, clock, name="operations/d"), ["d"], "a suspect that is asked for")
     store.update("operations/a", lose(1, clock(), clock()))
     store.update("operations/b", lose(1, clock(), clock()))
     same(_claimed(store, clock), ["a"], "what was lost once")
@@ -424,14 +428,16 @@ def limit_holds_in_each_lane(store: Store, clock: ManualClock) -> None:
     insert(store, _waiting(clock, "none", lane=FREE_LANE))
     insert(store, held(clock, "other", method="N", lane=2))
     keyed: dict[str, Any] = {"keyed": ["M"], "limits": {"M": 1}}
-    same(_said(_claim(store, clock, 2, start=2, **keyed)), (["b1", "c1"], True, None), "two")
-    same(_said(_claim(store, clock, 1, start=4, **keyed))[:2], (["none"], True), "without a key")
+    same(_said(_claim(store, clock, 2, after_lane=2, **keyed)), (["b1", "c1"], True, None), "two")
+    same(
+        _said(_claim(store, clock, 1, after_lane=4, **keyed))[:2], (["none"], True), "without a key"
+    )
     insert(store, _waiting(clock, "none2", lane=FREE_LANE))
-    same(_claimed(store, clock, start=4, **keyed), ["none2", "a1"], "the last free lane")
+    same(_claimed(store, clock, after_lane=4, **keyed), ["none2", "a1"], "the last free lane")
     same(_said(_claim(store, clock, 9, **keyed)), ([], False, None), "when no lane is free")
-    same(_claimed(store, clock, only="operations/c2", **keyed), [], "by its name")
+    same(_claimed(store, clock, name="operations/c2", **keyed), [], "by its name")
     store.update("operations/c1", end_of(clock))
-    same(_claimed(store, clock, only="operations/c2", **keyed), ["c2"], "when its lane is free")
+    same(_claimed(store, clock, name="operations/c2", **keyed), ["c2"], "when its lane is free")
     same(_claimed(store, clock, 9, {"M": 2}, keyed=["M"]), ["a2"], "with a higher limit")
     same(_claimed(store, clock, 9, {"M": 6}), [], "with a limit of the method")
     same(_claimed(store, clock, 9, {"M": 7}), ["a3"], "with a higher one")
@@ -447,7 +453,7 @@ def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None
     same(_claimed(store, clock, 9, **keyed, rates=rates), ["old1", "new1"], "one of each")
     same(_claimed(store, clock, 9, **keyed), [], "while these run")
     same(_said(_claim(store, clock, 9, owner="", **keyed))[0], [], "to be sent")
-    same(_claimed(store, clock, only="operations/old2", **keyed), [], "by its name")
+    same(_claimed(store, clock, name="operations/old2", **keyed), [], "by its name")
     for unique_id in ("old1", "new1"):
         store.update(f"operations/{unique_id}", end_of(clock))
     same(_claimed(store, clock, 9, **keyed, rates=rates), ["old2", "new2"], "the next ones")
@@ -477,7 +483,7 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
     for unique_id, lane, rank in (("b0", 2, 0), ("b1", 2, 0), ("c0", 3, 0), ("c1", 3, -1)):
         insert(store, _waiting(clock, unique_id, lane=lane, rank=rank))
         clock.advance(1)
-    found = _claim(store, clock, 9, keyed=["M"], start=2)
+    found = _claim(store, clock, 9, keyed=["M"], after_lane=2)
     wanted = ["c1", "c0", "a0", "b0", "a1", "b1", "a2", "a3", "a4"]
     same(_said(found)[:2], (wanted, True), "what is claimed")
 
@@ -489,13 +495,13 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
     insert(store, _waiting(clock, "low", lane=5))
     insert(store, _waiting(clock, "high", lane=900))
     keyed: dict[str, Any] = {"keyed": ["M"], "limits": {"M": 1}}
-    same(_claimed(store, clock, 1, start=400, **keyed), ["high"], "what is due")
-    same(_claimed(store, clock, 1, start=400, **keyed), ["low"], "what is due in another lane")
+    same(_claimed(store, clock, 1, after_lane=400, **keyed), ["high"], "what is due")
+    same(_claimed(store, clock, 1, after_lane=400, **keyed), ["low"], "what is due in another lane")
     due = clock() + timedelta(seconds=9)
     for most in (0, 1):
         same(_said(_claim(store, clock, most, **keyed)), ([], False, due), "when nothing is due")
     clock.advance(9)
-    same(_claimed(store, clock, 1, start=150, **keyed), ["later0"], "what is due then")
+    same(_claimed(store, clock, 1, after_lane=150, **keyed), ["later0"], "what is due then")
     insert(store, _waiting(clock, "put off", lane=300))
     due_time = store.get("operations/put off").lease_until
     found = _claim(store, clock, owner="", keyed=["M"])
@@ -514,7 +520,7 @@ def rate_holds(store: Store, clock: ManualClock) -> None:
     same(_said(_claim(store, clock, 9, rates=rates))[0], ["a1"], "the second")
     next_due = first + timedelta(seconds=10)
     same(_said(_claim(store, clock, 9, rates=rates)), ([], False, next_due), "the third")
-    same(_claimed(store, clock, only="operations/a2", rates=rates), [], "one that is asked for")
+    same(_claimed(store, clock, name="operations/a2", rates=rates), [], "one that is asked for")
     clock.advance(6, microseconds=-1)
     same(_said(_claim(store, clock, 0, rates=rates)), ([], False, next_due), "just before")
     clock.advance(microseconds=1)
@@ -558,7 +564,7 @@ def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
     store.pause("M")
     same(dict(store.paused()), {"M": since}, "the paused methods")
     rate = {"M": (1, timedelta(seconds=1))}
-    for more in ({}, {"only": "operations/a"}, {"suspects": None}, {"rates": rate}):
+    for more in ({}, {"name": "operations/a"}, {"suspects": None}, {"rates": rate}):
         for owner, limit in (("us", None), ("us", 5), ("", None)):
             found = _claim(store, clock, 0, {"M": limit}, owner, **more)
             same(_said(found), ([], False, None), f"a look with {more}")

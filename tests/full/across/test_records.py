@@ -282,9 +282,9 @@ class Kept(RuleBasedStateMachine):
             owner=owner,
             lease_until=self.clock() + LEASE,
             limits=limits,
-            most=most,
-            without=[self.name(which) for which in without],
-            only="" if only is None else self.name(only),
+            max_count=most,
+            excluded=[self.name(which) for which in without],
+            name="" if only is None else self.name(only),
         )
         self.all(
             lambda store: store.claim(given),

@@ -210,22 +210,27 @@ def spec_of(function, **options):
     ],
 )
 def test_some_functions_are_refused_at_once(function, why):
+<<<<<<< HEAD
     """A function that no other process can import is refused by its declaration."""
+=======
+    """Those that no other process can import, as soon as they are declared."""
+    spec = attrs.evolve(spec_of(process_methods.task), function=function)
+>>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
     with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
-        ProcessExecutor(1).admit(attrs.evolve(spec_of(process_methods.task), function=function))
+        ProcessExecutor(1).check_method(spec)
 
 
 def test_an_error_to_try_again_after_must_be_found():
     error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
     with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
-        ProcessExecutor(1).admit(spec_of(process_methods.task, retry=Retry(on=error)))
+        ProcessExecutor(1).check_method(spec_of(process_methods.task, retry=Retry(on=error)))
 
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_other_functions_are_admitted(function):
     """The function may be found later, or the method has no function."""
     spec = spec_of(None if function is Hidden else function)
-    ProcessExecutor(1).admit(spec)
+    ProcessExecutor(1).check_method(spec)
 
 
 def test_a_static_method_is_found(service):

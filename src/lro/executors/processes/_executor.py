@@ -272,7 +272,7 @@ class ProcessExecutor(PooledExecutor):
         """A function that does not stop is killed with its process."""
         return CancelSupport.FORCED
 
-    def admit(self, spec: MethodSpec) -> None:
+    def check_method(self, spec: MethodSpec) -> None:
         """Check that a child process can find the method's function, as far as is known now.
 
         Raises:

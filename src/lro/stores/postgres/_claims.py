@@ -104,12 +104,12 @@ class WorkClaims:
         Return claims to try: at its lane, then for this work alone, in case its rank is low in the
         lane. If nothing is due, return an empty result with the next due time.
         """
-        values = claim.start, now, _limits_text(claim, claim.limits), ids_of([*claim.without])
+        values = claim.after_lane, now, _limits_text(claim, claim.limits), ids_of([*claim.excluded])
         for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):
             if until > now:
                 return Claimed((), more=False, next_due=moment(until))
-            in_lane = attrs.evolve(claim, start=lane - 1)
-            return (in_lane, attrs.evolve(claim, only=name)) if claim.owner else (in_lane,)
+            in_lane = attrs.evolve(claim, after_lane=lane - 1)
+            return (in_lane,) if claim.puts_off else (in_lane, attrs.evolve(claim, name=name))
         return Claimed((), more=False, next_due=None)
 
     def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int], bool]:
@@ -118,11 +118,11 @@ class WorkClaims:
         The last value is True if there may be lanes that were not read.
         """
         rows = self._connections.rows
-        if claim.only:
-            waiting = rows(statements.WAITING_METHOD, (id_of(claim.only),))
+        if claim.name:
+            waiting = rows(statements.WAITING_METHOD, (id_of(claim.name),))
             found = [method for (method,) in waiting if method in claim.limits]
             return {method: claim.limits[method] for method in found}, [], False
-        values = claim.start, now, _limits_text(claim, claim.limits)
+        values = claim.after_lane, now, _limits_text(claim, claim.limits)
         due = rows(statements.LANES_DUE, values)
         limits = {
             method: claim.limits[method]
@@ -137,19 +137,19 @@ class WorkClaims:
     def _taken(
         self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str], *, bound: bool
     ) -> _Rows:
-        most = max(0, claim.most)
+        most = max(0, claim.max_count)
         look, until = most + MORE_SEEN, micros(claim.lease_until)
-        without = ids_of([*claim.without])
-        values: tuple[object, ...] = claim.start, now, _limits_text(claim, limits), without
-        values += (id_of(claim.only), look, most) if claim.only else (look, look, most)
+        excluded = ids_of([*claim.excluded])
+        values: tuple[object, ...] = claim.after_lane, now, _limits_text(claim, limits), excluded
+        values += (id_of(claim.name), look, most) if claim.name else (look, look, most)
         first = None
         if locked:
             schema = self._connections.address.schema
             numbers = sorted(lock_number("lro claim", schema, method) for method in locked)
             first = statements.LOCK_METHODS, (sql_array(numbers),)
-        if not claim.owner:
+        if claim.puts_off:
             in_order = statements.PUT_OFF_IN_TURN if bound else statements.PUT_OFF
-            put_off = statements.PUT_OFF_ONLY if claim.only else in_order
+            put_off = statements.PUT_OFF_ONLY if claim.name else in_order
             return self._connections.rows(put_off, (*values, until, now, now, now), first=first)
         with self._lock:
             if len(self._alone) >= _KEPT:
@@ -158,7 +158,7 @@ class WorkClaims:
             self._alone[key] = key not in self._alone
         begin = statements.CLAIM_IN_TURN if bound else statements.CLAIM
         values = *values, claim.owner, until, now, now
-        begin = statements.CLAIM_ONLY if claim.only else begin
+        begin = statements.CLAIM_ONLY if claim.name else begin
         return self._connections.rows(begin, values, once=True, first=first)
 
     def _made(self, claim: Claim, now: int) -> _Rows:
@@ -185,7 +185,7 @@ def _limits_text(claim: Claim, limits: _Limits) -> str:
         if method in claim.rates:
             most, span = claim.rates[method]
             bounds |= {"rate": most, "span": span // MICROSECOND}
-        bounds["sends"] = not claim.owner and not bounds.keys().isdisjoint(("at_once", "rate"))
+        bounds["sends"] = claim.puts_off and not bounds.keys().isdisjoint(("at_once", "rate"))
         rows += [{**bounds, "suspect": kind} for kind in claim.kinds]
     return dumps(rows).decode()  # type: ignore[arg-type]  # a list is JSON
 

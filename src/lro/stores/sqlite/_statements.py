@@ -479,7 +479,7 @@ class _Room:
         """Return the number for a lane, at most one more than the claim wants."""
         group = method, lane if method in self._claim.keyed else 0
         if group not in self._known:
-            self._known[group] = min(max(0, self._claim.most) + 1, *self._bounds(*group))
+            self._known[group] = min(max(0, self._claim.max_count) + 1, *self._bounds(*group))
         return self._known[group]
 
     def take(self, method: str, lane: int) -> bool:
@@ -494,7 +494,7 @@ class _Room:
         keyed, ahead = method in self._claim.keyed, 0
         if (limit is None and rate is None) or (keyed and lane == FREE_LANE):
             return
-        if not self._claim.owner:
+        if self._claim.puts_off:
             values = (method, self._now, lane) if keyed else (method, self._now)
             ((ahead,),) = self._rows(SENT_IN_LANE if keyed else SENT, values)
         if limit is not None:
@@ -512,23 +512,23 @@ class _Room:
 
 def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
     """Choose what a claim takes of what waits now; reads an index, and nothing else."""
-    most, room = max(0, claim.most), _Room(rows, claim, now)
-    if claim.only:
+    most, room = max(0, claim.max_count), _Room(rows, claim, now)
+    if claim.name:
         only = _wanted(rows, claim, now, room)
         return Choice(only[:most], len(only) > most)
     looked = _look(rows, claim, now, room)
     first = None
     if looked.many and not looked.found:
-        without = listed(claim.without)[0]
+        excluded = listed(claim.excluded)[0]
         kinds = itertools.product(claim.kinds, claim.limits)
-        waiting = [one for kind in kinds for one in rows(FIRST_WAITING, (*kind, without))]
+        waiting = [one for kind in kinds for one in rows(FIRST_WAITING, (*kind, excluded))]
         first = min(waiting, default=None)
         if first is not None and first[0] > now:
             return Choice(next_due=first[0])
         if first is not None:
-            looked = _look(rows, attrs.evolve(claim, start=first[1] - 1), now, room)
+            looked = _look(rows, attrs.evolve(claim, after_lane=first[1] - 1), now, room)
         if first is not None and not looked.found:  # it has a lower rank than much of its lane
-            only = _wanted(rows, attrs.evolve(claim, only=first[2]), now, room)
+            only = _wanted(rows, attrs.evolve(claim, name=first[2]), now, room)
             return Choice(only[:most], more=True)
     ordered = in_turn(looked.found, claim.keyed)
     names = [one.name for one in ordered if room.take(one.method, one.lane)]
@@ -546,12 +546,12 @@ class _Looked:
 
 
 def _look(rows: FetchRows, claim: Claim, now: int, room: _Room) -> _Looked:
-    methods, without = json.dumps([*claim.limits]), listed(claim.without)[0]
+    methods, excluded = json.dumps([*claim.limits]), listed(claim.excluded)[0]
     found: list[Due] = []
     times: list[int] = []
     many = False
     for kind in claim.kinds:
-        spans = [(claim.start, MAX_LANE)] + [(-1, claim.start)] * (claim.start >= 0)
+        spans = [(claim.after_lane, MAX_LANE)] + [(-1, claim.after_lane)] * (claim.after_lane >= 0)
         lanes: list[Any] = []
         for low, high in spans:
             each = (kind, low, high, methods, kind, kind, high, kind, now, kind, now)
@@ -563,18 +563,18 @@ def _look(rows: FetchRows, claim: Claim, now: int, room: _Room) -> _Looked:
             if next_due is not None:
                 times.append(next_due)
             if is_due and (wanted := room.of(method, lane)) > 0:
-                values = kind, method, lane, rank, now, without, wanted
+                values = kind, method, lane, rank, now, excluded, wanted
                 due = rows(DUE_OF_LANE, values)
                 found += [Due(method, lane, rank, place, *one) for one in due]
     return _Looked(found, times, many)
 
 
 def _wanted(rows: FetchRows, claim: Claim, now: int, room: _Room) -> Sequence[str]:
-    if claim.only in claim.without or not textual(claim.only):
+    if claim.name in claim.excluded or not textual(claim.name):
         return ()
-    for method, lane in rows(_WANTED, (claim.only, now)):
+    for method, lane in rows(_WANTED, (claim.name, now)):
         if method in claim.limits and room.of(method, lane) > 0:
-            return (claim.only,)
+            return (claim.name,)
     return ()
 
 
@@ -582,12 +582,12 @@ def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, li
     """Write what a claim changes: its choice, and the rows of that, each with its request."""
     choice = choose(rows_of(writer), claim, now)
     until, names = micros(claim.lease_until), json.dumps(choice.names)
-    if claim.owner:
-        writer.execute(_BEGIN, (claim.owner, until, now, now, names))
-    else:
+    if claim.puts_off:
         writer.execute(_PUT_OFF, (until, now, now, now, names))
+    else:
+        writer.execute(_BEGIN, (claim.owner, until, now, now, names))
     taken = {row[_NAME]: row for row in writer.execute(_TAKEN, (names,))}
-    for row in taken.values() if claim.owner and claim.rates else ():
+    for row in taken.values() if not claim.puts_off and claim.rates else ():
         method = row[_METHOD]
         if method in claim.rates:
             lane = row[_LANE_COLUMN] if method in claim.keyed else 0

@@ -1,4 +1,4 @@
-"""The port of webhooks: what a service needs of the object that sends its notifications."""
+"""The webhook port: the interface of what sends the webhooks of a service."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Endpoint:
 
 
 class NotifyingService(Protocol):
-    """The part of a service that the sender of its notifications uses."""
+    """The part of a service that its webhook sender uses."""
 
     store: Store
     types: TypeRegistry
@@ -51,10 +51,10 @@ class NotifyingService(Protocol):
         ...
 
 
-class Notifications(Protocol):
-    """Sends the pending notifications of ended operations. The service calls it.
+class WebhookSender(Protocol):
+    """Sends the pending webhooks of ended operations. The service calls it.
 
-    ``Record.notify_at``, set by the write that ends the operation, marks a pending notification. A
+    ``Record.notify_at``, set by the write that ends the operation, marks a pending webhook. A
     process that dies before it has sent one loses nothing: another process sends it.
     """
 
