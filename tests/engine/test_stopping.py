@@ -223,11 +223,7 @@ def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
     stopping = threading.Thread(target=service.edges.work.stop, args=(timedelta(0),))
 
     def stop(claim):
-<<<<<<< HEAD
-        if claim.most:  # two other claims come first
-=======
-        if claim.max_count:  # two looks come first
->>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
+        if claim.max_count:  # two other claims come first
             stopping.start()
             stopping.join(0.1)
         else:

@@ -95,11 +95,7 @@ def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> Non
 
 
 def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
-<<<<<<< HEAD
-    """With ``most=0`` a claim only says whether work is due within the limits, or when it is."""
-=======
-    """``max_count=0`` only says whether more is due within the limits, and what is due next."""
->>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
+    """With ``max_count=0`` a claim only says whether work is due within the limits, or when."""
     same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
     record = _waiting(clock, seconds=2)
     insert(store, record)

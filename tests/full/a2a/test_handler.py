@@ -269,15 +269,7 @@ def test_messages_of_text_are_read_by_the_application() -> None:
     for hook in (read, aread):
         _, handler = make_agent(counting, read=hook)
         key = hook.__name__
-<<<<<<< HEAD
         parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]  # texts are ignored
-=======
-        parts = [
-            *TEXT,
-            {"data": {"steps": 1}},
-            {"data": {"steps": 2}},
-        ]  # beside data, texts are ignored
->>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
         for steps, said in ((1, parts), (7, TEXT)):
             task = send(handler, message(f"{key}-{steps}", parts=said))
             assert request_of(counting, task) == {"steps": steps}

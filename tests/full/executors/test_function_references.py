@@ -210,12 +210,8 @@ def spec_of(function, **options):
     ],
 )
 def test_some_functions_are_refused_at_once(function, why):
-<<<<<<< HEAD
     """A function that no other process can import is refused by its declaration."""
-=======
-    """Those that no other process can import, as soon as they are declared."""
     spec = attrs.evolve(spec_of(process_methods.task), function=function)
->>>>>>> 2a83db66 (Name claims, ports and the parts of a service for what they are)
     with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
         ProcessExecutor(1).check_method(spec)
 
